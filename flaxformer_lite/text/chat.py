@@ -8,7 +8,7 @@ The text that a template has written may have *marks*, which `encode_marked` rea
 | mark | meaning |
 |---|---|
 | `ANSWER`, `END` | the beginning and the end of an answer, which training learns |
-| `BREAK` | inside the name of a special token in a user's text: the name is ordinary text |
+| `BREAK` | the end of a piece: in the name of a special token in a user's text, which is ordinary text; before an answer |
 | `BOS`, `EOS` | a special id whose name the tokenizer does not read |
 """
 
@@ -230,7 +230,8 @@ class ChatTemplate:
             raise
         except Exception as error:  # a program may raise anything
             raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
-        return text
+        # No model has read it otherwise: the pieces of an answer begin where those of its prompt end.
+        return text.replace(ANSWER, BREAK + ANSWER) if self.source == PLAIN else text
 
     def _without_special(self, content: Any) -> Any:
         """Returns the content of a message with a mark in each name of a special token."""

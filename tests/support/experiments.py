@@ -20,13 +20,14 @@ from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.training.runners import Runner
+from flaxformer_lite.training.step import TrainState, TrainTask, train_step
 from flaxformer_lite.workdir.weights import abstract_params
 
 
@@ -125,3 +126,23 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def saved(folder: Path) -> list[str]:
     """The names of a run's checkpoints."""
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+@functools.cache
+def first_batch() -> Batch:
+    """The first batch of the tiny config."""
+    config = tiny_config()
+    data, objective = config.data, config.objective
+    pairs = data.train.open("data.train")
+    tokenizer = data.tokenizer.train((text for pair in pairs for text in pair[:2]), config.model.vocab_size)
+    records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
+    return Dataset(records, objective, data, config.train.seed, tokenizer).batch(0)
+
+
+def after_steps(runner: Runner, steps: int) -> tuple[TrainState, TrainState]:
+    """The state before and after some steps on one batch."""
+    before = jax.device_get(runner.init())
+    state = runner.init()
+    for _ in range(steps):
+        state, _ = runner.train_step(state, runner.shard_batch(first_batch()))
+    return before, jax.device_get(state)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.characters import Bytes, Characters
 from flaxformer_lite.text.chat import (
     BOS,
     EOS,
@@ -21,6 +21,8 @@ from flaxformer_lite.text.chat import (
     read_chat_template,
 )
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizer
 from tests.support import chats
 from tests.support.chats import TEMPLATES, ours
 from tests.support.paths import FIXTURES
@@ -28,6 +30,8 @@ from tests.support.served import TEMPLATE
 from tests.support.tokenizers import NAMES, bytes_joined
 
 BYTES = Bytes().train([], 260)
+TEXTS = ["<|user|>|>202 <|assistant|>2026-11-20", "<|assistant|>> no <|user|>|x| é"] * 40
+PIECES, CHARACTERS = SentencePiece().train(TEXTS, 60), Characters().train(TEXTS, 60)
 USER = [{"role": "user", "content": "<Hi> 'é'"}]
 
 
@@ -303,3 +307,21 @@ def test_special_ids_without_a_name_in_texts_are_written_by_the_plain_template()
     assert found.ids == tokens
     assert found.answers == [False] * (len(tokens) - 3) + [True] * 3
     assert template.prompt(USER[:1]).replace(BOS, "") == "<|user|><Hi> 'é'<|assistant|>"
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES, CHARACTERS], ids=lambda tokenizer: type(tokenizer).__name__)
+def test_the_plain_template_trains_an_answer_after_the_ids_of_its_prompt(tokenizer: Tokenizer):
+    """Law: the ids up to an answer are those of the prompt with all turns before it, whatever pieces could join both."""
+    template = chat_template(PLAIN, tokenizer)
+    answers = ["2026-11-20", "> no", "|x|", "é"]
+    messages = [
+        {"role": role, "content": text}
+        for answer in answers
+        for role, text in (("user", f"<|assistant|>{answer}"), ("assistant", answer))
+    ]
+    (whole,) = encode_marked([template.conversation(messages)], tokenizer)
+    starts = [i for i, counts in enumerate(whole.answers) if counts and not whole.answers[i - 1]]
+    assert len(starts) == len(answers)
+    for number, start in enumerate(starts):
+        (prompt,) = encode_marked([template.prompt(messages[: 2 * number + 1])], tokenizer)
+        assert prompt.ids == whole.ids[:start]

@@ -14,16 +14,20 @@ import pytest
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import Dataset, tokenize
-from flaxformer_lite.objectives import Batch
 from flaxformer_lite.optim.selection import split
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training import loop
-from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner
-from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key, train_step
+from flaxformer_lite.training.runners import MeshRunner, PmapRunner
+from flaxformer_lite.training.step import TrainTask, gradient, random_key, train_step
 from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.experiments import (
+    after_steps,
+    first_batch,
+    tiny_config,
+    use_one_device,
+    with_train,
+    write_config_file,
+)
 from tests.support.final_state import final_state, open_run
 from tests.support.quick import quick
 
@@ -37,30 +41,11 @@ RUNNERS = {
 }
 
 
-@functools.cache
-def first_batch() -> Batch:
-    """The first batch of the tiny config."""
-    data, objective = CONFIG.data, CONFIG.objective
-    pairs = data.train.open("data.train")
-    tokenizer = data.tokenizer.train((text for pair in pairs for text in pair[:2]), CONFIG.model.vocab_size)
-    records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
-    return Dataset(records, objective, data, CONFIG.train.seed, tokenizer).batch(0)
-
-
 def trained_layers(path: str, x: np.ndarray) -> np.ndarray:
     """By hand: whether each layer of an array trains."""
     if path.startswith("decoder/layers/attention/"):
         return np.ones(len(x), bool)
     return np.array([False, True]) if path.startswith("encoder/layers/feed_forward/") else np.zeros(len(x), bool)
-
-
-def after_steps(runner: Runner, steps: int) -> tuple[TrainState, TrainState]:
-    """The state before and after some steps on one batch."""
-    before = jax.device_get(runner.init())
-    state = runner.init()
-    for _ in range(steps):
-        state, _ = runner.train_step(state, runner.shard_batch(first_batch()))
-    return before, jax.device_get(state)
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2])

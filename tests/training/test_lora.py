@@ -16,10 +16,9 @@ from flaxformer_lite.model import LoRA
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner
 from flaxformer_lite.training.step import TrainState, TrainTask
-from tests.support.experiments import tiny_config, with_train, write_config_file
+from tests.support.experiments import after_steps, tiny_config, with_train, write_config_file
 from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
-from tests.training.test_freezing import after_steps
 
 RUNNERS = {
     "one device": lambda task: MeshRunner(task, make_mesh(devices=jax.devices()[:1])),
@@ -35,9 +34,8 @@ def with_lora(config: Config, lora: LoRA | None, **sizes: int) -> Config:
 
 
 EVERYWHERE = LoRA(rank=4, targets=("*",))
-STILL = dataclasses.replace(
-    tiny_config().model, dropout=NO_DROPOUT
-)  # under pmap its keys depend on the number of devices
+STILL = dataclasses.replace(tiny_config().model, dropout=NO_DROPOUT)
+"""The tiny model without dropout, whose keys under pmap depend on the number of devices."""
 CONFIG = with_lora(with_train(tiny_config(model=STILL), text_metrics=()), EVERYWHERE, vocab_size=150, d_ff=24)
 
 
