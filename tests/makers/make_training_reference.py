@@ -1,14 +1,15 @@
-"""Makes tests/fixtures/training_reference.npz: 30 steps of AdamW by PyTorch on Hugging Face's models in tests/fixtures/hf.
+"""Makes tests/fixtures/training_reference.npz: 30 steps of AdamW by PyTorch on Hugging Face's models, whole or by PEFT's adapters.
 
-It imports only the other side (torch, transformers), never flaxformer_lite. By hand:
+It imports only the other side (torch, transformers, peft), never flaxformer_lite. By hand:
 
     python tests/makers/make_training_reference.py tests/fixtures/training_reference.npz
 
 The batches are drawn from a seed and kept: rows of several lengths, and of each row the first tokens as a prompt without loss.
-There is no dropout and no clipping. Matrices decay, vectors do not. Keys: MODEL/input_ids, /attention_mask, /labels (-100: no
+Numbers are in float64. There is no dropout and no clipping. Matrices decay, vectors do not. Keys: MODEL/input_ids, /attention_mask, /labels (-100: no
 loss), /loss and /gradient_norm, each with the axis of the 30 steps.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -16,19 +17,18 @@ from pathlib import Path
 os.environ.update(HF_HUB_OFFLINE="1")
 
 import numpy as np
+import peft
 import torch
-import transformers
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
-from tests.support.paths import FIXTURES
+from tests.support.paths import FIXTURES, ROOT
 
-MODELS = {
-    "llama/gqa_llama3": transformers.AutoModelForCausalLM,
-    "gpt2/untied": transformers.AutoModelForCausalLM,
-    "bert/masked_lm": transformers.AutoModelForMaskedLM,
-    "bart/plain": transformers.AutoModelForSeq2SeqLM,
-    "marian/shared": transformers.AutoModelForSeq2SeqLM,
-    "t5_1_1/gated_gelu": transformers.AutoModelForSeq2SeqLM,
-}
+MODELS = (
+    *("hf/llama/gqa_llama3", "hf/gpt2/untied", "hf/bert/masked_lm", "hf/bart/plain", "hf/marian/shared"),
+    *("hf/t5_1_1/gated_gelu", "peft/llama_plain", "peft/bert_default", "peft/t5_rslora"),
+)
+"""Folders of tests/fixtures: whole models, and adapters, which alone train then."""
+CLASSES = {"llama": AutoModelForCausalLM, "gpt2": AutoModelForCausalLM, "bert": AutoModelForMaskedLM}
 STEPS, ROWS, LENGTH = 30, 4, 11
 
 
@@ -51,13 +51,22 @@ def draw(model: torch.nn.Module, rng: np.random.Generator) -> dict[str, np.ndarr
 
 def trained(name: str, seed: int) -> dict[str, np.ndarray]:
     """Returns the batches, losses and gradient norms of a model."""
-    model = MODELS[name].from_pretrained(FIXTURES / "hf" / name, dtype=torch.float32, attn_implementation="eager")
+    folder, adapters = FIXTURES / name, None
+    if (folder / "adapter_config.json").is_file():
+        base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+        folder, adapters = ROOT / base, folder
+    model_type = json.loads((folder / "config.json").read_text())["model_type"]
+    model = CLASSES.get(model_type, AutoModelForSeq2SeqLM).from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    )
+    if adapters is not None:
+        model = peft.PeftModel.from_pretrained(model, adapters, is_trainable=True).double()
     model.eval()  # no dropout
-    if name.startswith("marian"):  # its class freezes the sinusoids; from_pretrained of transformers 5 forgets that
+    if model_type == "marian":  # its class freezes the sinusoids; from_pretrained of transformers 5 forgets that
         for side in (model.model.encoder, model.model.decoder):
             side.embed_positions.weight.requires_grad = False
-    matrices = [x for x in model.parameters() if x.ndim > 1]
-    vectors = [x for x in model.parameters() if x.ndim <= 1]
+    matrices = [x for x in model.parameters() if x.ndim > 1 and x.requires_grad]
+    vectors = [x for x in model.parameters() if x.ndim <= 1 and x.requires_grad]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-8)
     rng, rows = np.random.default_rng(seed), []
