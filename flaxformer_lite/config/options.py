@@ -1,5 +1,6 @@
 """Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -31,7 +32,10 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
 
     Raises: ValueError for an option that is no setting of this config, and for an illegal value.
     """
-    tree, settings = as_tree(config), flatten(config)
+    config = copy.deepcopy(
+        config
+    )  # gets variants at once, and is checked with all settings: their order does not matter
+    tree, settings, seen = as_tree(config), flatten(config), list[str]()
     for option, typed in options_in(words):
         setting = option[2:].replace("-", "_")
         switched_off = setting.replace(".no_", ".")
@@ -53,12 +57,18 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
                     f"{setting} is {cut(' '.join(typed))!r}: as an option it must be one of {', '.join(names)}, which stands for "
                     "its default settings; set others in the config file"
                 )
-            node[name] = {"kind": typed[0]}
-            config = from_tree(tree, Config)
-            tree, settings = as_tree(config), flatten(config)
+            if below := [before for before in seen if before.startswith(f"{setting}.")]:
+                raise ValueError(
+                    f"{option} {typed[0]} stands for its default settings: give it before {as_option(below[0])}"
+                )
+            variant = variants[typed[0]]()
+            node[name] = as_tree(variant, setting, hint)
+            object.__setattr__(owner, name, variant)
+            settings = flatten(config)
             continue
         if not typed and hint is not bool and item_type(hint) is None:
             raise ValueError(f"{option} has no value: add one")
+        seen.append(setting)
         node[name] = value_of(hint, typed or ["True"] * (hint is bool))
     changed: Config = from_tree(tree, Config)
     return changed

@@ -88,8 +88,9 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
         with self._readable() as datasets:
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
-            if self._top_fields <= set(dataset.column_names or ()):
-                dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
+            columns = self._top_fields & set(dataset.column_names or ())
+            if columns >= self._top_fields - {"tools"}:
+                dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
             names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
             for number, record in enumerate(dataset, 1):
                 pair = self._pair(record)

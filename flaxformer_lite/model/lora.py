@@ -56,7 +56,8 @@ class LoRA(Checked, at="model.lora"):
 
     def check(self, params: PyTree) -> None:
         """Raises: ValueError for a pattern that matches no projection with an adapter in the parameters."""
-        adapted = [path.removesuffix("/lora_a/kernel") for path in flatten_dict(params, sep="/")]
+        suffix = "/lora_a/kernel"
+        adapted = [path.removesuffix(suffix) for path in flatten_dict(params, sep="/") if path.endswith(suffix)]
         for pattern in self.targets:
             if not any(fnmatchcase(path, pattern) for path in adapted):
                 raise ValueError(

@@ -16,8 +16,18 @@ from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.text.chat import MARK, PLAIN, ChatTemplate, ChatTokenizers, Conversation, read_chat_template
+from flaxformer_lite.text.chat import (
+    BOS,
+    EOS,
+    MARK,
+    PLAIN,
+    ChatTemplate,
+    ChatTokenizers,
+    Conversation,
+    read_chat_template,
+)
 from flaxformer_lite.text.files import check_file
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +57,16 @@ class Instruction(CausalLM):
         return Path(self.template).read_text(encoding="utf-8")
 
     def tokenizer_texts(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        template = ChatTemplate(self._template(), {})
+        template = ChatTemplate(self._template(), {"bos_token": BOS, "eos_token": EOS})
         for pair in pairs:
-            messages, _ = Conversation.of_pair(*pair[:2])
-            yield Pair("", MARK.sub("", template.prompt(messages, add_generation_prompt=False)))
+            yield Pair("", MARK.sub("", template.conversation(*Conversation.of_pair(*pair[:2]))))
 
     def reader(self, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> ChatTokenizers:
         """Returns the tokenizers with the run's template, which `folder` gets if it has none.
 
         Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
         """
-        file = folder / "huggingface" / "chat_template.jinja"
-        found = read_chat_template(folder, tokenizers.target)
+        file, found = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)
         if found is None or (self.template is not None and not file.is_file()):
             if self.template is None and tokenizers.target.eos_id is None:
                 raise ValueError(
@@ -93,8 +101,8 @@ class Instruction(CausalLM):
 
     def _report(self, arrays: TokenArrays, num_kept: int, longest: Lengths) -> None:
         """Warns of conversations that were cut or left out. Raises: ValueError if none is left."""
-        cut = sum(map(bool, arrays.labels))
-        too_long = int((arrays.sizes[:, 1] == 0).sum())
+        labels = np.array([bool(label) for label in arrays.labels])
+        cut, too_long = int(labels.sum()), int((labels & (arrays.sizes[:, 1] == 0)).sum())
         without = len(arrays) - num_kept - too_long
         reasons = (
             (cut - too_long, f"lost their first turns to fit in data.max_target_length {longest.target}"),

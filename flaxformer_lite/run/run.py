@@ -1,6 +1,7 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,8 @@ from flaxformer_lite.inference.generation import (
     translate,
 )
 from flaxformer_lite.model.layers import round_kernels
-from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.parallel import CompilerOptions
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.scoring import score, scored_data
@@ -373,7 +375,11 @@ class Run(TextPredictor):
         data = EvalData(
             pairs, parts, config.objective, config.data, self.required_tokenizers, config.decode.bos_id, warn
         )
-        runner = MeshRunner(TrainTask.of(config), mesh)
+        # The parts of a batch that training had, as far as these devices divide them; options of this machine's compiler.
+        parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_multiple // row_groups(mesh))
+        task = TrainTask.of(config)
+        task = dataclasses.replace(task, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions())
+        runner = MeshRunner(task, mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def evaluate(

@@ -48,6 +48,8 @@ PLAIN = (
     "{% else %}{{ message.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """The template for a model without one: `<|ROLE|>` before each message, and EOS after each answer."""
+TRAINING_DATE = datetime.datetime(2024, 7, 26)
+"""The date of `strftime_now` in a conversation of training, whose tokens may not depend on the day; a prompt has today's."""
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message in a prompt that continues it, as in the library."""
 
@@ -174,7 +176,7 @@ class ChatTemplate:
 
         Raises: ValueError as `prompt` does, and for a template that does not tell where answers are.
         """
-        text = self._written(messages, tools=tools)
+        text = self._written(messages, tools=tools, strftime_now=TRAINING_DATE.strftime)
         if not GENERATION.search(self.source):
             text = self._compared(text, messages, tools, last_only)
         marks = re.findall(f"[{ANSWER}{END}]", text)
@@ -196,8 +198,9 @@ class ChatTemplate:
         """
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         for i in reversed(answers[-1:] if last_only else answers):
-            before = self._written(messages[:i], tools=tools, add_generation_prompt=True)
-            upto = self._written(messages[: i + 1], tools=tools)
+            written = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
+            before = written(messages[:i], add_generation_prompt=True)
+            upto = written(messages[: i + 1])
             if not (upto.startswith(before) and text.replace(ANSWER, "").replace(END, "").startswith(upto)):
                 raise ValueError(
                     f"the chat template has no {{% generation %}}, and writes message {i + 1} in another way where it is the last "
@@ -213,9 +216,10 @@ class ChatTemplate:
         known = {"tools": None, "documents": None, "add_generation_prompt": False} | variables
         known |= {name: token for name, token in self.tokens.items() if token}
         template = self.compiled
-        if MARK.search(json.dumps(messages, ensure_ascii=False)):
+        given = [messages, known["tools"], known["documents"]]
+        if MARK.search(json.dumps(given, ensure_ascii=False, default=str)):
             raise ValueError(
-                "a message has a character between U+FDD0 and U+FDEF, which no text may have: leave it out"
+                "a message or a tool has a character between U+FDD0 and U+FDEF, which no text may have: leave it out"
             )
         messages = [
             message
@@ -306,12 +310,19 @@ class Conversation(NamedTuple):
             if not isinstance(message.get("content"), str | list | None):
                 raise ValueError(f"the content of message {str(message)[:60]!r} is not text: it must be a string")
         kept = [{name: value for name, value in message.items() if value is not None} for message in messages]
-        return cls([{"content": "", **message} for message in kept], tools if isinstance(tools, list) else None)
+        try:
+            read = json.loads(tools) if isinstance(tools, str) and tools else tools or None
+        except (ValueError, RecursionError):
+            read = tools
+        if read is not None and not isinstance(read, list):
+            raise ValueError(f"tools are {str(tools)[:60]!r}: they must be a list, or one in JSON")
+        return cls([{"content": "", **message} for message in kept], read)
 
     @property
     def text(self) -> str:
         """The conversation as a document, in JSON. Raises: ValueError for half a surrogate pair."""
-        found = json.dumps({name: value for name, value in self._asdict().items() if value}, ensure_ascii=False)
+        fields = {name: value for name, value in self._asdict().items() if value}
+        found = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
         try:
             found.encode()
         except UnicodeEncodeError:

@@ -26,10 +26,12 @@ TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
 )
 """The classes that `load_tokenizer` knows, by the extension of their files."""
 
+CHAT_TEMPLATE = "chat_template.jinja"
+"""The chat template of a run, which comes before one that came with imported weights."""
 HUB_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
     *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("source.spm", "target.spm", "chat_template.jinja", "additional_chat_templates/*.jinja"),
+    *("source.spm", "target.spm", CHAT_TEMPLATE, "additional_chat_templates/*.jinja"),
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
 
@@ -39,7 +41,7 @@ def copy_hub_files(run: Path, output: Path) -> list[str]:
 
     The run's own chat template takes the place of theirs.
     """
-    return copy_files(run / "huggingface", output, HUB_FILES) + copy_files(run, output, ("chat_template.jinja",))
+    return copy_files(run / "huggingface", output, HUB_FILES) + copy_files(run, output, (CHAT_TEMPLATE,))
 
 
 def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
@@ -110,7 +112,7 @@ class FromRun(Checked, at="data.tokenizer"):
         """
         if self.side == "source" and target in (None, FromRun(path=self.path, side="target")):
             targets = (f"target_tokenizer{kind.extension}" for kind in TOKENIZER_CLASSES)
-            names = (*targets, "chat_template.jinja", *(f"huggingface/{name}" for name in HUB_FILES))
+            names = (*targets, CHAT_TEMPLATE, *(f"huggingface/{name}" for name in HUB_FILES))
             with local_files(self.path, names) as folder:
                 if any(folder.glob("target_tokenizer.*")) == (target is not None):
                     copy_hub_files(folder, output)

@@ -76,8 +76,10 @@ def read_data(
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
-    texts = config.objective.tokenizer_texts(pairs)
-    tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, texts)
+    texts, data = config.objective.tokenizer_texts(pairs), config.data
+    if config.objective.reads_messages:  # a store would find a tokenizer by the data, whatever template wrote its texts
+        data = replace(data, store=None)
+    tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
     return config.objective.reader(tokenizers, folder.path, config.data.longest)
 
 

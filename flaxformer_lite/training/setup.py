@@ -67,7 +67,8 @@ def set_up(
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
     evaluator = None
     if data.eval is not None:
-        evaluator = Evaluator(config, data.eval, data.tokenizers, runner, folder, processes)
+        evaluated = data.eval
+        evaluator = processes.on_all(lambda: Evaluator(config, evaluated, data.tokenizers, runner, folder, processes))
     if is_new:
         state, origin = first_state(config, runner)
         folder.truncate_metrics(0)

@@ -49,7 +49,8 @@ def describe_parameters(state: TrainState, trainable: tuple[str, ...]) -> str:
     """Returns the number of parameters, and of those that are frozen."""
     leaves = leaves_by_path(state.params)
     number = sum(x.size for x in leaves.values())
-    trained = sum(round(x.size * float(trained_layers(path, x, trainable).mean())) for path, x in leaves.items())
+    masks = {path: trained_layers(path, x, trainable) for path, x in leaves.items()}
+    trained = sum(x.size // masks[path].size * int(masks[path].sum()) for path, x in leaves.items())
     return f"{number:,} parameters" + (f", {number - trained:,} of them frozen," if trained < number else "")
 
 

@@ -93,8 +93,9 @@ class Base:
 
         Raises: ValueError if the base is missing, or its parameters are not those of the reference.
         """
+        left_out = unflatten_dict(self.divide(abstract)[1], sep="/")
         try:
-            values = self._read(unflatten_dict(self.divide(abstract)[1], sep="/"))
+            values = self._read(left_out) if left_out else {}
         except ValueError as error:
             raise ValueError(
                 f"train.init_from is {self.run!r}, the base of this LoRA run, whose checkpoints hold only what was trained: {error}"

@@ -47,7 +47,7 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
-from flaxformer_lite.text.kinds import HUB_FILES, FromRun, load_tokenizers
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun, load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
@@ -56,7 +56,7 @@ MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
-COPIED_FILES = tuple(f"huggingface/{name}" for name in HUB_FILES)
+COPIED_FILES = (CHAT_TEMPLATE, *(f"huggingface/{name}" for name in HUB_FILES))
 """Files that came with the tokenizer of another run."""
 TRAINED = ".trained"
 """Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""

@@ -2,6 +2,7 @@
 
 import fnmatch
 import functools
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -132,9 +133,18 @@ class StartRun(NamedTuple):
 
 
 def start_params(here: Config, mesh: Mesh | None) -> StartRun:
-    """Returns the run that a run starts from, with the parameters that its `weights` choose; merged, if only it has adapters."""
+    """Returns the run that a run starts from, with the parameters that its `weights` choose; merged, if only it has adapters.
+
+    Raises: ValueError if both have adapters, and not the same ones.
+    """
     folder = open_run(str(here.train.init_from))
     config = folder.config()
+    there, ours = config.model.lora, here.model.lora
+    if there is not None and ours is not None and replace(there, dropout=ours.dropout) != ours:
+        raise ValueError(
+            f"model.lora is {ours}, but the run train.init_from {here.train.init_from} has {there}: take these adapters, or start "
+            "from that run's merged weights, by `export hf` and `import hf`"
+        )
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, None, None, mesh)
     if config.model.lora is not None and here.model.lora is None:

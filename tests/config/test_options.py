@@ -1,5 +1,7 @@
 """Contract: every mistake in an option is one line with the setting, the value, what is legal, and the way out."""
 
+import itertools
+
 import pytest
 
 from flaxformer_lite.config import load_config
@@ -34,6 +36,8 @@ WRONG = {
     "--optimizer.algorithm adam": "optimizer.algorithm is 'adam': as an option it must be one of adamw, adafactor, ",
     "--optimizer.algorithm": "optimizer.algorithm is '': as an option it must be one of adamw, ",
     "--optimizer.algorithm adafactor --optimizer.algorithm.b1 0": "--optimizer.algorithm.b1; ",
+    "--optimizer.algorithm.b1 0.8 --optimizer.algorithm adafactor": "--optimizer.algorithm adafactor stands for its default "
+    "settings: give it before --optimizer.algorithm.b1",
     "--model.norm rms_norm 3": "model.norm is 'rms_norm 3': as an option it must be one of layer_norm, rms_norm, ",
     "--lr 3": "--lr; perhaps you meant --optimizer.schedule.peak-rate",
     "--train.batchsize 3": "--train.batchsize; a batch is counted in tokens: --data.tokens-per-batch 409",
@@ -80,3 +84,10 @@ def test_the_name_of_a_variant_stands_for_its_default_settings():
     assert (
         config.train.steps == 300 and config.optimizer.weight_decay == load_config("quickstart").optimizer.weight_decay
     )
+
+
+def test_the_order_of_options_does_not_matter():
+    """The batch of eight rows fits the last number of micro-batches, not the config's."""
+    options = ("--data.rows-multiple 8", "--optimizer.algorithm adafactor", "--train.num-micro-batches 1")
+    configs = [load_config("llama_1b", " ".join(words).split()) for words in itertools.permutations(options)]
+    assert all(config == configs[0] for config in configs) and configs[0].train.num_micro_batches == 1

@@ -124,5 +124,8 @@ def test_targets_that_match_nothing_are_named():
     params = parameter_shapes(dataclasses.replace(BASE, lora=lora))
     with pytest.raises(ValueError, match=r"^model\.lora\.targets has '\*/q_proj', which matches no projection: give"):
         lora.check(params)
+    for pattern in ("*attention/value/kernel", "*embedding*"):  # parameters, but no projections
+        with pytest.raises(ValueError, match=r"which matches no projection"):
+            LoRA(targets=("*attention/query", pattern)).check(params)
     with pytest.raises(ValueError, match=r"^model\.lora\.targets is \(\), so no projection has an adapter"):
         LoRA(targets=())

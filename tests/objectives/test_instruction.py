@@ -1,6 +1,7 @@
 """Laws of conversations from the record to the loss; tokens and answers worked by hand."""
 
 import dataclasses
+import datetime
 import json
 import random
 from pathlib import Path
@@ -24,7 +25,7 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Instruction
 from flaxformer_lite.text import Bytes, Tokenizers
-from flaxformer_lite.text.chat import ChatTokenizers, Conversation
+from flaxformer_lite.text.chat import PLAIN, ChatTemplate, ChatTokenizers, Conversation
 from flaxformer_lite.training.loop import train
 from tests.support import chats
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
@@ -298,7 +299,7 @@ def test_the_run_has_a_copy_of_its_template(tmp_path: Path):
     """Its own file, at first; the plain one without; the model's own one before that."""
     mine = tmp_path / "mine.jinja"
     mine.write_text("{% for m in messages %}{{ m.role }}={{ m.content }}{{ eos_token }}{% endfor %}")
-    copy = tmp_path / "run" / "huggingface" / "chat_template.jinja"
+    copy = tmp_path / "run" / "chat_template.jinja"
     reader, (record,) = read(tmp_path / "run", Instruction(template=str(mine)), Pair("a", "b"))
     assert copy.read_text() == mine.read_text() == reader.template.source
     assert spelled(record) == ("user=a$assistant=b$", "assistant=b$")
@@ -318,3 +319,50 @@ def test_a_tokenizer_without_end_needs_a_template(tmp_path: Path):
     nothing.eos_id = None
     with pytest.raises(ValueError, match=r"no id that ends a text.*objective\.template"):
         Instruction().reader(Tokenizers(nothing, nothing), tmp_path, Lengths(1, 9))
+
+
+def test_a_template_of_ones_own_comes_before_that_of_the_tokenizers_run(tmp_path: Path):
+    (tmp_path / "run" / "huggingface").mkdir(parents=True)
+    (tmp_path / "run" / "huggingface" / "chat_template.jinja").write_text(chats.TEMPLATES["chatml"])
+    mine = tmp_path / "mine.jinja"
+    mine.write_text("{% for m in messages %}{{ m.role }}={{ m.content + eos_token }}{% endfor %}")
+    reader, (record,) = read(tmp_path / "run", Instruction(template=str(mine)), Pair("a", "b"))
+    assert reader.template.source == mine.read_text() and spelled(record)[1] == "assistant=b$"
+    (texts,) = Instruction(template=str(mine)).tokenizer_texts([Pair("a", "b")])
+    assert texts == Pair("", "user=aassistant=b")
+
+
+def test_the_tokens_of_a_conversation_do_not_depend_on_the_day(tmp_path: Path):
+    file = tmp_path / "dated.jinja"
+    file.write_text(
+        "{{ strftime_now('%d %b %Y') }}{% for m in messages %}[{{ m.role }}]{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% endfor %}"
+    )
+    reader, (record,) = read(tmp_path / "run", Instruction(template=str(file)), Pair("a", "b"))
+    assert spelled(record)[0].startswith("26 Jul 2024[user]")
+    today = datetime.datetime.now().strftime("%b %Y")
+    assert today in reader.template.prompt([{"role": "user", "content": "a"}])
+
+
+def test_what_tables_write_of_conversations_is_read():
+    messages = [{"role": "user", "content": "a", "timestamp": datetime.datetime(2024, 1, 2)}]
+    assert "2024-01-02 00:00:00" in Conversation.of(messages).text
+    tools = [{"name": "add"}]
+    assert Conversation.of(messages, json.dumps(tools)) == Conversation.of(messages, tools)
+    for wrong in ("{", '{"name": "add"}', {"name": "add"}):
+        with pytest.raises(ValueError, match=r"^tools are .*: they must be a list"):
+            Conversation.of(messages, wrong)
+    with pytest.raises(ValueError, match="a message or a tool has a character between U"):
+        ChatTemplate(PLAIN, {}).conversation(messages[:0] or [{"role": "user", "content": "a"}], [{"name": "\ufdd0"}])
+
+
+def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """An empty rendering is no long conversation."""
+    file = tmp_path / "assistants.jinja"
+    file.write_text(
+        "{% for m in messages if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    objective = Instruction(template=str(file))
+    _, records = read(tmp_path / "run", objective, Pair("a", "bcd"), conversation({"role": "user", "content": "a"}))
+    objective.make_rows(records, Lengths(1, 200), 0, BYTES)
+    assert "of 2 conversations 1 were left out, as they have no answer" in capsys.readouterr().err

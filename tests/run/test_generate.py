@@ -157,6 +157,7 @@ def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
         model = dataclasses.replace(CONFIG.model, **changes)
         other = dataclasses.replace(
             run,
+            decoders={},
             config=dataclasses.replace(
                 CONFIG, model=model, data=DataConfig(tokenizer=None, max_source_length=40, max_target_length=40)
             ),

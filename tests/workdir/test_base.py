@@ -80,6 +80,27 @@ def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_run_whose_base_was_moved_continues_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    base = write_base(tmp_path / "base")
+    loop.train(lora_config(base, steps=2), tmp_path / "once")
+    expected = parameter_digest(load(tmp_path / "once").params)
+    loop.train(lora_config(base, steps=1), tmp_path / "run")
+    shutil.move(base, tmp_path / "moved")
+    loop.train(lora_config(tmp_path / "moved", steps=2), tmp_path / "run", with_changes=True)
+    assert parameter_digest(load(tmp_path / "run").params) == expected
+
+
+@pytest.mark.slow
+def test_adapters_may_leave_nothing_of_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    config = with_train(lora_config(write_base(tmp_path / "base")), init_fresh=("*",))
+    loop.train(with_train(config, steps=1), tmp_path / "run")
+    loop.train(with_train(config, steps=2), tmp_path / "run")
+    assert load(tmp_path / "run").step == 2
+
+
+@pytest.mark.slow
 def test_a_base_that_is_gone_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     use_one_device(monkeypatch)
     base = write_base(tmp_path / "base")
@@ -96,6 +117,10 @@ def test_a_run_without_adapters_starts_from_the_merged_kernels(tmp_path: Path, m
     use_one_device(monkeypatch)
     base = write_base(tmp_path / "base")
     loop.train(lora_config(base, steps=2), tmp_path / "run")
+    other = lora_config(tmp_path / "run")
+    other = dataclasses.replace(other, model=dataclasses.replace(other.model, lora=LoRA(rank=4, alpha=16)))
+    with pytest.raises(ValueError, match=r"^model\.lora is LoRA\(rank=4, alpha=16.*, but the run train\.init_from"):
+        loop.train(other, tmp_path / "other")
     zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), normal_params(BASE, 0))
     found, _ = warm_start(zeros, with_train(BASE, init_from=str(tmp_path / "run")))
     run = load(tmp_path / "run")

@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
     first = 0
 
     if arguments.chat:
-        if decoder.config.beam_size > 1:
-            decode["beam_size"] = 1
+        decode |= {"beam_size": 1, "num_hypotheses": 1}
+        streams = sys.stdout.isatty()
         answer_lines(blocks, chatting(loaded, arguments, decode, unchanged, streams))
         return
 

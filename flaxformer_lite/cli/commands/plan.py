@@ -8,6 +8,7 @@ pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows
 import argparse
 import json
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.base import hardware
@@ -78,20 +79,24 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning.fit import as_json, command, find_fit, in_words, nothing_fits
     from flaxformer_lite.tools.planning.topology import describe_slice
 
-    if not arguments.fit or arguments.decode or arguments.devices is not None:
-        other = "--decode" if arguments.decode else "--devices" if arguments.fit else "--memory without --fit"
-        raise ValueError(f"{other}: settings are searched for training, by --fit and --topology; leave the others out")
+    if not arguments.fit:
+        raise ValueError("--memory is for --fit: add it, or leave --memory out")
+    if arguments.decode or arguments.devices is not None:
+        raise ValueError("--fit plans a train step, on this machine or on --topology: leave out --decode and --devices")
     if arguments.topology in (None, "cpu"):
-        devices, own = jax.devices(), hardware.process_memory() or 0
+        devices = jax.devices()
+        own = (hardware.process_memory() or 0) // len(devices)
         memory = hardware.usable_memory() // len(devices)
     else:
         slice_ = describe_slice(arguments.topology, arguments.num_slices)
         devices, own, memory = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
     with Progress() as progress:
-        limit = min(memory, size(arguments.memory or f"{memory / 2**20}MiB"))
+        limit = memory if arguments.memory is None else min(memory, size(arguments.memory))
         result = find_fit(config, devices, limit, own, progress.update)
     settings = None if result.found is None else result.found.settings
     words = None if settings is None else command(arguments.config, arguments.flags, settings)
+    if words is not None:
+        words += "".join(f" --import {shlex.quote(name)}" for name in arguments.imports)
     print(json.dumps(as_json(result, words), indent=2) if arguments.json else in_words(result, words))
     if words is None:
         raise Failure(nothing_fits(result))

@@ -19,6 +19,7 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import shard_bytes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.text import Tokenizer
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.training import Runner, TrainTask, make_runner
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.setup import mesh_for
@@ -89,7 +90,7 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
     stores, copied = run.path / ".tokens", []
     if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
-        copied += [(file, scratch) for pattern in TOKENIZER_FILES for file in run.path.glob(pattern)]
+        copied += [(file, scratch) for pattern in (*TOKENIZER_FILES, CHAT_TEMPLATE) for file in run.path.glob(pattern)]
         copied += [(file, scratch / "huggingface") for file in run.path.glob("huggingface/*.*")]
     if config.data.store is not None:
         stores, own = Path(config.data.store), scratch / "stores"
@@ -103,8 +104,8 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
 
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:
     """Returns the settings that decide the tokenizers of a run."""
-    data = config.data
-    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes
+    data, chats = config.data, config.objective if config.objective.reads_messages else None
+    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, chats
 
 
 def shape_in_words(rows: int, source: int, target: int) -> str:

@@ -219,7 +219,7 @@ def command(name: str, words: Sequence[str], settings: Settings) -> str:
     kept = [
         word
         for option, typed in options_in(words)
-        if option[2:].replace("-", "_") not in settings
+        if not any(f"{option[2:]}.".replace("-", "_").startswith(f"{setting}.") for setting in settings)
         for word in (option, *typed)
     ]
     return " ".join(filter(None, ("flaxformer-lite train", shlex.join([name, *kept]), as_options(settings))))
@@ -227,7 +227,9 @@ def command(name: str, words: Sequence[str], settings: Settings) -> str:
 
 def as_json(fit: Fit, command: str | None) -> dict[str, Any]:
     """Returns all figures; `found` is None if nothing fits."""
-    trials = [trial._asdict() for trial in fit.trials]
+    trials = [
+        trial._asdict() | ({} if math.isfinite(trial.needed_bytes) else {"needed_bytes": None}) for trial in fit.trials
+    ]
     found = None if fit.found is None else {**fit.found._asdict(), "command": command}
     return {"limit_bytes": fit.limit_bytes, "trials": trials, "found": found}
 
@@ -245,10 +247,9 @@ def in_words(fit: Fit, command: str | None) -> str:
     lines += ["", f"needed: {mib(fit.found.needed_bytes).strip()} MiB; free: {mib(free).strip()} MiB"]
     changed = [setting for setting in CHANGES if setting in settings]
     lines += [f"{setting} {settings[setting]} {CHANGES[setting]}" for setting in changed]
-    rates = vars(fit.config.model.dropout).values()
-    if "train.num_micro_batches" in settings and any(rates):
+    if "train.num_micro_batches" in settings and any(vars(fit.config.model.dropout).values()):
         lines.append("train.num_micro_batches changes the random numbers of dropout")
-    if not changed:
+    elif not changed:
         lines.append(
             "losses are those of the config as it is, up to rounding" if settings else "the config fits as it is"
         )
@@ -258,9 +259,10 @@ def in_words(fit: Fit, command: str | None) -> str:
 def nothing_fits(fit: Fit) -> str:
     """Returns the message of a search that found nothing, with the trial that needs the least memory."""
     least = min(fit.trials, key=lambda trial: trial.needed_bytes)
+    needs = f"needs {mib(least.needed_bytes).strip()} MiB" if math.isfinite(least.needed_bytes) else "is refused"
     return (
-        f"none of these fits into {mib(fit.limit_bytes).strip()} MiB: the smallest needs {mib(least.needed_bytes).strip()} MiB, "
-        f"with {as_options(least.settings) or 'the config as it is'}; choose a smaller model, or several devices"
+        f"none of these fits into {mib(fit.limit_bytes).strip()} MiB: the smallest {needs}, with "
+        f"{as_options(least.settings) or 'the config as it is'}; choose a smaller model, or several devices"
     )
 
 

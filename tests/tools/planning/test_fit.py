@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import pytest
 
+from flaxformer_lite.base import hardware
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data.batch_plan import Bucket
@@ -96,7 +97,9 @@ def test_micro_batches_become_fewer_where_much_is_free():
     assert result.found is not None and result.found.settings == {"train.num_micro_batches": 1}
     words = in_words(result, "the command")
     assert (
-        "needed: 1,710.7 MiB; free: 337.3 MiB" in words and words.endswith("the command") and "up to rounding" in words
+        "needed: 1,710.7 MiB; free: 337.3 MiB" in words
+        and words.endswith("the command")
+        and "random numbers of dropout" in words
     )
 
 
@@ -139,7 +142,7 @@ def test_the_command_makes_the_config_that_was_compiled():
         "model.remat": "full",
     }
     line = command("gpt2_small", words, settings)
-    assert line.startswith("flaxformer-lite train gpt2_small --optimizer.algorithm.b2") and line.count("remat") == 1
+    assert line.startswith("flaxformer-lite train gpt2_small --") and line.count("remat") == 1 and "b2" not in line
     assert load_config("gpt2_small", shlex.split(line)[3:]) == with_settings(load_config("gpt2_small", words), settings)
 
 
@@ -168,9 +171,9 @@ def test_a_refusal_says_how_much_is_needed(message: str, gigabytes: float, monke
     [
         (["--fit", "--memory", "lots"], "--memory is 'lots': it must be a size such as 12GiB or 800MiB"),
         (["--fit", "--memory", "0GiB"], "--memory is '0GiB': it must be a size"),
-        (["--memory", "4GiB"], "--memory without --fit: settings are searched for training"),
-        (["--fit", "--decode"], "--decode: settings are searched for training"),
-        (["--fit", "--devices", "2"], "--devices: settings are searched for training"),
+        (["--memory", "4GiB"], "--memory is for --fit: add it, or leave --memory out"),
+        (["--fit", "--decode"], "--fit plans a train step"),
+        (["--fit", "--devices", "2"], "--fit plans a train step"),
         (["--fit", "--topology", "v9:1x1"], "--topology is 'v9:1x1'"),
     ],
 )
@@ -181,7 +184,10 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
 
 
 @pytest.mark.usefixtures("by_formula")
-def test_the_command_of_plan_prints_one_command_or_that_nothing_fits(capsys: pytest.CaptureFixture[str]):
+def test_the_command_of_plan_prints_one_command_or_that_nothing_fits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(hardware, "process_memory", lambda: 0)  # that of the tests before
     line = ["configs/gpt2_small.py", "--fit", *GPT]
     run("plan", [*line, "--memory", "1.5GiB"])
     out = capsys.readouterr().out.splitlines()
