@@ -5,8 +5,8 @@ It imports only the other side (torch, transformers, peft), never flaxformer_lit
     python tests/makers/make_training_reference.py tests/fixtures/training_reference.npz
 
 The batches are drawn from a seed and kept: rows of several lengths, and of each row the first tokens as a prompt without loss.
-Numbers are in float64. There is no dropout and no clipping. Matrices decay, vectors do not. Keys: MODEL/input_ids, /attention_mask, /labels (-100: no
-loss), /loss and /gradient_norm, each with the axis of the 30 steps.
+Numbers are in float64. There is no dropout and no clipping. Matrices decay, vectors do not. Keys: MODEL/input_ids,
+/attention_mask, /labels (-100: no loss), /loss and /gradient_norm, each with the axis of the 30 steps.
 """
 
 import json

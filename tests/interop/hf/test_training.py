@@ -1,6 +1,7 @@
 """Oracle: 30 steps of AdamW by PyTorch on models of Hugging Face, and on adapters of PEFT (fixtures/training_reference.npz).
 
-In float64, but for what the library computes in float32 always. A gradient finds what a forward pass cannot: what is frozen there, where a shared table is trained, which targets count.
+In float64, but for what the library always computes in float32. A gradient finds what a forward pass cannot: what is frozen
+there, where a shared table is trained, which targets count.
 """
 
 import dataclasses
