@@ -118,6 +118,7 @@ def test_the_program_computes_no_gradient_of_frozen_parameters():
     assert head < 0.6 * everything
 
 
+@pytest.mark.slow
 def test_frozen_parameters_lie_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
     config = with_train(CONFIG, frozen_dtype="bfloat16", steps=2)
@@ -138,6 +139,7 @@ def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_that_was_not(tmp_path: P
     assert final_state(tmp_path / "once") == final_state(tmp_path / "twice")
 
 
+@pytest.mark.slow
 def test_frozen_parameters_come_from_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
     use_one_device(monkeypatch)
     loop.train(with_train(tiny_config(), steps=1, text_metrics=()), tmp_path / "base")

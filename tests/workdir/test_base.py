@@ -35,6 +35,7 @@ def write_base(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_what_trains_and_refers_to_the_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
     base = write_base(tmp_path / "base")
