@@ -16,7 +16,7 @@ from flaxformer_lite.model import ModelConfig, config, norms, positions
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead
 from flaxformer_lite.model.kernels import SplashBlocks
-from flaxformer_lite.model.layers import DropoutRates, Normal
+from flaxformer_lite.model.layers import Normal
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
@@ -39,7 +39,7 @@ def trained_otherwise(model: ModelConfig) -> ModelConfig:
         dtype="bfloat16",
         padding_id=1,
         initializer=Normal(stddev=0.3),
-        dropout=DropoutRates(embedding_rate=0.3),
+        dropout=dataclasses.replace(model.dropout, embedding_rate=0.3),
         attention=dataclasses.replace(  # type: ignore[type-var]
             model.attention, implementation="xla", splash=SplashBlocks(keys=1024, fused_backward=True)
         ),
