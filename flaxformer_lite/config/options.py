@@ -32,9 +32,8 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
 
     Raises: ValueError for an option that is no setting of this config, and for an illegal value.
     """
-    config = copy.deepcopy(
-        config
-    )  # gets variants at once, and is checked with all settings: their order does not matter
+    # A variant is put into the copy at once, and all settings are checked together at the end: their order does not matter.
+    config = copy.deepcopy(config)
     tree, settings, seen = as_tree(config), flatten(config), list[str]()
     for option, typed in options_in(words):
         setting = option[2:].replace("-", "_")

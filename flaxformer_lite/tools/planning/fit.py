@@ -25,7 +25,7 @@ from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.optim import AdamW
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.parallel.sharding import shard_bytes
-from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, train_step
+from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, read_memory, train_step
 
 Settings = dict[str, Any]
 """Values by the paths of settings, which differ from those of a config."""
@@ -132,9 +132,7 @@ def memory(step: Step) -> float:
     """Returns the bytes of a device that a step needs at its peak, by the compiler; if it refuses the step, by its message."""
     compiled, refusal = compiled_or_refused(step)
     if compiled is not None:
-        found = compiled.memory_analysis()
-        arguments, outputs = found.argument_size_in_bytes, found.output_size_in_bytes - found.alias_size_in_bytes
-        return arguments + outputs + found.temp_size_in_bytes + found.generated_code_size_in_bytes
+        return read_memory(compiled).needed_bytes
     used = re.search(r"Used ([\d.]+)([KMG]) of|temporaries \(([\d.]+)([KMG])\)", refusal or "")
     if used is None:
         return math.inf

@@ -105,8 +105,8 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compilation:
-    """Figures of the compiler for one device's part of the step, in bytes, and totals of its program."""
+class Memory:
+    """Figures of the compiler for one device's part of the step, in bytes."""
 
     argument_bytes: int
     """Arguments, with the padding of their layouts."""
@@ -115,11 +115,17 @@ class Compilation:
     """Outputs that reuse the memory of arguments."""
     temporary_bytes: int
     code_bytes: int
-    program: Program
 
     @property
     def needed_bytes(self) -> int:
         return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes + self.code_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation(Memory):
+    """The same, and totals of the program."""
+
+    program: Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,16 +238,19 @@ def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
     compiled, refusal = compiled_or_refused(step)
     if compiled is None:
         return None, refusal
-    memory = compiled.memory_analysis()
-    compilation = Compilation(
-        argument_bytes=memory.argument_size_in_bytes,
-        output_bytes=memory.output_size_in_bytes,
-        alias_bytes=memory.alias_size_in_bytes,
-        temporary_bytes=memory.temp_size_in_bytes,
-        code_bytes=memory.generated_code_size_in_bytes,
-        program=read_program(compiled.as_text()),
+    return Compilation(**vars(read_memory(compiled)), program=read_program(compiled.as_text())), None
+
+
+def read_memory(compiled: Any) -> Memory:
+    """Returns the memory of a compiled step."""
+    found = compiled.memory_analysis()
+    return Memory(
+        argument_bytes=found.argument_size_in_bytes,
+        output_bytes=found.output_size_in_bytes,
+        alias_bytes=found.alias_size_in_bytes,
+        temporary_bytes=found.temp_size_in_bytes,
+        code_bytes=found.generated_code_size_in_bytes,
     )
-    return compilation, None
 
 
 def compiled_or_refused(step: Step) -> tuple[Any, str | None]:

@@ -15,16 +15,15 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.model import Inputs
-from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.objectives import BaseObjective, Batch, CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.optim import AdamW, Constant, OptimizerConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.training.step import TrainTask, train_step
 from tests.support.paths import FIXTURES, ROOT
+from tests.support.small_models import NO_DROPOUT
 
 REFERENCE = dict(np.load(FIXTURES / "training_reference.npz"))
 MODELS = sorted({name.rpartition("/")[0] for name in REFERENCE})
-NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 OPTIMIZER = OptimizerConfig(
     algorithm=AdamW(b1=0.9, b2=0.99, eps=1e-8),
     schedule=Constant(peak_rate=1e-3, warmup_steps=0),
