@@ -27,7 +27,7 @@ PARTS = """HloModule parts, is_scheduled=true
   %c = f32[256,256]{1,0} parameter(0)
   %t = token[] parameter(1)
   ROOT %ag = f32[1024,256]{1,0} all-gather(%c), channel_id=4, replica_groups={{0,1,2,3}}, dimensions={0}
-}
+}, execution_thread="sparsecore"
 
 %added (table: f32[4096,256], rows: s32[256], new: f32[256,256]) -> f32[4096,256] {
   %table = f32[4096,256]{1,0} parameter(0)

@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
             if current is not None and " = " in line:
                 instruction = parse_instruction(line)
                 current[instruction.name] = instruction
-        elif line.rstrip() == "}":
+        elif re.fullmatch(r'\}(, execution_thread="\w+")?', line.rstrip()):
             current = None
         elif current:  # an attribute may span several lines
             name, instruction = current.popitem()
