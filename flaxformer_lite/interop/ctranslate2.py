@@ -413,7 +413,8 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
 def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
     """Returns a table of sinusoids, or of zeros for a model without positions; None for other schemes."""
     if type(model.positions) is Sinusoidal:
-        return np.asarray(sinusoids(jnp.arange(room)[None], model.d_model, model.positions.layout)[0], np.float32)
+        numbers = model.positions.offset + jnp.arange(room)[None]
+        return np.asarray(sinusoids(numbers, model.d_model, model.positions.layout)[0], np.float32)
     return np.zeros((room, model.d_model), np.float32) if type(model.positions) is NoPositions else None
 
 

@@ -19,18 +19,23 @@ from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.model.norms import Param
 
 
+SinusoidLayout = Literal["interleaved", "half_split", "fairseq"]
+
+
 def sinusoids(
-    positions: Int[Array, "B T"],
-    width: int,
-    layout: Literal["interleaved", "half_split"],
-    max_wavelength: float = 10_000.0,
+    positions: Int[Array, "B T"], width: int, layout: SinusoidLayout, max_wavelength: float = 10_000.0
 ) -> Float[Array, "B T D"]:
     """Returns sines and cosines of `position / max_wavelength ** (2j / width)` for j = 0 … width/2 - 1, in at least float32.
 
-    interleaved: sin, cos, sin, cos, …   half_split: all sines, then all cosines.
+    interleaved: sin, cos, sin, cos, …   half_split: all sines, then all cosines.   fairseq: as half_split, with the exponent
+    j / (width/2 - 1), so that the last one is 1; an odd width ends in a 0.
 
     Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5 (there interleaved).
     """
+    if layout == "fairseq":
+        half = width // 2
+        angles = positions[..., None] * jnp.exp(jnp.arange(half) * (-math.log(max_wavelength) / max(half - 1, 1)))
+        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles), jnp.zeros_like(angles[..., : width % 2])], -1)
     rates = jnp.exp(jnp.arange(0, width, 2) * (-jnp.log(max_wavelength) / width))
     angles = positions[..., None] * rates
     waves = [jnp.sin(angles), jnp.cos(angles)]
@@ -85,11 +90,17 @@ class Sinusoidal(PositionScheme):
     """Fixed sines and cosines, added to the embeddings; any length."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    layout: Literal["interleaved", "half_split"] = "interleaved"
-    """interleaved: sin, cos, sin, … as in the paper. half_split: all sines, then all cosines."""
+    layout: SinusoidLayout = "interleaved"
+    """interleaved: sin, cos, sin, … as in the paper. half_split: all sines, then all cosines. fairseq: the same, with slightly
+    longer waves."""
+    offset: NonNegativeInt = 0
+    """Number of the first position (M2M-100: 2). A token without a position, see `model.position_padding_id`, then has zeros."""
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
-        return x + sinusoids(positions, x.shape[-1], self.layout).astype(x.dtype)
+        waves = sinusoids(positions + self.offset, x.shape[-1], self.layout)
+        if self.offset:
+            waves = jnp.where(positions[..., None] < 0, 0, waves)
+        return x + waves.astype(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -478,6 +478,24 @@ def hub_marian(tensors: dict, config: dict, generation: dict) -> None:
     tensors.update({f"model.{side}.embed_positions.weight": table.create_weight() for side in sides})
 
 
+def hub_m2m(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config.update({key: generation[key] for key in ("early_stopping", "num_beams")} | {"max_length": 200})
+    generation.clear()
+    sides = ("encoder", "decoder")
+    copy_tensor(
+        tensors, "model.shared.weight", "lm_head.weight", *(f"model.{side}.embed_tokens.weight" for side in sides)
+    )
+    module = transformers.models.m2m_100.modeling_m2m_100.M2M100SinusoidalPositionalEmbedding
+    table = module(config["max_position_embeddings"], config["d_model"], config["pad_token_id"]).weights
+    tensors.update({f"model.{side}.embed_positions.weights": table.clone() for side in sides})
+
+
+def hub_mbart(tensors: dict, config: dict, generation: dict) -> None:
+    hub_bart(tensors, config, generation)
+    config.update({"normalize_before": True, "add_final_layer_norm": True, "extra_pos_embeddings": 2})
+
+
 def as_bfloat16(tensors: dict, config: dict, generation: dict) -> None:
     config["dtype"] = "bfloat16"
     tensors.update({name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()})

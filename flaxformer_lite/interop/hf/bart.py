@@ -82,13 +82,12 @@ STACKS = (
     option("attention_dropout", "dropout.attention_rate"),
     option("activation_dropout", "dropout.feed_forward_rate"),
     option("scale_embedding", "scale_embeddings"),
-    only("normalize_before", False),
-    only("add_final_layer_norm", False),
     only("add_bias_logits", False),
     only("do_blenderbot_90_layernorm", False),
     ignored("force_bos_token_to_be_generated"),
     ignored("extra_pos_embeddings"),  # no release reads it: where there is a table, its shape has to fit
 )
+POST_NORM_ONLY = only("normalize_before", False), only("add_final_layer_norm", False)
 
 
 def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
@@ -163,12 +162,13 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["pooler"] = Pooler(token="last", num_classes=num_classes) if num_classes else None
 
 
-NAMES: Names = {
-    **STACK_NAMES,
+EMBEDDING_NAMES: Names = {
     "encoder/positions": "model.encoder.embed_positions",
     "encoder/embedding_norm": "model.encoder.layernorm_embedding",
     "decoder/positions": "model.decoder.embed_positions",
     "decoder/embedding_norm": "model.decoder.layernorm_embedding",
+}
+NAMES: Names = STACK_NAMES | EMBEDDING_NAMES | {
     "pooler/dense": "classification_head.dense",
     "pooler/classes": "classification_head.out_proj",
 }
@@ -181,7 +181,7 @@ BART_FAMILY = Family(
     head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
     # The first two rows of the position table belong to no position.
     template=replaced(STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True}),
-    table=TABLE,
+    table=(*TABLE, *POST_NORM_ONLY),
     read_heads=read_heads,
     architecture=BART.of,
     names=lambda model, architecture: NAMES,
@@ -209,6 +209,7 @@ MARIAN_TABLE = (
     option("vocab_size", "vocab_size"),
     Entry(read_target_size, lambda model: {"decoder_vocab_size": model.output_size}),
     *STACKS,
+    *POST_NORM_ONLY,
     option("init_std", "initializer.stddev"),
     Entry(write=lambda model: {"share_encoder_decoder_embeddings": model.share_source_target}),
     Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target or model.share_target_output}),

@@ -23,12 +23,13 @@ from tests.support.quick import quick
 TOLERANCE = 1e-4
 QUICK = {
     *("bart/scaled", "bert/pretraining", "distilbert/sinusoidal", "gemma/untied_bias", "gemma2/plain"),
-    *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "marian/separate", "minilm/mean", "mistral/window"),
-    *("qwen2/hub_window", "qwen3/window", "roberta/classification", "t5/deep_decoder", "t5_1_1/gated_gelu"),
+    *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "m2m_100/odd_width", "marian/separate", "mbart/fifty"),
+    *("minilm/mean", "mistral/window", "qwen2/hub_window", "qwen3/window"),
+    *("roberta/classification", "t5/deep_decoder", "t5_1_1/gated_gelu"),
 }
 """A fixture of each family, with its rarest parts: those that the fast suite exports."""
 COMPUTED = {"bert/pretraining", "distilbert/sinusoidal", "gemma2/plain", "gpt2/untied", "llama/gqa_llama3"} | {
-    *("marian/separate", "minilm/mean", "t5_1_1/gated_gelu")
+    *("m2m_100/odd_width", "marian/separate", "minilm/mean", "t5_1_1/gated_gelu")
 }
 """Those whose outputs the fast suite computes, one of each architecture; the others are slow tests."""
 

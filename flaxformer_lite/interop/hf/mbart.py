@@ -1,0 +1,117 @@
+"""mBART, mBART-50, M2M-100 and NLLB-200: BART with norms before the sublayers, and one after each stack.
+
+mBART has BART's learned positions and the norm on the embeddings. M2M-100, which NLLB-200 is too, has neither: its positions are
+sinusoidal, count from the padding id + 1, and padding takes up none.
+
+References: Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401; Fan et al. 2020, arXiv:2010.11125; NLLB Team
+2022, arXiv:2207.04672.
+"""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.interop.differences import CannotExpress
+from flaxformer_lite.interop.hf import bart
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
+from flaxformer_lite.interop.hf.options import SpecialIds
+from flaxformer_lite.interop.name_map import Arrays, Names
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
+from flaxformer_lite.model.config import PRE_NORM, ModelConfig
+from flaxformer_lite.model.positions import Sinusoidal, sinusoids
+
+PRE_NORM_ONLY = only("normalize_before", True), only("add_final_layer_norm", True)
+STACK_NAMES: Names = {name.replace("_post_norm", "_pre_norm"): theirs for name, theirs in bart.STACK_NAMES.items()} | {
+    "encoder/final_norm": "model.encoder.layer_norm",
+    "decoder/final_norm": "model.decoder.layer_norm",
+}
+SPECIAL = SpecialIds(pad=1, bos=0, eos=2)
+
+# M2M-100 --------------------------------------------------------------------------------------------------------------
+
+
+def read_positions(options: Options, draft: Draft) -> None:
+    """Reads the padding id, which positions depend on."""
+    pad_id = options.integer("pad_token_id", 1)
+    draft["position_padding_id"], draft["positions.offset"] = pad_id, pad_id + 1
+
+
+def position_options(model: ModelConfig) -> dict[str, Any]:
+    pad_id, offset = model.position_padding_id, model.positions.offset
+    if pad_id is None or offset != pad_id + 1:
+        raise CannotExpress(
+            f"it needs model.positions.offset to be model.position_padding_id + 1; they are {offset} and {pad_id}",
+            ["model.position_padding_id", "model.positions.offset"],
+        )
+    return {"pad_token_id": pad_id}
+
+
+M2M_TABLE = (
+    option("vocab_size", "vocab_size"),
+    *bart.STACKS,
+    *PRE_NORM_ONLY,
+    Entry(read_positions, position_options),
+    option("init_std", "initializer.stddev"),
+    Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target}),
+    ignored("max_position_embeddings"),  # any length is allowed: positions are computed
+    only("normalize_embedding", False),
+    only("static_position_embeddings", True),
+)
+
+
+def is_computed(x: np.ndarray, tensors: Arrays, model: ModelConfig) -> bool:
+    """Returns whether a table of positions equals those that are computed here; the row of the padding is any."""
+    if x.ndim != 2 or x.shape[1] != model.d_model:
+        return False
+    difference = np.abs(x - sinusoids(jnp.arange(len(x))[None], model.d_model, "fairseq")[0])
+    return bool(np.delete(difference, model.positions.offset - 1, 0).max() < 1e-4)
+
+
+FAMILIES = (
+    Family(
+        model_type="mbart",
+        prefix="model.",
+        base="MBartModel",
+        special=SPECIAL,
+        head_prefixes=(bart.HEAD_BIAS, "lm_head."),
+        template=replaced(bart.BART_FAMILY.template, {"residual": PRE_NORM}),
+        table=(*bart.TABLE, *PRE_NORM_ONLY),
+        read_heads=functools.partial(bart.read_tables, "MBartModel"),
+        architecture=lambda model, names: "MBartModel" if model.head is None else "MBartForConditionalGeneration",
+        names=lambda model, architecture: STACK_NAMES | bart.EMBEDDING_NAMES,
+        buffers=("head/bias",),
+        ignorable=bart.BART_FAMILY.ignorable,
+    ),
+    Family(
+        model_type="m2m_100",
+        prefix="model.",
+        base="M2M100Model",
+        special=SPECIAL._replace(start=2),
+        head_prefixes=("lm_head.",),
+        template=replaced(
+            bart.STACKS_TEMPLATE,
+            {
+                "vocab_size": 128112,
+                "residual": PRE_NORM,
+                "activation": "relu",
+                "scale_embeddings": True,
+                "positions": Sinusoidal(layout="fairseq", offset=2),
+                "position_padding_id": 1,
+            },
+        ),
+        table=M2M_TABLE,
+        read_heads=functools.partial(bart.read_tables, "M2M100Model"),
+        architecture=lambda model, names: "M2M100Model" if model.head is None else "M2M100ForConditionalGeneration",
+        names=lambda model, architecture: {n: theirs for n, theirs in STACK_NAMES.items() if n != "head/bias"},
+        ignorable=(
+            *bart.TIED,
+            IgnorableTensor(
+                r"model\.(encoder|decoder)\.embed_positions\.weights?",
+                "the sines, then the cosines, of each position",
+                is_computed,
+            ),
+        ),
+    ),
+)
