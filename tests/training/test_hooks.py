@@ -30,15 +30,13 @@ def test_what_is_no_hook_ends_the_training_before_it_begins():
 
 def test_only_a_training_needs_the_class_of_a_hook():
     """Law: a run is read without it, to the same config.json; a training that lacks it says what to import."""
-    saved = '"hooks": [{"to": "a@b.c", "kind": "not_imported:MailEvaluations"}]'
+    saved = '"hooks": [{"to": "a@b.c", "kind": "mine:NeverImported"}]'
     text = json.dumps(json.loads(to_json(SHORT).replace('"hooks": []', saved)))
     assert saved in text
     config = from_json(text)
     assert json.loads(to_json(config)) == json.loads(text)
     assert import_options(config) == ""
-    with pytest.raises(
-        ValueError, match=r"^train\.hooks\.0\.kind is 'not_imported:MailEvaluations': .* add --import FILE\.py"
-    ):
+    with pytest.raises(ValueError, match=r"^train\.hooks\.0\.kind is 'mine:NeverImported': .* add --import FILE\.py"):
         Hooks(config.train.hooks, True, StopRequest())  # type: ignore[arg-type]
 
 
