@@ -32,6 +32,7 @@ COMMANDS = {
     "fill-mask": "fill_mask",
     "evaluate": "evaluate",
     "inspect": "inspect",
+    "rows": "rows",
     "report": "report",
     "serve": "serve",
     "teach": "teach",

@@ -148,6 +148,17 @@ class BatchPlan:
         start = self._first_row[which] + (number - self._first_batch[which]) * bucket.rows
         return PlannedBatch(bucket, examples[start : start + bucket.rows])
 
+    def find(self, examples: Int[np.ndarray, "_"], epoch: int) -> list[tuple[int, int]]:
+        """Returns the step and the row of every occurrence of the examples in an epoch, in the order of the steps."""
+        rows, batches = self.epoch(epoch)
+        marks = np.zeros(len(self._which) + 1, bool)  # the last one is that of PADDING_ROW
+        marks[examples] = True
+        found = np.flatnonzero(marks[rows])
+        which = np.searchsorted(self._first_row, found, side="right") - 1
+        number, row = np.divmod(found - self._first_row[which], [self.buckets[i].rows for i in which] or 1)
+        steps = epoch * self.batches_per_epoch + np.argsort(batches)[self._first_batch[which] + number]
+        return sorted(zip(steps.tolist(), row.tolist(), strict=True))
+
     def _epoch(self, epoch: int) -> Epoch:
         generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
         dtype = np.int32 if len(self._which) < 2**31 else np.int64

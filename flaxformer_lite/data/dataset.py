@@ -2,6 +2,7 @@
 
 import bisect
 import collections
+import functools
 import hashlib
 import itertools
 import json
@@ -17,7 +18,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shar
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
-from flaxformer_lite.data.token_arrays import Rows, TokenArrays, TokenShard
+from flaxformer_lite.data.token_arrays import ROW_IS_RECORD, Origins, Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS, cut, cut_warning
 from flaxformer_lite.text.subword_sampling import SubwordSampler
@@ -93,6 +94,7 @@ class Dataset(Generic[Example]):
         records = TokenArrays.of(records)
         made = [objective.make_rows(part, config.longest, seed or 0, tokenizer) for part in records.parts]
         rows = made[0] if len(made) == 1 else concat_rows(made, objective)
+        self._made, self._sizes = made, [len(part) for part in records.parts]
         self.records: Sequence[Any] = rows if seed is None else objective.training_rows(rows)
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
@@ -170,7 +172,7 @@ class Dataset(Generic[Example]):
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
         """Returns record i as the given row of batch `step`."""
         record = self.records[i]
-        generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
+        generator = self.generator(record, step, row)
         if self.samplers is not None:
             source, target = (
                 sampler(tokens, there - least, generator)
@@ -180,6 +182,21 @@ class Dataset(Generic[Example]):
             )
             record = record._replace(source=source, target=target)
         return self.objective.example(record, lengths, generator, self.special)
+
+    @functools.cached_property
+    def origins(self) -> Origins:
+        """The records in all rows, those of a mixture numbered one source after the other. Raises: ValueError if nothing tells."""
+        return join_origins(self._made, self._sizes)
+
+    def generator(self, record: Any, step: int, row: int) -> np.random.Generator:
+        """Returns the random numbers of a row of batch `step`."""
+        return example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
+
+    def pieces_read(self, i: int, step: int, row: int) -> list[tuple[int, int]]:
+        """Returns for each piece that the given row of batch `step` reads of row i: its record, and its number in that record."""
+        pieces, record = self.origins.pieces_of(i), self.records[i]
+        read = self.objective.pieces_read(record, self.generator(record, step, row))
+        return pieces if read is None else [pieces[number] for number in read]
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Generator[Example, None, None]:
         """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""
@@ -250,6 +267,33 @@ def concat_rows(made: Sequence[Sequence[Any]], objective: RowMaker[Any]) -> Rows
         return made[part][i - firsts[part]]
 
     return Rows(np.concatenate([lengths_of(part, objective).reshape(-1, 2) for part in made]), make)
+
+
+def join_origins(made: Sequence[Sequence[Any]], sizes: Sequence[int]) -> Origins:
+    """Returns the records in the rows of all sources, which have these numbers of records.
+
+    Raises: ValueError if the objective does not tell, and has not as many rows as there are records.
+    """
+    parts = [rows.origins if isinstance(rows, Rows) else ROW_IS_RECORD for rows in made]
+    if any(part is ROW_IS_RECORD and len(rows) != n for part, rows, n in zip(parts, made, sizes, strict=True)):
+        raise ValueError(
+            "the objective does not tell which records are in a row: let its make_rows return Rows with origins"
+        )
+    pieces = np.cumsum(
+        [0, *(n if part.firsts is None else part.firsts[-1] for part, n in zip(parts, sizes, strict=True))]
+    )
+    members = np.cumsum([0, *(0 if part.members is None else len(part.members) for part in parts)])
+
+    def join(arrays: Sequence[Any], offsets: Any, last: Any = ()) -> Any:
+        shifted = [array + at for array, at in zip(arrays, offsets, strict=False) if array is not None]
+        return np.concatenate([*shifted, np.array(last, np.int64)]) if shifted else None
+
+    firsts = [None if part.firsts is None else part.firsts[:-1] for part in parts]
+    return Origins(
+        join(firsts, pieces, pieces[-1:]),
+        join([part.members for part in parts], pieces),
+        join([part.ends for part in parts], members),
+    )
 
 
 def lengths_of(rows: Sequence[Any], objective: RowMaker[Any]) -> Int[np.ndarray, "..."]:

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.source import DataSource, LocatedSource, Row
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 Split = Literal["train", "eval", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut(DataSource):
+class HeldOut(LocatedSource):
     """The pairs of a source that belong to one split: for each of the splits `held` a share of the texts, "train" the rest.
 
     The split of a pair is a function of its text and the seed alone, so no text is in two splits, however often, in whatever file
@@ -38,13 +38,14 @@ class HeldOut(DataSource):
         place = int.from_bytes(digest, "little") / 2**64 / self.share
         return self.held[int(place)] if place < len(self.held) else "train"
 
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         found, left_out = False, 0
         train = setting and setting.replace(f"data.{self.split}", "data.train", 1)
-        for pair in self.source.stream(train, progress):
-            if self.split_of(pair) == self.split:
+        for row in self.source.located(train, progress):
+            assert isinstance(row.pair, Pair)
+            if self.split_of(row.pair) == self.split:
                 found = True
-                yield pair
+                yield row
             else:
                 left_out += 1
         if not found:

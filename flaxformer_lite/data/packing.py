@@ -10,7 +10,7 @@ from jaxtyping import Int, Integer
 
 from flaxformer_lite.data.batch_plan import slices
 from flaxformer_lite.data.records import Pack, TokenPair
-from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
+from flaxformer_lite.data.token_arrays import Lazy, Origins, Rows, TokenArrays
 from flaxformer_lite.text import SpecialIds
 
 WINDOW = 1024
@@ -47,13 +47,13 @@ class Pieces(Lazy[Tokens]):
     """The pieces of all documents, in order: document i has `counts[i]` of them, and `make(i, k)` returns piece k."""
 
     def __init__(self, counts: Int[np.ndarray, "D"], make: Callable[[int, int], Tokens]) -> None:
-        self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._make_piece = make
-        super().__init__(int(self._firsts[-1]), self._piece)
+        super().__init__(int(self.firsts[-1]), self._piece)
 
     def _piece(self, i: int) -> Tokens:
-        document = int(np.searchsorted(self._firsts, i, side="right")) - 1
-        return self._make_piece(document, i - int(self._firsts[document])).astype(np.int32)
+        document = int(np.searchsorted(self.firsts, i, side="right")) - 1
+        return self._make_piece(document, i - int(self.firsts[document])).astype(np.int32)
 
 
 def cut_evenly(
@@ -92,11 +92,11 @@ def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.n
 
 
 class Packs(Lazy[Pack]):
-    """Rows of several pieces; `used` has the positions that are taken in each."""
+    """Rows of several pieces; `used` has the positions that are taken in each, `origins` the records of the pieces."""
 
-    def __init__(self, make: Callable[[int], Pack], used: Int[np.ndarray, "R"]) -> None:
+    def __init__(self, make: Callable[[int], Pack], used: Int[np.ndarray, "R"], origins: Origins) -> None:
         super().__init__(len(used), make)
-        self.used = used
+        self.used, self.origins = used, origins
 
 
 def pack(
@@ -117,7 +117,8 @@ def pack(
     members, counts = (np.concatenate(parts) for parts in zip(*packed, strict=True))
     ends = np.cumsum(counts)
     used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
-    return Packs(lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]])), used)
+    origins = Origins(pieces.firsts if isinstance(pieces, Pieces) else None, members, ends)
+    return Packs(lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]])), used, origins)
 
 
 def first_fit_decreasing(
@@ -174,7 +175,8 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
 
     whole, longer = np.divmod(sizes[members], counts[members])
     lengths = whole + (pieces < longer)
-    return Rows(np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), make)
+    origins = Origins(members=members.reshape(-1), ends=np.arange(1, len(members) + 1) * members.shape[1])
+    return Rows(np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), make, origins=origins)
 
 
 def drawn_texts(

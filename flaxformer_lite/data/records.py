@@ -95,6 +95,10 @@ class RowMaker(Protocol[MadeExample]):
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
 
+    def pieces_read(self, record: Any, generator: np.random.Generator) -> Sequence[int] | None:
+        """Returns the numbers of the pieces of a row that `example` reads with the same generator; None: all of them."""
+        return None
+
     @abstractmethod
     def example(
         self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

@@ -16,6 +16,17 @@ MOST_LISTED = 10
 """Bad rows that an error lists."""
 
 
+class Row(NamedTuple):
+    """A row of written text."""
+
+    pair: Pair | str
+    """The pair, with blank sides for a blank row; a text says why the row is none."""
+    files: tuple[str, str]
+    """The names of the files of the source and of the target."""
+    number: int
+    """The number of the row in them, from 1."""
+
+
 class DataSource(ABC):
     """Sentence pairs, documents or labelled texts from anywhere: files, a hub, a generator.
 
@@ -39,6 +50,11 @@ class DataSource(ABC):
         """Yields the pairs of `open`, and holds a few at a time."""
         yield from self.open(setting)
 
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+        """Yields the pairs of `stream`, each with its file and the number of its line; here with its number among them."""
+        for number, pair in enumerate(self.stream(setting, progress), 1):
+            yield Row(pair, (self.kind, self.kind), number)
+
     def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
         """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
         return [(setting, self)]
@@ -61,19 +77,17 @@ class DataSource(ABC):
         return None
 
 
-class Row(NamedTuple):
-    """A row of written text."""
+class LocatedSource(DataSource):
+    """A source whose pairs have files and lines. A subclass implements `located`."""
 
-    pair: Pair | str
-    """The pair, with blank sides for a blank row; a text says why the row is none."""
-    files: tuple[str, str]
-    """The names of the files of the source and of the target."""
-    number: int
-    """The number of the row in them, from 1."""
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        for row in self.located(setting, progress):
+            assert isinstance(row.pair, Pair)
+            yield row.pair
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSource(DataSource):
+class TextSource(LocatedSource):
     """A source of written text, with a rule for empty lines. A subclass implements `_rows`."""
 
     kind: str
@@ -99,9 +113,10 @@ class TextSource(DataSource):
     def versions(self) -> list[str] | None:
         return file_versions(self._origin)
 
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         found, num_bad, bad = False, 0, list[str]()
-        for pair, files, number in self._rows(progress):
+        for row in self._rows(progress):
+            pair, files, number = row
             if isinstance(pair, str):
                 num_bad += 1
                 if len(bad) < MOST_LISTED:
@@ -114,7 +129,7 @@ class TextSource(DataSource):
             no_source = self._has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 found = True
-                yield pair
+                yield row
             elif self.empty_lines == "error":
                 side = "source" if no_source else "target" if self._has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""

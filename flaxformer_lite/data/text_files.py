@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource, with_input
+from flaxformer_lite.data.source import FieldSource, LocatedSource, Row, TextSource, with_input
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,
@@ -139,7 +139,7 @@ class ColumnSource(Checked, TextSource, at="data"):
     def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
         """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
 
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         if not self.header:
             first = list(itertools.islice(self._rows(ignore_progress), MOST_COMPARED))
             texts = [[] if isinstance(row.pair, str) else list(filter(None, row.pair[:2])) for row in first]
@@ -148,7 +148,7 @@ class ColumnSource(Checked, TextSource, at="data"):
                     f"{first[0].files[1]}:1: this row looks like a header ({', '.join(map(repr, texts[0]))}), and is read like the "
                     f"others: set {setting or self.kind}.header to True if it is one"
                 )
-        yield from super().stream(setting, progress)
+        yield from super().located(setting, progress)
 
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
         header: tuple[str, list[str]] | None = None
@@ -293,7 +293,7 @@ class JSONLines(Checked, FieldSource, at="json_lines"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText(Checked, DataSource, at="plain_text"):
+class PlainText(Checked, LocatedSource, at="plain_text"):
     """Text files, plain or compressed, UTF-8. A document is a pair with an empty source."""
 
     kind: Literal["plain_text"] = "plain_text"
@@ -302,18 +302,18 @@ class PlainText(Checked, DataSource, at="plain_text"):
     documents: Literal["file", "lines", "paragraphs"] = "file"
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         found = longest = 0
-        for _, lines in read_files(self.path, progress):
-            texts: Iterable[str] = lines
+        for file, lines in read_files(self.path, progress):
+            texts: Iterable[tuple[int, str]] = enumerate(lines, 1)
             if self.documents == "file":
-                texts = ["\n".join(lines)]
+                texts = [(1, "\n".join(lines))]
             elif self.documents == "paragraphs":
-                texts = paragraphs(lines)
-            for text in texts:
+                texts = numbered_paragraphs(lines)
+            for number, text in texts:
                 if text.strip():
                     found, longest = found + 1, max(longest, text.count("\n") + 1)
-                    yield Pair("", text)
+                    yield Row(Pair("", text), (file, file), number)
         if not found:
             raise ValueError(f"{self.path}: no text in it")
         if self.documents == "paragraphs" and found == 1 and longest > 1:
@@ -328,5 +328,12 @@ class PlainText(Checked, DataSource, at="plain_text"):
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yields the groups of lines between blank lines."""
-    groups = itertools.groupby(lines, lambda line: bool(line.strip()))
-    return ("\n".join(group) for filled, group in groups if filled)
+    return (text for _, text in numbered_paragraphs(lines))
+
+
+def numbered_paragraphs(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yields the groups of lines between blank lines, each with the number of its first line, from 1."""
+    for filled, group in itertools.groupby(enumerate(lines, 1), lambda line: bool(line[1].strip())):
+        if filled:
+            numbers, texts = zip(*group, strict=True)
+            yield numbers[0], "\n".join(texts)

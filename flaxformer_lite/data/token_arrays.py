@@ -40,24 +40,70 @@ class Lazy(Sequence[Item], Generic[Item]):
         return self._make(i % self._number)
 
 
+class Origins(NamedTuple):
+    """The records in all rows: a record is cut into pieces, a row holds pieces. By default a row is a piece, which is a record."""
+
+    firsts: Int[np.ndarray, "K"] | None = None
+    """The number of the first piece of each record, and the number of all pieces; None: a piece is a record."""
+    members: Int[np.ndarray, "M"] | None = None
+    """The pieces of all rows, row after row; None: a row is a piece."""
+    ends: Int[np.ndarray, "I"] | None = None
+    """For each row the place after its last piece in `members`."""
+
+    def pieces_of(self, row: int) -> list[tuple[int, int]]:
+        """Returns for each piece of a row the number of its record, and the number of the piece in it, from 0."""
+        pieces = np.array([row])
+        if self.members is not None and self.ends is not None:
+            pieces = self.members[self.ends[row - 1] if row else 0 : self.ends[row]]
+        records = pieces if self.firsts is None else np.searchsorted(self.firsts, pieces, side="right") - 1
+        numbers = np.zeros_like(pieces) if self.firsts is None else pieces - self.firsts[records]
+        return list(zip(records.tolist(), numbers.tolist(), strict=True))
+
+    def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
+        """Returns the rows that hold a piece of one of the records, ascending."""
+        wanted = np.sort(np.array(records, np.int64))
+        if self.firsts is not None:
+            wanted = np.concatenate([np.zeros(0, np.int64), *(np.arange(*self.firsts[i : i + 2]) for i in wanted)])
+        if self.members is None or self.ends is None or not len(wanted):
+            return wanted
+        marks = np.zeros(max(int(wanted[-1]), int(self.members.max())) + 1, bool)
+        marks[wanted] = True
+        return np.unique(np.searchsorted(self.ends, np.flatnonzero(marks[self.members]), side="right"))
+
+
+ROW_IS_RECORD = Origins()
+"""Each row is a record."""
+
+
 class Rows(Lazy[Any]):
     """Rows of an objective with the lengths of all, so that planning batches makes no row.
 
     lengths: the positions of source and target that each row needs, special tokens included.
     fingerprint: names what the rows hold besides the records; empty if nothing.
+    origins: the records that are in each row.
     """
 
-    def __init__(self, lengths: Integer[np.ndarray, "I 2"], make: Callable[[int], Any], fingerprint: str = "") -> None:
+    def __init__(
+        self,
+        lengths: Integer[np.ndarray, "I 2"],
+        make: Callable[[int], Any],
+        fingerprint: str = "",
+        origins: Origins = ROW_IS_RECORD,
+    ) -> None:
         super().__init__(len(lengths), make)
-        self.lengths, self.fingerprint = lengths, fingerprint
+        self.lengths, self.fingerprint, self.origins = lengths, fingerprint, origins
 
     @classmethod
-    def source_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
-        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make)
+    def source_only(
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Origins = ROW_IS_RECORD
+    ) -> "Rows":
+        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, origins=origins)
 
     @classmethod
-    def target_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
-        return cls(np.stack([np.zeros_like(lengths), lengths], 1), make)
+    def target_only(
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Origins = ROW_IS_RECORD
+    ) -> "Rows":
+        return cls(np.stack([np.zeros_like(lengths), lengths], 1), make, origins=origins)
 
 
 class TokenShard(NamedTuple):

@@ -43,7 +43,7 @@ class CausalLM(HeadObjective):
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         pieces, sizes = overlapping_pieces(documents(records, self.kind), room, special)
         packs = pack(pieces, sizes, room, seed)
-        return Rows.target_only(packs.used, packs.__getitem__)
+        return Rows.target_only(packs.used, packs.__getitem__, packs.origins)
 
     def example(
         self,

@@ -100,11 +100,11 @@ class MaskedLM(HeadObjective):
         texts = documents(records, self.kind)
         if self.next_sentence:
             rows: Sequence[Pack] = (pairs := pairs_of_texts(texts, (room - 3) // 2, seed))
-            used = pairs.lengths.sum(1) + 3
+            used, origins = pairs.lengths.sum(1) + 3, pairs.origins
         else:
             pieces, sizes = separate_pieces(texts, room - 2)
             rows = (packs := pack(pieces, sizes + 2, room, seed))
-            used = packs.used
+            used, origins = packs.used, packs.origins
 
         def with_words(i: int) -> Pack:
             if not self.whole_words or tokenizer is None:
@@ -112,7 +112,7 @@ class MaskedLM(HeadObjective):
             row = rows[i]
             return row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
 
-        return Rows.source_only(used, with_words)
+        return Rows.source_only(used, with_words, origins)
 
     def example(
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
@@ -144,10 +144,15 @@ class MaskedLM(HeadObjective):
         """Returns the texts of each piece of a row, and the label of the row's next sentence."""
         words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
         texts = list(zip(record.pieces, words, strict=True))
-        if not self.next_sentence:
+        read = self.pieces_read(record, generator)
+        if read is None:
             return [[text] for text in texts], None
-        second = 1 if generator.random() < 0.5 else int(generator.integers(2, len(texts)))
-        return [[texts[0], texts[second]]], np.int32(second > 1)
+        return [[texts[number] for number in read]], np.int32(read[1] > 1)
+
+    def pieces_read(self, record: Pack, generator: np.random.Generator) -> Sequence[int] | None:
+        if not self.next_sentence:
+            return None
+        return 0, 1 if generator.random() < 0.5 else int(generator.integers(2, len(record.pieces)))
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         return batch.inputs._replace(token_types=read_types(model, batch.inputs.token_types))

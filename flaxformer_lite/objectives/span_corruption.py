@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.base.bounds import Fraction, PositiveInt
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.data.token_arrays import Rows
+from flaxformer_lite.data.token_arrays import Origins, Rows
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
@@ -87,7 +87,7 @@ class SpanCorruption(HeadObjective):
             self.check_sentinels(tokenizer)
         pieces, sizes = separate_pieces(documents(records, self.kind), most)
         lengths = np.array([self.corrupted_lengths(size) for size in range(most + 1)], np.int32)
-        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)))
+        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)), origins=Origins(pieces.firsts))
 
     def check_sentinels(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError if a sentinel is a piece of text in the tokenizer of another run; T5's sentinels are extra_id_…."""

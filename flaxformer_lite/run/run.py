@@ -31,6 +31,7 @@ from flaxformer_lite.parallel import CompilerOptions
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
+from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
 from flaxformer_lite.text.chat import encode_marked, read_chat_template
@@ -351,6 +352,22 @@ class Run(TextPredictor):
     def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:
         """Returns every layer's attention weights for what `attention_ids` returned."""
         return attention_weights(self.model, self.params, self.required_tokenizers, *ids)
+
+    # What it read -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def recording(self) -> Recording:
+        """The steps of the run with their data, which is read once. Raises: ValueError if the data has changed since."""
+        return open_recording(self.folder)
+
+    def rows(self, step: int) -> list[RecordedRow]:
+        """Returns the rows of a step as the model saw them: their records, files and lines, arrays and texts.
+
+        Example: `run.rows(1000)[0].places[0].line`.
+
+        Raises: ValueError if there is no such step, the run was not trained here, or its data has changed since.
+        """
+        return self.recording.rows(step)
 
     # Metrics, forward passes --------------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """The data of a run: read, tokenized and checked. Several processes do it one after the other, and compare their texts then."""
 
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
@@ -14,7 +16,9 @@ from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,28 @@ def read_data(
         return found
 
     return replace(data, texts=texts)
+
+
+def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
+    """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
+    stores, copied = run.path / ".tokens", []
+    if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
+        copied += [(file, scratch) for pattern in (*TOKENIZER_FILES, CHAT_TEMPLATE) for file in run.path.glob(pattern)]
+        copied += [(file, scratch / "huggingface") for file in run.path.glob("huggingface/*.*")]
+    if config.data.store is not None:
+        stores, own = Path(config.data.store), scratch / "stores"
+        copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]
+        config = replace(config, data=replace(config.data, store=str(own)))
+    for file, folder in copied:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder)
+    return read_data(config, RunFolder(scratch), progress, read_only=stores)
+
+
+def tokenizer_settings(config: Config) -> tuple[Any, ...]:
+    """Returns the settings that decide the tokenizers of a run."""
+    data, chats = config.data, config.objective if config.objective.reads_messages else None
+    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, chats
 
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:

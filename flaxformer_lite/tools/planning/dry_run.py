@@ -1,31 +1,24 @@
 """Dry run of a training: shows what would be trained on what, and stops before the first step. Writes nothing."""
 
 import dataclasses
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jaxtyping import Bool, Int
 
-from flaxformer_lite.base.console import Progress, printable
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.interop.exporting import exports_in_words
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import shard_bytes
 from flaxformer_lite.run.description import describe_model
-from flaxformer_lite.text import Tokenizer
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.run.recording import show_row
 from flaxformer_lite.training import Runner, TrainTask, make_runner
-from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.setup import mesh_for
 from flaxformer_lite.training.summary import describe_data, describe_devices
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
 MOST_SETTINGS = 20
 """The most settings of a group that are shown."""
@@ -55,7 +48,7 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
             f"batches     {'; '.join(shape_in_words(bucket.rows, *bucket.lengths) for bucket in data.train.plan.buckets)}",
             f"memory      {describe_memory(config, data, runner)}",
             "the first row of the first batch:",
-            *show_row(config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data),
+            *show_row(config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data.tokenizers, MOST_PIECES),
         ]
 
 
@@ -86,28 +79,6 @@ def changes_from_defaults(value: Any, default: Any = dataclasses.MISSING, prefix
     return found
 
 
-def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
-    """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
-    stores, copied = run.path / ".tokens", []
-    if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
-        copied += [(file, scratch) for pattern in (*TOKENIZER_FILES, CHAT_TEMPLATE) for file in run.path.glob(pattern)]
-        copied += [(file, scratch / "huggingface") for file in run.path.glob("huggingface/*.*")]
-    if config.data.store is not None:
-        stores, own = Path(config.data.store), scratch / "stores"
-        copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, store=str(own)))
-    for file, folder in copied:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, folder)
-    return read_data(config, RunFolder(scratch), progress, read_only=stores)
-
-
-def tokenizer_settings(config: Config) -> tuple[Any, ...]:
-    """Returns the settings that decide the tokenizers of a run."""
-    data, chats = config.data, config.objective if config.objective.reads_messages else None
-    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, chats
-
-
 def shape_in_words(rows: int, source: int, target: int) -> str:
     """Returns the shape of a batch, such as `128 x (16 + 16)`."""
     sides = " + ".join(str(length) for length in (source, target) if length)
@@ -123,30 +94,3 @@ def describe_memory(config: Config, data: RunData, runner: Runner) -> str:
     shape = shape_in_words(bucket.rows, *bucket.lengths)
     words = f"{state / 2**20:,.0f} MiB for parameters, optimizer and averages"
     return f"{words}, and {compiled.temp_size_in_bytes / 2**20:,.0f} MiB for a step of {shape}"
-
-
-def show_row(model: ModelConfig, row: Batch, data: RunData) -> list[str]:
-    """Returns what the model reads in a row, and what it has to predict; `_` where nothing is predicted."""
-    source, target = data.tokenizers.source, data.tokenizers.target
-    lines = []
-    if row.inputs.source_tokens is not None and model.num_encoder_layers:
-        lines.append(f"  encoder reads   {pieces(source, np.asarray(row.inputs.source_tokens))}")
-    if row.inputs.target_tokens is not None and model.num_decoder_layers:
-        lines.append(f"  decoder reads   {pieces(target, np.asarray(row.inputs.target_tokens))}")
-    if np.issubdtype(row.targets.dtype, np.integer) and row.targets.shape == row.weights.shape and model.pooler is None:
-        lines.append(f"  must predict    {pieces(target, np.asarray(row.targets), np.asarray(row.weights) > 0)}")
-    else:
-        lines.append(f"  must predict    {row.targets.tolist()}")
-    return lines
-
-
-def pieces(tokenizer: Tokenizer, ids: Int[np.ndarray, "T"], shown: Bool[np.ndarray, "T"] | None = None) -> str:
-    """Returns the tokens as text, without the padding at the end; ids that only the objective knows as numbers."""
-
-    def label(i: int) -> str:
-        return printable(tokenizer.piece(i, f"<{i}>")).replace("\n", "\\n")
-
-    pad, tokens = tokenizer.special.pad, ids.tolist()
-    last = max((i for i, token in enumerate(tokens, 1) if token != pad), default=0)
-    words = [label(token) if shown is None or shown[i] else "_" for i, token in enumerate(tokens[:last])]
-    return " ".join(words[:MOST_PIECES]) + (f" … ({len(words)} tokens)" if len(words) > MOST_PIECES else "")

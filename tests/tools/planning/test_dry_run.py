@@ -10,9 +10,10 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import Dates, ParallelText
 from flaxformer_lite.data import store as token_store
+from flaxformer_lite.run.recording import pieces
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
-from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, look_at_data, pieces, shape_in_words
-from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, shape_in_words
+from flaxformer_lite.training.data import RunData, look_at_data, read_data
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.tokenizers import gapped
@@ -24,7 +25,7 @@ def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective
     ids = np.array([a, 30, line, b, tokenizer.eos_id, 0, 0])
     assert pieces(tokenizer, ids) == "a <30> \\n b </s>"
     assert pieces(tokenizer, ids, np.array([1, 0, 0, 1, 1, 0, 0], bool)) == "a _ _ b </s>"
-    assert pieces(tokenizer, np.full(70, a)).endswith("a a … (70 tokens)")
+    assert pieces(tokenizer, np.full(70, a), most=60).endswith("a a … (70 tokens)")
     assert pieces(tokenizer, np.zeros(3, int)) == ""
     assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
 

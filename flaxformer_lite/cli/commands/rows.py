@@ -1,0 +1,67 @@
+"""Shows the rows of a step as the model read them: their files and lines, and their texts.
+
+STEP is a step of the run, counted from 1, or a range such as 1000-1010. Without options a line has the step, the row, its places
+and both texts, between tabs. The data is compared with what the run was trained on; if it has changed, the exit status is 2.
+Nothing is written, and the run may be training.
+"""
+
+import argparse
+import json
+import re
+from textwrap import shorten
+
+from flaxformer_lite.base.console import Progress, note
+
+SHOWN = 60
+"""Characters of a text in a line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument("steps", metavar="STEP", help="the step, or a range such as 1000-1010")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--text", action="store_true", help="show all tokens that are read, and those to be predicted")
+    group.add_argument("--json", action="store_true", help="write each row as JSON, with its arrays")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    first, last = step_range(arguments.steps)
+    from flaxformer_lite.run.recording import RecordedRow, open_recording, show_row  # with JAX
+    from flaxformer_lite.workdir import open_run
+
+    with Progress() as progress:
+        recording = open_recording(open_run(arguments.folder), progress)
+    if last > recording.reached:
+        note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
+
+    def show(row: RecordedRow) -> str:
+        places = [str(place) for place in row.places]
+        if arguments.json:
+            found = {
+                "step": row.step,
+                "batch": row.batch,
+                "epoch": row.epoch,
+                "row": row.row,
+                "records": [place._asdict() for place in row.places],
+                "source": row.source,
+                "target": row.target,
+                "arrays": row.arrays,
+            }
+            return json.dumps(found, ensure_ascii=False)
+        if arguments.text:
+            head = f"step {row.step}, row {row.row}: {', '.join(places)}"
+            return "\n".join([head, *show_row(recording.config.model, row.example, recording.data.tokenizers)])
+        texts = [shorten(text, SHOWN, placeholder=" …") for text in (row.source, row.target)]
+        return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, texts)])
+
+    for step in range(first, last + 1):
+        print(*map(show, recording.rows(step)), sep="\n")
+
+
+def step_range(text: str) -> tuple[int, int]:
+    """Returns the first and the last step of a range. Raises: ValueError if it is none."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if last < first:
+        raise ValueError(f"STEP is {text!r}: give a step such as 1000, or a range such as 1000-1010")
+    return first, last

@@ -1,0 +1,269 @@
+"""The rows of each step of a run, and the steps that read a record, by the batches of the trainer itself. Writes nothing.
+
+A batch is a function of (seed, step), so nothing was recorded but the fingerprint of the data, and which batches were left out.
+"""
+
+import bisect
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int
+
+from flaxformer_lite.base.console import Progress, printable, warn
+from flaxformer_lite.base.sealed_files import DamageError
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import Mixture, Pair
+from flaxformer_lite.data.batch_plan import PADDING_ROW
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.objectives import Batch
+from flaxformer_lite.text import Tokenizer, Tokenizers
+from flaxformer_lite.training.data import RunData, look_at_data
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.manifest import check_seal, read_manifest, steps_in
+
+State = Literal["read", "skipped", "left out", "not yet"]
+"""Whether a row was read, in a step whose update was skipped too, or left out by a rollback, or is still to come."""
+
+
+class Place(NamedTuple):
+    """A record of the training data."""
+
+    record: int
+    """The number of the record, from 0; those of a mixture are numbered one source after the other."""
+    part: str
+    """The name of its source in a mixture; empty without one."""
+    files: tuple[str, str]
+    """The names of the files of its source and of its target."""
+    line: int
+    """The number of its line in them, from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.part + ': ' if self.part else ''}{self.files[0]}:{self.line}"
+
+
+class Reading(NamedTuple):
+    """A row of a batch that reads a record."""
+
+    record: int
+    step: int | None
+    """The step that reads it, from 1; None if its batch was left out."""
+    batch: int
+    """The number of the batch, from 0."""
+    row: int
+    """The number of the row in the batch, from 0."""
+    state: State
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    """A row as a step of the trainer received it."""
+
+    step: int
+    batch: int
+    epoch: int
+    """From 1."""
+    row: int
+    places: tuple[Place, ...]
+    """The record of each piece in the row."""
+    example: Batch
+    """The arrays of the row, without the axis B, after sampling, masking and packing."""
+    source: str
+    """The text of the tokens that the encoder reads."""
+    target: str
+    """The text of the tokens that the decoder reads."""
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by their names, as lists: tokens, targets, and the weights, 0 where a position does not count."""
+        return {name: np.asarray(array).tolist() for name, array in leaves_by_path(self.example).items()}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The steps of a run, with the data that they read."""
+
+    folder: RunFolder
+    config: Config
+    data: RunData
+    loop_state: LoopState
+    """The numbers of the loop at the newest checkpoint: it knows of every rollback."""
+    reached: int
+    """The newest step that the run is known to have taken."""
+
+    def batch(self, step: int) -> Batch:
+        """Returns the batch of a step as the trainer makes it, as NumPy arrays. Raises: ValueError if there is no such step."""
+        if not 1 <= step <= self.config.train.steps:
+            raise ValueError(f"step is {step}: the run has the steps 1 to {self.config.train.steps}")
+        return self.data.train.batch(self.loop_state.batch_of(step))
+
+    def rows(self, step: int) -> list[RecordedRow]:
+        """Returns the rows of a step in their order, without those that only fill up. Raises: ValueError as `batch` does."""
+        batch, number, train = self.batch(step), self.loop_state.batch_of(step), self.data.train
+        examples = train.plan.batch(number).examples.tolist()
+        kept = [row for row, i in enumerate(examples) if i != PADDING_ROW]
+        records = {row: [record for record, _ in train.pieces_read(examples[row], number, row)] for row in kept}
+        places = self.places(record for found in records.values() for record in found)
+        epoch = number // train.plan.batches_per_epoch + 1
+        found = []
+        for row in kept:
+            example = jax.tree.map(lambda array, row=row: array[row], batch)
+            texts = [decoded(tokenizer, ids) for tokenizer, ids in self._sides(example)]
+            found.append(RecordedRow(step, number, epoch, row, tuple(places[i] for i in records[row]), example, *texts))
+        return found
+
+    def _sides(self, example: Batch) -> Iterator[tuple[Tokenizer, Any]]:
+        """Yields both tokenizers, each with the tokens of its side; None for a side that the model does not read."""
+        yield self.data.tokenizers.source, example.inputs.source_tokens
+        yield self.data.tokenizers.target, example.inputs.target_tokens
+
+    def readings(self, records: Sequence[int]) -> list[Reading]:
+        """Returns all rows that read a piece of one of the records, step after step to the last one of the training."""
+        train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
+        wanted, rows = set(records), train.origins.rows_of(records)
+        rows, found = rows[train.plan.placed[rows]], list[Reading]()
+        for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
+            for batch, row in train.plan.find(rows, epoch):
+                read = {
+                    record for record, _ in train.pieces_read(int(train.plan.batch(batch).examples[row]), batch, row)
+                }
+                if batch <= last:
+                    step, state = self._step_of(batch)
+                    found += [Reading(record, step, batch, row, state) for record in sorted(read & wanted)]
+        return found
+
+    def _step_of(self, batch: int) -> tuple[int | None, State]:
+        """Returns the step that reads a batch, None if a rollback left it out, and whether it did so."""
+        steps = range(1, self.config.train.steps + 1)
+        step = bisect.bisect_left(steps, batch, key=self.loop_state.batch_of) + 1
+        if self.loop_state.batch_of(step) != batch:
+            return None, "left out"
+        if step > self.reached:
+            return step, "not yet"
+        return step, "skipped" if step in self.loop_state.skipped_steps else "read"
+
+    # Records and their texts ------------------------------------------------------------------------------------------
+
+    def located(self) -> Iterator[tuple[Place, Pair]]:
+        """Yields all records of the training data with their texts, in the order of their numbers; holds a few at a time."""
+        source = self.config.data.source("train")
+        assert source is not None
+        names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
+        for name, (setting, part) in zip(names, source.parts("data.train"), strict=True):
+            for pair, files, line in part.located(setting):
+                assert isinstance(pair, Pair)
+                yield Place(number, name, files, line), pair
+                number += 1
+
+    def places(self, records: Iterable[int]) -> dict[int, Place]:
+        """Returns the places of records by their numbers, from one pass over the texts up to the last of them."""
+        wanted, found = set(records), dict[int, Place]()
+        for place, _ in self.located() if wanted else ():
+            if place.record in wanted:
+                found[place.record] = place
+                if len(found) == len(wanted):
+                    break
+        return found
+
+    def why_never(self, record: int) -> str:
+        """Returns why no step up to the last one reads a record."""
+        train, data = self.data.train, self.config.data
+        rows = train.origins.rows_of([record])
+        if not len(rows):
+            return "the objective makes no row of it"
+        if not train.plan.placed[rows].any():
+            source, target = train.lengths[rows[0]].tolist()
+            return (
+                f"too long: it needs {source} + {target} tokens, data.max_source_length is {data.max_source_length} and "
+                f"data.max_target_length {data.max_target_length}"
+            )
+        return f"no batch up to step {self.config.train.steps}, the last one, has it"
+
+
+def open_recording(folder: RunFolder, progress: Progress | None = None) -> Recording:
+    """Reads the data of a run as its training does, and compares it with what the run was trained on. Writes nothing.
+
+    The run may be training, or have been trained on other hosts or devices.
+
+    Raises: ValueError if the folder holds no run, if it was not trained here, or if the data has changed since.
+    """
+    config = folder.config()
+    check_seal(folder.path, config, resumed=True)
+    step, meta = newest_meta(folder)
+    if config.data.train is None or (meta is not None and meta["parameters_only"]):
+        raise ValueError(f"{folder.path} took no step of a training: name a run that `flaxformer-lite train` has made")
+    with tempfile.TemporaryDirectory() as scratch:
+        data = look_at_data(config, folder, Path(scratch), progress or Progress(silent=True))
+    if meta is None:
+        warn(f"{folder.path} has no checkpoint yet: whether the data is still that of its steps is not known")
+        meta = {"data": data.train.fingerprint}
+    loop_state = LoopState(**meta)
+    if loop_state.data != data.train.fingerprint:
+        raise ValueError(
+            f"the training data is not the data that {folder.path} was trained on up to step {step}, so which rows its steps read "
+            "is not known: restore the old data"
+        )
+    reached = max([step, *(row["step"] for row in folder.rows() if row["split"] == "train")])
+    return Recording(folder, config, data, loop_state, reached)
+
+
+def newest_meta(folder: RunFolder) -> tuple[int, dict[str, Any] | None]:
+    """Returns the step of the newest checkpoint, and the numbers of the loop in it; 0 and None without one."""
+    for step in steps_in(folder.checkpoints)[::-1]:
+        try:
+            return step, read_manifest(folder.checkpoints, step)["meta"]
+        except DamageError:  # or deleted by the training, which has a newer one
+            continue
+    return 0, None
+
+
+# A row as text --------------------------------------------------------------------------------------------------------
+
+
+def decoded(tokenizer: Tokenizer, ids: Any) -> str:
+    """Returns the text of tokens, of several texts with a bar between; empty for None."""
+    texts = [] if ids is None else np.atleast_2d(np.asarray(ids)).tolist()
+    return " | ".join(tokenizer.decode(tokenizer.with_pieces(tokens)) for tokens in texts)
+
+
+def show_row(model: ModelConfig, row: Batch, tokenizers: Tokenizers, most: int | None = None) -> list[str]:
+    """Returns what the model reads in a row, and what it has to predict; `_` where nothing is predicted.
+
+    most: tokens that are shown of a text; None: all.
+    """
+    source, target, lines = tokenizers.source, tokenizers.target, []
+    if row.inputs.source_tokens is not None and model.num_encoder_layers:
+        for ids in np.atleast_2d(np.asarray(row.inputs.source_tokens)):
+            lines.append(f"  encoder reads   {pieces(source, ids, most=most)}")
+    if row.inputs.target_tokens is not None and model.num_decoder_layers:
+        lines.append(f"  decoder reads   {pieces(target, np.asarray(row.inputs.target_tokens), most=most)}")
+    if np.issubdtype(row.targets.dtype, np.integer) and row.targets.shape == row.weights.shape and model.pooler is None:
+        shown = np.asarray(row.weights) > 0
+        lines.append(f"  must predict    {pieces(target, np.asarray(row.targets), shown, most)}")
+    else:
+        lines.append(f"  must predict    {row.targets.tolist()}")
+    return lines
+
+
+def pieces(
+    tokenizer: Tokenizer,
+    ids: Int[np.ndarray, "T"],
+    shown: Bool[np.ndarray, "T"] | None = None,
+    most: int | None = None,
+) -> str:
+    """Returns the tokens as text, without the padding at the end; ids that only the objective knows as numbers."""
+
+    def label(i: int) -> str:
+        return printable(tokenizer.piece(i, f"<{i}>")).replace("\n", "\\n")
+
+    pad, tokens = tokenizer.special.pad, ids.tolist()
+    last = max((i for i, token in enumerate(tokens, 1) if token != pad), default=0)
+    words = [label(token) if shown is None or shown[i] else "_" for i, token in enumerate(tokens[:last])]
+    more = f" … ({len(words)} tokens)" if most is not None and len(words) > most else ""
+    return " ".join(words[:most]) + more
