@@ -18,7 +18,6 @@ from flaxformer_lite.model import fast
 from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.model.norms import Param
 
-
 SinusoidLayout = Literal["interleaved", "half_split", "fairseq"]
 
 
