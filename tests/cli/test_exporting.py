@@ -32,6 +32,7 @@ def test_exported_weights_equal_the_imported_ones_bit_for_bit(
     type_command(monkeypatch, "inspect", run)
 
 
+@pytest.mark.slow
 def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: the functions write what the commands write, byte for byte."""
     theirs, made = FIXTURES / "hf/marian/shared", {}

@@ -27,6 +27,7 @@ def teacher(tmp_path: Path) -> Path:
     return tmp_path / "teacher"
 
 
+@pytest.mark.slow
 def test_a_student_trains_on_what_teach_wrote(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     """Oracle: the loss with the weight 1 is that of the teacher's probabilities alone; the words' has no share in it."""
     file = tmp_path / "new" / "teacher.npz"

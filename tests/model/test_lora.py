@@ -107,6 +107,7 @@ def test_a_merged_model_answers_as_the_adapted_one():
     assert np.abs(without.logits - expected.logits).max() > 0.1 * size
 
 
+@pytest.mark.slow
 def test_steps_with_a_cache_have_the_adapters():
     """Oracle: the logits of all tokens at once."""
     model, variables = Transformer(ADAPTED), {"params": drawn(ADAPTED)}

@@ -69,6 +69,7 @@ def test_the_state_of_the_optimizer_has_no_frozen_parameter():
     assert not any("cross_attention" in path or path.startswith("encoder/layers/attention") for path in moments)
 
 
+@pytest.mark.slow
 def test_what_trains_moves_as_under_the_whole_gradient():
     """Oracle: the gradient of all parameters, the frozen ones set to 0 by hand, and optax's own AdamW."""
     config = with_train(tiny_config(), text_metrics=())

@@ -15,6 +15,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import Run
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES, ROOT
+from tests.support.quick import quick
 
 FOLDERS = sorted(path.parent for path in (FIXTURES / "peft").glob("*/io.npz"))
 UNFUSED = [folder for folder in FOLDERS if folder.name != "gpt2_fused"]
@@ -43,7 +44,9 @@ def assert_answers(run: Run, folder: Path) -> None:
     np.testing.assert_allclose(run.forward(**inputs).logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder", quick(FOLDERS, lambda folder: folder.name == "llama_patterns"), ids=lambda folder: folder.name
+)
 def test_adapters_answer_as_in_peft_as_they_are_and_merged(folder: Path, tmp_path: Path):
     run = load(import_hf(folder, tmp_path / "run"))
     assert run.config.model.lora is not None

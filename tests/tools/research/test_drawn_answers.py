@@ -24,6 +24,8 @@ from flaxformer_lite.training.step import TrainState, TrainTask, gradient, loss_
 from tests.support.objectives import record
 from tests.support.small_models import NO_DROPOUT
 
+pytestmark = pytest.mark.slow
+
 V, N = 11, 3
 MODEL = ModelConfig(
     vocab_size=V,
@@ -112,7 +114,6 @@ def test_answers_fit_into_the_positions_of_the_model():
     assert draw(dataclasses.replace(MODEL, positions=Learned(max_positions=6))).targets.shape == (8, N, 6)
 
 
-@pytest.mark.slow
 def test_no_gradient_flows_through_the_answers():
     """Law: the gradient of a step is that of the losses of the same answers, given as constants."""
     plain = dataclasses.replace(MODEL, dropout=NO_DROPOUT)
@@ -131,7 +132,6 @@ def test_no_gradient_flows_through_the_answers():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), found[2], grads)
 
 
-@pytest.mark.slow
 def test_one_encoded_source_serves_all_its_targets():
     """Law: a source with N targets gives the logits of N copies of it."""
     model = Transformer(dataclasses.replace(MODEL, dropout=NO_DROPOUT))
@@ -143,7 +143,6 @@ def test_one_encoded_source_serves_all_its_targets():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_training_lowers_the_risk_on_one_device_and_on_a_mesh():
     """Law: two devices have the losses of one, and the mean risk of drawn answers falls."""
     risk = dataclasses.replace(RISK, num_samples=8)
