@@ -168,14 +168,12 @@ EMBEDDING_NAMES: Names = {
     "decoder/positions": "model.decoder.embed_positions",
     "decoder/embedding_norm": "model.decoder.layernorm_embedding",
 }
-NAMES: Names = (
-    STACK_NAMES
-    | EMBEDDING_NAMES
-    | {
-        "pooler/dense": "classification_head.dense",
-        "pooler/classes": "classification_head.out_proj",
-    }
-)
+NAMES: Names = {
+    **STACK_NAMES,
+    **EMBEDDING_NAMES,
+    "pooler/dense": "classification_head.dense",
+    "pooler/classes": "classification_head.out_proj",
+}
 
 BART_FAMILY = Family(
     model_type="bart",

@@ -80,7 +80,7 @@ FAMILIES = (
         table=(*bart.TABLE, *PRE_NORM_ONLY),
         read_heads=functools.partial(bart.read_tables, "MBartModel"),
         architecture=lambda model, names: "MBartModel" if model.head is None else "MBartForConditionalGeneration",
-        names=lambda model, architecture: STACK_NAMES | bart.EMBEDDING_NAMES,
+        names=lambda model, architecture: {**STACK_NAMES, **bart.EMBEDDING_NAMES},
         buffers=("head/bias",),
         ignorable=bart.BART_FAMILY.ignorable,
     ),
