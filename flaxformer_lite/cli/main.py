@@ -33,6 +33,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "inspect": "inspect",
     "rows": "rows",
+    "seen": "seen",
     "report": "report",
     "serve": "serve",
     "teach": "teach",

@@ -20,6 +20,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Mixture, Pair
 from flaxformer_lite.data.batch_plan import PADDING_ROW
+from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.text import Tokenizer, Tokenizers
@@ -123,10 +124,18 @@ class Recording:
         yield self.data.tokenizers.source, example.inputs.source_tokens
         yield self.data.tokenizers.target, example.inputs.target_tokens
 
-    def readings(self, records: Sequence[int]) -> list[Reading]:
-        """Returns all rows that read a piece of one of the records, step after step to the last one of the training."""
+    def readings(self, records: Sequence[int], text: str = "") -> list[Reading]:
+        """Returns all rows that read a piece of one of the records, step after step to the last one of the training.
+
+        text: of records that are cut into pieces only those rows count that have this text, if one has it.
+        """
         train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
         wanted, rows = set(records), train.origins.rows_of(records)
+        if text and train.origins.firsts is not None:
+            having = [
+                i for i in rows.tolist() if any(text in self._decoded(piece) for piece in train.records[i].pieces)
+            ]
+            rows = np.array(having or rows, np.int64)
         rows, found = rows[train.plan.placed[rows]], list[Reading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
             for batch, row in train.plan.find(rows, epoch):
@@ -137,6 +146,9 @@ class Recording:
                     step, state = self._step_of(batch)
                     found += [Reading(record, step, batch, row, state) for record in sorted(read & wanted)]
         return found
+
+    def _decoded(self, tokens: Int[np.ndarray, "T"]) -> str:
+        return decoded(self.data.tokenizers.target, tokens)
 
     def _step_of(self, batch: int) -> tuple[int | None, State]:
         """Returns the step that reads a batch, None if a rollback left it out, and whether it did so."""
@@ -150,12 +162,12 @@ class Recording:
 
     # Records and their texts ------------------------------------------------------------------------------------------
 
-    def located(self) -> Iterator[tuple[Place, Pair]]:
-        """Yields all records of the training data with their texts, in the order of their numbers; holds a few at a time."""
-        source = self.config.data.source("train")
-        assert source is not None
+    def located(self, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
+        """Yields all records of a split with their texts, in the order of their numbers; holds a few at a time."""
+        if (source := self.config.data.source(split)) is None:
+            return
         names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
-        for name, (setting, part) in zip(names, source.parts("data.train"), strict=True):
+        for name, (setting, part) in zip(names, source.parts(f"data.{split}"), strict=True):
             for pair, files, line in part.located(setting):
                 assert isinstance(pair, Pair)
                 yield Place(number, name, files, line), pair

@@ -169,7 +169,25 @@ def draw_run(seed: int, folder: Path, patch: Any, killed: Callable[[DrawnRun], N
     kills = set(random.integers(2, STEPS, random.integers(3)).tolist())
     wrong = set(random.integers(checkpoint_every + 1, STEPS + 1, rollbacks).tolist())
     drawn = f"seed {seed}: {objective.kind}, {devices} devices, {hosts} hosts, kills {kills}, wrong {wrong}"
-    kept: dict[int, tuple[np.ndarray, Batch]] = {}
+    run = DrawnRun(folder / "run", config, {}, texts, drawn)
+    listen(run, patch, devices, hosts, int(random.integers(hosts)), kills, wrong, killed)
+    return run
+
+
+def listen(
+    run: DrawnRun,
+    patch: Any,
+    devices: int = 1,
+    hosts: int = 1,
+    host: int = 0,
+    kills: set[int] = frozenset(),  # type: ignore[assignment]
+    wrong: set[int] = frozenset(),  # type: ignore[assignment]
+    killed: Callable[[DrawnRun], None] = lambda run: None,
+) -> None:
+    """Trains a run to its end, and keeps what one host receives.
+
+    kills, wrong: the steps at which the process ends, and those whose loss is not finite, each once.
+    """
 
     def measure(step: int) -> float:
         if step in kills:
@@ -181,18 +199,18 @@ def draw_run(seed: int, folder: Path, patch: Any, killed: Callable[[DrawnRun], N
         return 2.0
 
     def runner(kind: str, task: Any, mesh: Any) -> Any:
-        listener = Listener(config, devices, hosts, int(random.integers(hosts)), measure)
-        listener.received = kept
+        listener = Listener(run.config, devices, hosts, host, measure)
+        listener.received = run.received
         return listener
 
     patch.setattr(setup, "make_runner", runner)
     patch.setattr(setup, "Evaluator", lambda *_: None)
-    patch.setattr("flaxformer_lite.training.loop.Throughput", lambda *_: SimpleNamespace(
-        add=lambda *_: None, reset=lambda: None, row=lambda: {"tokens_per_second": 1.0}, leave_out=lambda seconds: None
-    ))  # fmt: skip
+    row = {"tokens_per_second": 1.0}
+    speed = SimpleNamespace(add=lambda *_: None, reset=lambda: None, row=lambda: row, leave_out=lambda seconds: None)
+    patch.setattr("flaxformer_lite.training.loop.Throughput", lambda *_: speed)
     while True:
         try:
-            train(config, folder / "run")
-            return DrawnRun(folder / "run", config, kept, texts, drawn)
+            train(run.config, run.folder)
+            return
         except Killed:
-            killed(DrawnRun(folder / "run", config, kept, texts, drawn))
+            killed(run)

@@ -1,0 +1,122 @@
+"""Records of the training data by their text or their line, each with the steps that read it, or why none does."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from flaxformer_lite.base.console import counted
+from flaxformer_lite.data import Pair
+from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.run.recording import Place, Reading, Recording
+
+MOST_FOUND = 10_000
+"""Records that one question may find."""
+MOST_SHOWN = 10
+"""Readings of a record that are shown."""
+
+Matches = Callable[[Place, Pair], bool]
+"""Whether a record is looked for."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A record, and the rows that read it."""
+
+    place: Place
+    pair: Pair
+    readings: list[Reading]
+    epochs: list[int]
+    """The epoch of each reading, from 1."""
+    never: str
+    """The reason why the run reads it in no step; empty if it does."""
+
+    def in_words(self) -> str:
+        """Returns the record in a line, and its readings in another."""
+        text = shorten(" → ".join(filter(None, self.pair[:2])), 100, placeholder=" …")
+        found = [f"step {r.step} row {r.row}" if r.step else f"batch {r.batch} row {r.row}" for r in self.readings]
+        groups = {
+            state: [name for name, reading in zip(found, self.readings, strict=True) if reading.state == state]
+            for state in dict.fromkeys(reading.state for reading in self.readings)
+        }
+        lines = [
+            f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(names[:MOST_SHOWN])}{', …' * (len(names) > MOST_SHOWN)}"
+            for state, names in groups.items()
+        ]
+        return "\n".join([f"{self.place}\t{text}", *(lines or [f"  never: {self.never}"])])
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns all of it, ready for JSON."""
+        readings = [
+            {**reading._asdict(), "epoch": epoch} for reading, epoch in zip(self.readings, self.epochs, strict=True)
+        ]
+        return {**self.place._asdict(), **self.pair._asdict(), "readings": readings, "never": self.never}
+
+
+WORDS = {
+    "read": "read",
+    "skipped": "read, without an update,",
+    "left out": "left out by a rollback",
+    "not yet": "not reached yet",
+}
+"""The states of a reading in words."""
+
+
+def by_text(text: str) -> Matches:
+    """Finds records whose source or target contains a text. Raises: ValueError for a blank one."""
+    if not text.strip():
+        raise ValueError("the text to look for is blank: give some words of a record")
+    return lambda place, pair: text in pair.source or text in pair.target
+
+
+def by_pattern(pattern: str) -> Matches:
+    """Finds records by a regular expression, anywhere in source or target. Raises: ValueError if it is none."""
+    try:
+        search = re.compile(pattern).search
+    except re.error as error:
+        raise ValueError(f"--pattern is {pattern!r}: no regular expression ({error})") from None
+    return lambda place, pair: search(pair.source) is not None or search(pair.target) is not None
+
+
+def by_line(file: str, line: int) -> Matches:
+    """Finds the record that has a line of a file, whose name is that of the config or another path to it."""
+    path = Path(file).resolve()
+
+    def matches(place: Place, pair: Pair) -> bool:
+        last = place.line + max(pair.source.count("\n"), pair.target.count("\n"))
+        return place.line <= line <= last and any(name == file or Path(name).resolve() == path for name in place.files)
+
+    return matches
+
+
+def find(recording: Recording, matches: Matches, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
+    """Yields the records of a split that match, from one pass over its texts. Raises: ValueError if they are too many."""
+    for number, (place, pair) in enumerate(filter(lambda found: matches(*found), recording.located(split))):
+        if number == MOST_FOUND:
+            raise ValueError(f"more than {MOST_FOUND:,} records match: look for something longer")
+        yield place, pair
+
+
+def seen(recording: Recording, matches: Matches, text: str = "") -> list[Seen]:
+    """Returns the matching records of the training data, with all that reads them. text: as in `Recording.readings`."""
+    found = list(find(recording, matches))
+    readings = dict[int, list[Reading]]()
+    for reading in recording.readings([place.record for place, _ in found], text) if found else ():
+        readings.setdefault(reading.record, []).append(reading)
+    return [described(recording, place, pair, readings.get(place.record, [])) for place, pair in found]
+
+
+def described(recording: Recording, place: Place, pair: Pair, readings: list[Reading]) -> Seen:
+    """Returns a record with its readings, or why there are none."""
+    batches = recording.data.train.plan.batches_per_epoch
+    epochs = [reading.batch // batches + 1 for reading in readings]
+    return Seen(place, pair, readings, epochs, "" if readings else recording.why_never(place.record))
+
+
+def elsewhere(recording: Recording, matches: Matches) -> Iterable[str]:
+    """Yields the places of matching records in the data that no step reads: that of evaluations and of the test."""
+    for split in ("eval", "test"):
+        for place, _ in find(recording, matches, split):
+            yield f"{place}\tnever: it belongs to data.{split}"

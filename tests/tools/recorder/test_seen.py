@@ -1,0 +1,117 @@
+"""Oracles: the texts of the files, and the rows of all steps one by one."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data import ParallelText, PlainText
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.run.recording import open_recording
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import tiniest_config, with_train
+from tests.support.recorded_runs import DrawnRun, listen
+
+SOURCES = [*(f"pair number {i:02} here" for i in range(1, 31)), "far too long " * 9, "pair number 07 here"]
+"""Line 31 is too long, line 32 is line 7 again."""
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DrawnRun:
+    """A run of 6 of 12 steps in 8 rows: the fifth step was wrong, and batches 3 to 4 were left out."""
+    for side in ("source", "target"):
+        (tmp_path / f"train.{side}").write_text("".join(f"{text[:20]} {side}\n" for text in SOURCES[:30]) + "\n")
+        with (tmp_path / f"train.{side}").open("a") as file:
+            file.writelines(f"{text} {side}\n" for text in SOURCES[30:])
+    tiny = tiniest_config()
+    data = ParallelText(source=f"{tmp_path}/train.source", target=f"{tmp_path}/train.target", empty_lines="drop")
+    config = dataclasses.replace(
+        tiny, data=dataclasses.replace(tiny.data, train=data, eval=None, held_out=0.15, max_target_length=40)
+    )
+    config = with_train(
+        config, steps=6, checkpoint_every=2, max_skipped_steps=1, max_rollbacks=1, text_metrics=(), eval_every=99
+    )
+    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
+    listen(run, monkeypatch, wrong={4})
+    path = run.folder / "config.json"
+    path.write_text(path.read_text().replace('"steps": 6', '"steps": 12'))
+    return run
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+    def command(*words: Any) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", *map(str, words)])
+        main()
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_each_record_has_all_rows_that_read_it_or_the_reason_why_none_does(pairs: DrawnRun, typed: Typed):
+    recording = open_recording(RunFolder(pairs.folder))
+    by_line: dict[int, set[tuple[int, int]]] = {}
+    for step in range(1, 13):
+        for row in recording.rows(step):
+            by_line.setdefault(row.places[0].line, set()).add((step, row.row))
+    found = [json.loads(line) for line in typed(pairs.folder, "--pattern", "(?s).", "--json").splitlines()]
+    train = {record["line"]: record for record in found}
+    assert [record["line"] for record in found] == sorted(train)
+    for line, record in train.items():
+        read = {(r["step"], r["row"]) for r in record["readings"] if r["step"] is not None}
+        assert read == by_line.get(line, set())
+        assert {r["state"] for r in record["readings"] if (r["step"] or 0) > 6} <= {"not yet"}
+        assert bool(record["readings"]) != bool(record["never"])
+    assert {r["state"] for record in found for r in record["readings"]} == {"read", "left out", "not yet"}
+    assert {r["batch"] for record in found for r in record["readings"] if r["state"] == "left out"} == {2, 3}
+    assert train[32]["never"].startswith("too long: it needs 125 + 125 tokens")  # after the blank line 31
+    held = {*range(1, 31), 32, 33} - {*train}
+    assert held and 31 not in train
+    line = min(held)
+    assert typed(pairs.folder, "--file", pairs.config.data.train.source, "--line", line).strip() in (
+        f"{pairs.config.data.train.source}:{line}\tnever: it belongs to data.eval",
+        f"{pairs.config.data.train.source}:{line}\tnever: it belongs to data.test",
+    )
+    assert typed(pairs.folder, "--file", pairs.config.data.train.source, "--line", 31).startswith("never: no record")
+
+
+def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: DrawnRun, typed: Typed):
+    for side in ("source", "target"):
+        lines = [line.split("\t")[0] for line in typed(pairs.folder, f"number 07 here {side}").splitlines()]
+        assert [line.rpartition(":")[2] for line in lines if not line.startswith(" ")] == ["7", "33"]
+    for words in ([], ["x", "--pattern", "y"], ["--file", "x"], ["--pattern", "("], [" "]):
+        with pytest.raises(SystemExit):
+            typed(pairs.folder, *words)
+
+
+def test_of_a_long_document_the_rows_with_the_text_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
+):
+    """Oracle: the needle is in one piece of ten, which comes once an epoch."""
+    words = [f"w{i:03}" for i in range(200)]
+    (tmp_path / "a.txt").write_text("\n".join([" ".join(words), "another document of a few words"]) + "\n")
+    tiny = tiniest_config()
+    sizes = {"vocab_size": 60, "d_model": 4, "num_heads": 1, "d_ff": 4}
+    data = dataclasses.replace(
+        tiny.data, train=PlainText(path=f"{tmp_path}/a.txt", documents="lines"), eval=None, max_target_length=100
+    )
+    model = ModelConfig(num_encoder_layers=0, num_decoder_layers=1, **sizes)
+    train = TrainConfig(steps=6, checkpoint_every=3)
+    config = dataclasses.replace(tiny, objective=CausalLM(), model=model, data=data, train=train)
+    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
+    listen(run, monkeypatch)
+    (needle,) = [json.loads(line) for line in typed(run.folder, "w050 w051", "--json").splitlines()]
+    recording = open_recording(RunFolder(run.folder))
+    expected = [(step, row.row) for step in range(1, 7) for row in recording.rows(step) if "w050 w051" in row.target]
+    assert [(r["step"], r["row"]) for r in needle["readings"]] == expected != []
+    (spread,) = [json.loads(line) for line in typed(run.folder, " ".join(words[:60]), "--json").splitlines()]
+    assert len(spread["readings"]) > len(expected)
