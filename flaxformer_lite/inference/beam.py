@@ -94,8 +94,8 @@ def beam_search(
         token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
         history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
         is_last = (state.step + 1 == inputs.max_lengths)[:, None]
-        penalty = None if inputs.repetition_penalty is None else inputs.repetition_penalty[:, None]
-        token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty)
+        penalty, first = (None if x is None else x[:, None] for x in (inputs.repetition_penalty, inputs.first))
+        token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, first)
         state = state._replace(cache=tuple(cache for _, cache in found))
         return beam_step(state, token_log_probs, inputs.max_lengths, config)
 

@@ -127,10 +127,12 @@ class DecodeConfig(Checked, at="decode"):
 
         Settings with equal programs share what is compiled. Temperature 0 has the program of greedy search.
         """
-        if self.sampling is None:
-            return dataclasses.replace(self, repetition_penalty=1.0)
-        sampling = Sampling(top_k=self.sampling.top_k) if self.sampling.temperature else None
-        return dataclasses.replace(self, repetition_penalty=1.0, sampling=sampling, num_hypotheses=1)
+        inputs: dict[str, Any] = {"repetition_penalty": 1.0}
+        inputs |= {name: 0 for name in ("bos_id", "forced_bos_id") if getattr(self, name) is not None}
+        if self.sampling is not None:
+            sampling = Sampling(top_k=self.sampling.top_k) if self.sampling.temperature else None
+            inputs |= {"sampling": sampling, "num_hypotheses": 1}
+        return dataclasses.replace(self, **inputs)
 
     @property
     def num_samples(self) -> int:

@@ -299,8 +299,14 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
     """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
     rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
     penalty = row_numbers(np.clip(penalties, *FACTORS), rows) if set(penalties) != {1.0} else None
+    starts, firsts = [config.bos_id for config in configs], [config.forced_bos_id for config in configs]
+    inputs = inputs._replace(
+        repetition_penalty=penalty,
+        start=None if None in starts else row_numbers(starts, rows, int),  # type: ignore[arg-type]
+        first=None if None in firsts else row_numbers(firsts, rows, int),  # type: ignore[arg-type]
+    )
     if keys is None:
-        return inputs._replace(repetition_penalty=penalty)
+        return inputs
     drawn = [config.sampling for config in configs if config.sampling is not None]
     rounded = jnp.result_type(float).type
     sampling = RowSampling(
@@ -310,12 +316,12 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
         # On the host: a compiled logarithm differs in the last bit from that of a constant.
         log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows),
     )
-    return inputs._replace(sampling=sampling, repetition_penalty=penalty)
+    return inputs._replace(sampling=sampling)
 
 
-def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int) -> Float[Array, "B"]:
+def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int, dtype: type = float) -> Array:
     """Returns a number for each row, the last one for padding rows too."""
-    return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], float)
+    return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], dtype)
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:

@@ -43,6 +43,10 @@ class SearchInputs(NamedTuple):
     """None: the most probable tokens are chosen."""
     repetition_penalty: Float[Array, "B"] | None = None
     """None: no row has any."""
+    start: Int[Array, "B"] | None = None
+    """The token that each answer to a source starts from; None: `decode.bos_id`."""
+    first: Int[Array, "B"] | None = None
+    """The forced first token of each answer; None: `decode.forced_bos_id`."""
     left_padding: Int[Array, "B"] | None = None
     """Number of padding positions at the start of each prompt; None: no row has any."""
 
@@ -61,7 +65,8 @@ class SearchSettings(NamedTuple):
     """The constants of a compiled search."""
 
     config: DecodeConfig
-    """Its temperature, top_p, min_p and repetition_penalty have no effect: those of `SearchInputs` count."""
+    """Its temperature, top_p, min_p and repetition_penalty have no effect: those of `SearchInputs` count, and so do `start` and
+    `first` where they are set."""
     max_new_tokens: int
     """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
     prompt_attention: PromptAttention = "causal"
@@ -77,9 +82,9 @@ def prefill(
     """
     bound, tokens, mask = model.bind(variables), batch.tokens, batch.mask
     if model.config.num_encoder_layers:
-        start = jnp.full((len(tokens), 1), settings.config.start_id, jnp.int32)
+        start = jnp.full(len(tokens), settings.config.start_id, jnp.int32) if batch.start is None else batch.start
         memory = bound.encode(Inputs(source_tokens=tokens, source_mask=mask))
-        return batch._replace(tokens=start), bound.start_cache(memory, 0)
+        return batch._replace(tokens=start[:, None]), bound.start_cache(memory, 0)
     assert mask is not None
     inputs = batch._replace(mask=None, left_padding=(~mask).sum(1))
     causal = settings.prompt_attention == "causal"

@@ -55,6 +55,24 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+@pytest.mark.parametrize("beam_size", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
+    """Law: a row is answered as by its settings alone, and one program answers all."""
+    model, params = model_of(SMALL)
+    settings = [
+        DecodeConfig(beam_size=beam_size, max_new_tokens=5, bos_id=start, forced_bos_id=first)
+        for start, first in ((2, 5), (4, 6), (2, 6), (7, 5))
+    ]
+    sources = [[4, 5, EOS], [4, 5, EOS], [9, EOS], [4, 5, EOS]]
+    decoder = Decoder(model, settings[0])
+    together = decoder.generate(params, sources, configs=settings)
+    assert num_programs(decoder.search) == 1
+    assert [answers[0].tokens[0] for answers in together] == [5, 6, 6, 5]
+    for source, config, answers in zip(sources, settings, together, strict=True):
+        assert_same([Decoder(model, config).generate(params, [source])[0]], [answers])
+        assert_same([decoder.under(config).generate(params, [source])[0]], [answers])
+
+
 def test_long_answers_of_many_beams_leave_room_for_few_rows():
     """Oracle: worked by hand: 2,048 tokens of texts allow 65,536 of answers, which are 4 rows of 16 beams of 1,024 tokens."""
     model, _ = model_of(ALONE)

@@ -53,10 +53,11 @@ def drawn(scores, sampling, keys, step):
 
 
 def processed(scores, history, step, last, config):
-    penalty = numbers([config] * len(scores), len(scores)).repetition_penalty
-    if penalty is not None:
-        penalty = penalty.reshape(-1, *[1] * (scores.ndim - 2))
-    return processed_by_program(scores, history, step, last, config.program, penalty)
+    found = numbers([config] * len(scores), len(scores))
+    of_rows = (
+        None if x is None else x.reshape(-1, *[1] * (scores.ndim - 2)) for x in (found.repetition_penalty, found.first)
+    )
+    return processed_by_program(scores, history, step, last, config.program, *of_rows)
 
 
 def reference_filtered(row, sampling):
