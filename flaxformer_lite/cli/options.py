@@ -64,6 +64,10 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
     )
+    parser.add_argument(
+        "--from", dest="source_language", metavar="CODE", help="language of the texts, of data.languages"
+    )
+    parser.add_argument("--to", dest="target_language", metavar="CODE", help="language of the translations")
     beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
     add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"

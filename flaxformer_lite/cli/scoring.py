@@ -7,7 +7,7 @@ from typing import Any
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.cli.options import chosen_weights
-from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
+from flaxformer_lite.cli.translation import chosen, decode_settings, in_direction, load_runs, used_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.inference.metrics import compare
@@ -38,6 +38,10 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
 
 def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the report on a run, and its translations if it makes any."""
+    if any(pair.label for pair in data.pairs) and (arguments.source_language or arguments.target_language):
+        raise ValueError(
+            f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
+        )
     decode = decode_settings(loaded, arguments)
     if not loaded.config.objective.translates and (decode or arguments.bleu_tokenizer):
         raise ValueError(
@@ -81,7 +85,7 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     data = same_data(paths, arguments)
     reports, systems = [], {}
     for path in paths:
-        loaded = load(path, **chosen_weights(arguments))
+        loaded = in_direction(load(path, **chosen_weights(arguments)), arguments)
         report, hypotheses = scored(loaded, data, arguments)
         save(loaded, report, data.pairs, hypotheses)
         reports.append(report)

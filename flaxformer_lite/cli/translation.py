@@ -14,8 +14,15 @@ from flaxformer_lite.run import Run, load, load_ensemble
 def load_runs(arguments: argparse.Namespace) -> Run:
     """Returns the run of `RUN`, with those of `--ensemble`, and the weights that were chosen."""
     if not arguments.ensemble:
-        return load(arguments.folder, **chosen_weights(arguments))
-    return load_ensemble([arguments.folder, *arguments.ensemble], **chosen_weights(arguments))
+        return in_direction(load(arguments.folder, **chosen_weights(arguments)), arguments)
+    runs = [arguments.folder, *arguments.ensemble]
+    return in_direction(load_ensemble(runs, **chosen_weights(arguments)), arguments)
+
+
+def in_direction(loaded: Run, arguments: argparse.Namespace) -> Run:
+    """Returns the run for the languages of `--from` and `--to`, if any was typed."""
+    codes = arguments.source_language, arguments.target_language
+    return loaded.between(*codes) if any(code is not None for code in codes) else loaded
 
 
 def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -39,7 +46,7 @@ def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any
 
 def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed options by name, for a report."""
-    names = ("ensemble", "minimum_risk", "samples", "temperature")
+    names = ("source_language", "target_language", "ensemble", "minimum_risk", "samples", "temperature")
     return typed_settings(arguments) | {name: value for name in names if (value := getattr(arguments, name))}
 
 

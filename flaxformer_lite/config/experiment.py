@@ -58,6 +58,7 @@ class Config(Checked, at=""):
         self._check_model()
         self._check_freezing()
         self._check_messages()
+        self._check_languages()
         self._check_batches()
         self._check_sampling()
         self._check_evaluation()
@@ -111,6 +112,27 @@ class Config(Checked, at=""):
                         f"{setting}.messages_field is {part.messages_field!r}, but objective.kind '{self.objective.kind}' reads no "
                         "conversations: set it to None, or choose the objective 'instruction'"
                     )
+
+    def _check_languages(self) -> None:
+        known = self.data.languages
+        if known is not None and not self.objective.translates and self.data.train is not None:
+            raise ValueError(
+                f"data.languages is set, but objective.kind '{self.objective.kind}' translates nothing: set it to None"
+            )
+        for split in ("train", "eval", "test"):
+            source = getattr(self.data, split)
+            for setting, part in [] if source is None else source.parts(f"data.{split}"):
+                if not (codes := getattr(part, "languages", ())):
+                    continue
+                if known is None or len(codes) != 2 or getattr(part, "label_field", None) is not None:
+                    raise ValueError(
+                        f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set, and "
+                        "label_field must be None"
+                    )
+                try:
+                    known.checked(*codes)
+                except ValueError as error:
+                    raise ValueError(f"{setting}.languages: {error}") from None
 
     def _check_batches(self) -> None:
         data, train = self.data, self.train

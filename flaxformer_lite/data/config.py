@@ -11,7 +11,7 @@ from flaxformer_lite.data.held_out import Split, held_out
 from flaxformer_lite.data.mixture import OptionalSource
 from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.text import Languages, SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subword_sampling import OptionalSubwordSampling
 
@@ -42,6 +42,8 @@ class DataConfig(Checked, at="data"):
     inputs and outputs are token ids."""
     target_tokenizer: OptionalTokenizerConfig = None
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
+    languages: Languages | None = None
+    """The languages of a run that translates between several; None: one direction, without tokens of languages."""
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""

@@ -11,6 +11,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.chat import Conversation
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
+from flaxformer_lite.text.languages import direction_label
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
@@ -93,6 +94,8 @@ class TextSource(LocatedSource):
     kind: str
     empty_lines: Literal["error", "drop"] = "error"
     """Treatment of a pair with an empty or blank side. error: stop and report its line; drop: leave it out."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages of source and target, of `data.languages`; (): those of `data.languages.direction`."""
     bad_rows: Literal["error", "drop"] = "error"
     """Treatment of rows that are no pair, such as a missing column or field. error: stop and list the first ten; drop: leave them
     out, with a warning that has their number."""
@@ -129,7 +132,8 @@ class TextSource(LocatedSource):
             no_source = self._has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 found = True
-                yield row
+                labelled = pair._replace(label=direction_label(self.languages)) if self.languages else pair
+                yield row._replace(pair=labelled)
             elif self.empty_lines == "error":
                 side = "source" if no_source else "target" if self._has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""

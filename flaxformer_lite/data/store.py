@@ -22,7 +22,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays, TokenShard
-from flaxformer_lite.text import FromRun, Tokenizers, load_tokenizers
+from flaxformer_lite.text import FromRun, SentencePiece, Tokenizers, load_tokenizers
 
 FORMAT = 2
 """Changes with the layout of a store; others are made anew."""
@@ -109,6 +109,7 @@ def text_digests(pairs: Iterable[Pair]) -> tuple[str, str]:
 
 def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the tokenizers of the source and the target side, trained on the pairs, or found in `data.store`."""
+    data = with_language_pieces(data)
     assert data.tokenizer is not None
     kinds, folder = (data.tokenizer, data.target_tokenizer), None
     train = data.source("train")
@@ -128,6 +129,22 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
         tokenizers.save(folder)
         write_sealed(folder / "files.json", tokenizer_files(folder))
     return tokenizers
+
+
+def with_language_pieces(data: DataConfig) -> DataConfig:
+    """Returns the settings with the tokens of languages among the pieces of the tokenizers that learn pieces."""
+
+    if data.languages is None:
+        return data
+    tokens = data.languages.tokens
+
+    def added(kind: Any) -> Any:
+        if not isinstance(kind, SentencePiece):
+            return kind
+        return replace(kind, user_symbols=tuple(dict.fromkeys((*kind.user_symbols, *tokens))))
+
+    found = {name: added(getattr(data, name)) for name in ("tokenizer", "target_tokenizer")}
+    return replace(data, subword_sampling=None, **found)  # it never cuts these pieces: pairs get them as ids
 
 
 def check_tokenizers(folder: Path) -> bool:

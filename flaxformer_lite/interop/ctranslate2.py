@@ -146,7 +146,6 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "pooler": model.pooler is not None,
         "sentence_embedding": model.sentence_embedding is not None,
         "num_token_types": model.num_token_types > 0,
-        "position_padding_id": model.position_padding_id is not None,
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,

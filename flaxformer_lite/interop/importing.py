@@ -18,6 +18,7 @@ from flaxformer_lite.inference.metrics import language_of
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
+from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.systems import SYSTEMS
@@ -25,7 +26,7 @@ from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
-from flaxformer_lite.text import FromRun, Tokenizers
+from flaxformer_lite.text import FromRun, Languages, Tokenizers
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -62,7 +63,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         config = Config(
             model=found.model,
             objective=objective(found, tokenizers),
-            data=data_config(found, tokenizers, str(output.path)),
+            data=data_config(found, tokenizers, str(output.path), read_languages(folder, found.config, tokenizers)),
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in found.family.buffers if path in paths))),
             decode=found.decode,
             metrics=MetricConfig(language=target_language(folder, origin, found.model, found.config)),
@@ -197,7 +198,7 @@ def target_language(folder: Path, source: str, model: ModelConfig, config: Mappi
     return next(filter(None, map(language_of, codes)), None) if model.has_two_stacks else None
 
 
-def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
+def data_config(found: Imported, tokenizers: Tokenizers | None, run: str, languages: Languages | None) -> DataConfig:
     """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length.
 
     An encoder is mostly tuned on short texts, often a few hundred: its batches have 32 rows of 32 tokens, 8 of 128 and more.
@@ -207,6 +208,7 @@ def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> Dat
     return DataConfig(
         tokenizer=None if tokenizers is None else FromRun(path=run),
         target_tokenizer=None if one else FromRun(path=run, side="target"),
+        languages=languages if found.model.has_two_stacks else None,
         max_source_length=limit,
         max_target_length=limit,
         tokens_per_batch=1024 if small else DataConfig.tokens_per_batch,

@@ -34,6 +34,7 @@ from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
+from flaxformer_lite.text import LanguageTokenizers
 from flaxformer_lite.text.chat import encode_marked, read_chat_template
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
@@ -73,6 +74,31 @@ class Run(TextPredictor):
         Example: `run.translate(["20 November 2026"], beam_size=4)`.
         """
         return [hypotheses[0].text for hypotheses in self.hypotheses(texts, **options)]
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Run":
+        """Returns the run for texts of one direction, by the codes of `data.languages`. It shares what is compiled.
+
+        None: the code of `data.languages.direction`, or a model that does not read the source's language.
+
+        Example: `run.between("eng_Latn", "fra_Latn").translate(["A dog."])`.
+
+        Raises: ValueError if the run has no languages, or not these; the message has the nearest.
+        """
+        tokenizers, config = self.required_tokenizers, self.config
+        if not isinstance(tokenizers, LanguageTokenizers):
+            raise ValueError(
+                f"the run {self.folder.path} translates in one direction (data.languages is None): leave out from and to"
+            )
+        decode = dataclasses.replace(config.decode, **tokenizers.ids(source, target).decode)
+        return dataclasses.replace(
+            self, tokenizers=tokenizers.between(source, target), config=dataclasses.replace(config, decode=decode)
+        )
+
+    def check_direction(self) -> None:
+        """Raises: ValueError if the decoder reads a language, and none is named."""
+        tokenizers = self.required_tokenizers
+        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.must_be_named:
+            tokenizers.languages.checked(None, None)
 
     def hypotheses(
         self,
@@ -160,6 +186,7 @@ class Run(TextPredictor):
 
     def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
         """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""
+        self.check_direction()
         most, rows = self.max_source_tokens, self.required_tokenizers.source.encode_batch(list(texts))
         return [
             cut(row, most, "source", "max_source_length", cut_warning(warn, line))
@@ -457,7 +484,8 @@ def load(
     )
     if tokenizers is not None:
         tokenizers = config.objective.reader(tokenizers, folder.path, config.data.longest)
-    return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)
+    run = Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)
+    return run.between() if config.data.languages is not None and config.data.languages.direction else run
 
 
 def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:

@@ -86,12 +86,18 @@ def score(
             return {objective.unit: len(pairs), **scores}, None
         progress.update("translating", 0)
         # `metrics` has already warned of sources that are too long.
-        answers = run.hypotheses(
-            [pair.source for pair in pairs],
-            progress=lambda done, of: progress.update("translating", done),
-            warn=lambda line: None,
-            **decode,
-        )
+        answers: list[list[ScoredText]] = [[]] * len(pairs)
+        for label in dict.fromkeys(pair.label if run.config.data.languages is not None else "" for pair in pairs):
+            numbers = [i for i, pair in enumerate(pairs) if label in ("", pair.label)]
+            before = len(pairs) - sum(not answer for answer in answers)
+            found = (run.between(*label.split()) if label else run).hypotheses(
+                [pairs[i].source for i in numbers],
+                progress=lambda done, of, before=before: progress.update("translating", before + done),
+                warn=lambda line: None,
+                **decode,
+            )
+            for i, answer in zip(numbers, found, strict=True):
+                answers[i] = answer
     hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
     own = objective.text_metrics
     scores = text_scores(hypotheses, references, settings) | own(hypotheses, references) | scores

@@ -7,6 +7,7 @@ folder and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base c
 
 from flaxformer_lite.text.characters import Bytes, Characters
 from flaxformer_lite.text.kinds import FromRun, TokenizerConfig, load_tokenizer, load_tokenizers
+from flaxformer_lite.text.languages import Languages, LanguageTokenizers
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EncodedText, SpecialIds
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
@@ -17,6 +18,8 @@ __all__ = [
     "Characters",
     "EncodedText",
     "FromRun",
+    "LanguageTokenizers",
+    "Languages",
     "SentencePiece",
     "SpecialIds",
     "Tokenizer",

@@ -13,12 +13,19 @@ from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.subwords import AddedPieces, MarianTokenizer, SentencePiece, SentencePieceTokenizer
+from flaxformer_lite.text.subwords import (
+    AddedPieces,
+    MarianTokenizer,
+    SentencePiece,
+    SentencePieceTokenizer,
+    VocabularyPieces,
+)
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
     SentencePieceTokenizer,
     AddedPieces,
+    VocabularyPieces,
     CharacterTokenizer,
     ByteTokenizer,
     JsonTokenizer,

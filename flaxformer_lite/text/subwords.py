@@ -322,10 +322,73 @@ class AddedPieces(SentencePieceTokenizer):
         model, added, special, around, prefix = json_fields(
             content, "added_pieces", model=str, added=dict, special=dict, around=list, prefix=bool
         )
-        tokens = {int(i): {name: token.get(name) for name in ("content", *FLAGS)} for i, token in added.items()}
-        if any(not token["content"] or None in token.values() for token in tokens.values()):
-            raise ValueError("an added token is not whole: it must have a text and five flags")
-        return cls(base64.b64decode(model, validate=True), tokens, special, tuple(around), prefix)
+        return cls(base64.b64decode(model, validate=True), whole_tokens(added), special, tuple(around), prefix)
+
+
+def whole_tokens(added: Mapping[str, Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Returns added tokens by their ids, as a file has them. Raises: ValueError for one without its text or a flag."""
+    tokens = {int(i): {name: token.get(name) for name in ("content", *FLAGS)} for i, token in added.items()}
+    if any(not token["content"] or None in token.values() for token in tokens.values()):
+        raise ValueError("an added token is not whole: it must have a text and five flags")
+    return tokens
+
+
+class VocabularyPieces(AddedPieces):
+    """A SentencePiece model whose pieces have ids of a vocabulary, with added tokens, as in fairseq.
+
+    `ids` has for each piece of the model its id; those of pieces that the vocabulary lacks are the unknown id.
+    """
+
+    extension = ".vocabulary.json"
+
+    def __init__(
+        self, model: bytes, ids: Sequence[int], added: Mapping[int, Mapping[str, Any]], special: Mapping[str, int]
+    ) -> None:
+        super().__init__(model, added, special, (False, True), prefix=True)
+        if len(ids) != self._pieces_of_model or not all(type(i) is int and 0 <= i < MOST_IDS for i in ids):
+            raise ValueError(f"the vocabulary has {len(ids)} ids: there must be one for each piece of the model")
+        self.ids = list(ids)
+        self._numbers = {i: number for number, i in enumerate(ids) if i != self.unk_id}
+        self.vocab_size = max(*ids, *self.added) + 1
+
+    def has_piece(self, i: int) -> bool:
+        return i in self._numbers or i in self.added
+
+    def _encoded(
+        self, rows: list[list[tuple[str, int | None, bool]]], encode: Callable[[Any, list[str]], Any]
+    ) -> list[list[Any]]:
+        def mapped(model: Any, texts: list[str]) -> list[Any]:
+            ids = self.ids
+            return [
+                part._replace(ids=[ids[i] for i in part.ids])
+                if isinstance(part, SpannedIds)
+                else [ids[i] for i in part]
+                for part in encode(model, texts)
+            ]
+
+        return super()._encoded(rows, mapped)
+
+    def _piece(self, i: int) -> str:
+        return str(self.added[i]["content"] if i in self.added else self._processor.id_to_piece(self._numbers[i]))
+
+    def scored_pieces(self) -> dict[int, tuple[str, float]]:
+        found = SentencePieceTokenizer.scored_pieces(self)
+        return {self.ids[number]: piece for number, piece in found.items() if self.ids[number] in self._numbers}
+
+    def nbest(self, word: str, size: int) -> list[list[int]]:
+        return [[self.ids[number] for number in found] for found in super().nbest(word, size)]
+
+    def to_bytes(self) -> bytes:
+        model = base64.b64encode(self.model).decode()
+        fields = {"added": self.added, "special": self._special, "ids": self.ids, "model": model}
+        return json.dumps({"kind": "vocabulary_pieces", **fields}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        model, ids, added, special = json_fields(
+            content, "vocabulary_pieces", model=str, ids=list, added=dict, special=dict
+        )
+        return cls(base64.b64decode(model, validate=True), ids, whole_tokens(added), special)
 
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)

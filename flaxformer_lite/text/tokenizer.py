@@ -1,5 +1,6 @@
 """The base class of tokenizers. It reports its own special ids (`special`), so no other code asks which kind it is."""
 
+import copy
 import json
 import operator
 from abc import ABC, abstractmethod
@@ -112,6 +113,12 @@ class Tokenizer(ABC):
     def as_source(self, tokens: Sequence[int]) -> list[int]:
         """Returns a source text for the encoder of an encoder–decoder: the tokens and EOS."""
         return self.special._replace(bos=None).with_bos_eos(tokens)
+
+    def framing(self, before: Sequence[int], behind: Sequence[int]) -> "Tokenizer":
+        """Returns the same tokenizer with these ids around a source in the place of its own."""
+        other = copy.copy(self)
+        other.as_source = lambda tokens: [*before, *map(int, tokens), *behind]  # type: ignore[method-assign]
+        return other
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
         """Returns the beginning of a text that a decoder continues: the special ids that begin a text, and the tokens."""

@@ -16,7 +16,7 @@ from flaxformer_lite.inference.generation import encode_prompt, generate_texts, 
 from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
-from flaxformer_lite.text import Tokenizer, Tokenizers
+from flaxformer_lite.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
@@ -100,6 +100,8 @@ class Evaluator:
         # Decoding during training is greedy: fast, and close enough to rank checkpoints.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
+        if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
+            settings = replace(settings, **tokenizers.ids_of(data.pairs[0].label).decode)
         answers = config.objective.translates or config.train.sample_prompts
         self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
         if self.decoder is not None:
@@ -137,7 +139,11 @@ class Evaluator:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
-        answers = translate(decoder, params, sources, self.tokenizers, functools.partial(progress, "translating"))
+        configs, show = None, functools.partial(progress, "translating")
+        if isinstance(self.tokenizers, LanguageTokenizers):
+            changes = {label: self.tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
+            configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
+        answers = translate(decoder, params, sources, self.tokenizers, show, configs=configs)
         texts = [best[0].text for best in answers]
         if not self._text_metric_names:
             self.folder.write_samples(name, pairs, texts)

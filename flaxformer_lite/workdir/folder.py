@@ -48,6 +48,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun, load_tokenizers
+from flaxformer_lite.text.languages import LanguageTokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
@@ -314,7 +315,7 @@ class RunFolder:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""
         tokenizers = load_tokenizers(self.path, two=data.target_tokenizer is not None)
         tokenizers.check_ids(vocab_sizes)
-        return tokenizers
+        return tokenizers if data.languages is None else LanguageTokenizers.of(tokenizers, data.languages)
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
         """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite.

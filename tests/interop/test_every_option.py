@@ -105,7 +105,7 @@ FOLDERS = [
     *("bert/classification", "distilbert/classification", "distilbert/masked_lm", "roberta/classification"),
     *("gpt2/classification", "gpt2/model", "llama/mha", "llama/yarn", "llama/gqa_llama3", "llama/linear"),
     *("mistral/window", "qwen2/window", "qwen3/window", "gemma/plain", "gemma2/plain", "gemma3/plain"),
-    *("t5/model", "t5_1_1/gated_gelu", "bart/classification", "marian/separate"),
+    *("t5/model", "t5_1_1/gated_gelu", "bart/classification", "marian/separate", "m2m_100/odd_width", "mbart/fifty"),
 ]
 
 

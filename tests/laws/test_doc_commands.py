@@ -114,6 +114,7 @@ NOT_RUN = {
     r"prefix\.py|runs/prefix": "is an example of that page; tests/laws/test_extending.py trains it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
     r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/objectives/test_instruction.py trains a small one",
+    r"--from": "needs a run of several languages; tests/interop/hf/test_languages.py runs it",
     r"ADAPTERS|runs/adapted": "needs adapters of PEFT; tests/interop/hf/test_peft.py reads and writes small ones",
     r"configs/mine\.py|SYSTEM|torch-transformer": "reads weights of another system; tests/interop/systems runs it on theirs",
     r"runs/mine/config|--help": "is read by the fast test alone",

@@ -19,7 +19,14 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
-from flaxformer_lite.text.subwords import FLAGS, LANGUAGE, AddedPieces, MarianTokenizer, SentencePieceTokenizer
+from flaxformer_lite.text.subwords import (
+    FLAGS,
+    LANGUAGE,
+    AddedPieces,
+    MarianTokenizer,
+    SentencePieceTokenizer,
+    VocabularyPieces,
+)
 from flaxformer_lite.text.tokenizer import MOST_IDS
 
 CLASSES = {
@@ -72,7 +79,7 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
     try:
         if has(folder, "source.spm", "target.spm", "vocab.json"):
             return Found(marian(folder, read_settings(folder, config, MARIAN)))
-        settings = read_settings(folder, config, {} if kind else names)
+        settings = read_settings(folder, config, {} if kind else FAIRSEQ.get(name, names))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     try:
@@ -82,11 +89,15 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
             ends = config.get("model_type") in ENCODERS
             found, left_out = sentence_pieces((folder / kind).read_bytes(), settings, name, ends=ends, size=size)
             return joint(found, left_out, settings, size)
+        if name in FAIRSEQ and has(folder, FAIRSEQ_MODEL):
+            return joint(fairseq_pieces(folder, settings), [], settings, size)
         if read is not None and has(folder, *files):
             return finished(read(folder, settings), settings, size)
     except Exception as error:  # the libraries raise nothing more precise
         what = {"tokenizer.json": "tokenizer", None: name}.get(kind, "SentencePiece model")
-        raise ValueError(f"{folder / (kind or files[0])} holds no {what} that can be read: {error}") from None
+        raise ValueError(
+            f"{folder / (kind or (*files, FAIRSEQ_MODEL)[0])} holds no {what} that can be read: {error}"
+        ) from None
     if read is None and any(has(folder, file) for file in ("vocab.txt", "vocab.json")):
         return Found(None, f"the folder has no tokenizer.json, and a {name} in other files is not implemented")
     return Found(None, "the folder has no tokenizer.json, no SentencePiece model and no vocabulary")
@@ -270,6 +281,12 @@ ROBERTA = {
     "pad_token": "<pad>",
     "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it is part of it
 }
+FAIRSEQ_MODEL = "sentencepiece.bpe.model"
+FAIRSEQ: dict[str, Mapping[str, Any]] = {
+    "M2M100Tokenizer": {name: token for name, token in ROBERTA.items() if name not in ("mask_token", "cls_token")},
+    **dict.fromkeys(("NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer"), ROBERTA),
+}
+"""The classes of fairseq's SentencePiece models, whose pieces have ids of a vocabulary, with their special tokens."""
 GPT2 = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
 MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
 
@@ -351,6 +368,39 @@ def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
     one, two = template("$A", 0), template("$B", 1)
     found.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=before + after)
     return found
+
+
+def fairseq_pieces(folder: Path, settings: TokenizerSettings) -> VocabularyPieces:
+    """Reads `sentencepiece.bpe.model` with the ids of `vocab.json`, or, where there is none, <s> <pad> </s> <unk> and the pieces.
+
+    Other special tokens follow, the mask last. Raises: ValueError for a token that would get another id than the folder states.
+    """
+    plain = SentencePieceTokenizer((folder / FAIRSEQ_MODEL).read_bytes())
+    pieces, values = plain.pieces(range(plain.vocab_size)), settings.values
+    texts = {role: content(values[f"{role}_token"]) for role in ("bos", "pad", "eos", "unk")}
+    first = [*texts.values()]
+    vocabulary = read_json(folder / "vocab.json") or {
+        piece: i for i, piece in enumerate([*first, *(piece for piece in pieces[3:] if piece not in first)])
+    }
+    ids = dict(vocabulary)
+    for i, token in settings.added.items():
+        if ids.setdefault(token.content, i) != i:
+            raise wrong_id(i, token.content)
+    mask = values.get("mask_token")
+    last = None if mask is None else content(mask)
+    free = itertools.count(max(ids.values()) + 1)
+    for token in sorted(settings.special, key=lambda token: token.content == last):
+        if token.content not in ids:
+            ids[token.content] = next(free)
+    added = {ids[token.content]: token for token in (*settings.special, *settings.added.values())}
+    added |= {ids[text]: AddedToken(text, special=True) for text in first if ids[text] not in added}
+    special = {role: ids[text] for role, text in texts.items()} | ({} if last is None else {"mask": ids[last]})
+    return VocabularyPieces(
+        plain.model,
+        [vocabulary.get(piece, special["unk"]) for piece in pieces],
+        {i: {flag: getattr(token, flag) for flag in ("content", *FLAGS)} for i, token in added.items()},
+        special,
+    )
 
 
 VOCAB_FILES: dict[

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -35,6 +36,7 @@ class OwnApi:
                 "chat": run.chat is not None,
                 "reads_target": run.reads_target,
                 "beam_size": run.run.config.decode.beam_size,
+                "languages": run.languages,
             }
             for run in self.service.runs.by_name.values()
         ]
@@ -44,7 +46,8 @@ class OwnApi:
         """Translations with scores, best first."""
         asked = await self.service.parsed(request, requests.TranslateRequest)
         run, texts = self.service.runs.find(asked.run, "translate"), as_list(asked.texts)
-        options = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
+        options: dict[str, Any] = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
+        options |= {"direction": (asked.from_, asked.to)}
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
         found = await self.service.answers(request, job)

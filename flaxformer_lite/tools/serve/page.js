@@ -9,7 +9,9 @@ const TASKS = {
   translate: {
     verb: "Translate",
     hint: "One text on each line.",
-    options: (run) => [["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1]],
+    options: (run) => [
+      ...languageMenus(run), ["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1],
+    ],
     ask: async (text, options) => showTranslations(lines(text), await post("/api/translate", { texts: lines(text), ...options })),
   },
   generate: {
@@ -248,13 +250,23 @@ function chooseTask(name) {
   $("hint").textContent = TASKS[name].hint;
   $("go").textContent = TASKS[name].verb;
   $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
-    const around = make("label", `${label} `), input = make("input");
-    Object.assign(input, { type: "number", name: option, min: 0, step, value, placeholder: "default" });
+    const around = make("label", `${label} `), input = make(Array.isArray(step) ? "select" : "input");
+    if (Array.isArray(step)) input.replaceChildren(...step.map((code) => make("option", code)));
+    else Object.assign(input, { type: "number", min: 0, step, placeholder: "default" });
+    Object.assign(input, { name: option, value });
     around.append(input);
     return around;
   }));
   $("answer").replaceChildren();
   $("attention").hidden = true;
+}
+
+// The menus of a run that translates between several languages; what stands in place of a step is a menu.
+
+function languageMenus(run) {
+  if (!run.languages) return [];
+  const { codes, source, direction } = run.languages, [from, to] = direction.length ? direction : [codes[0], codes[1] ?? codes[0]];
+  return [...(source === "none" ? [] : [["from", "from", from, codes]]), ["to", "to", to, codes]];
 }
 
 async function work(action) {
@@ -283,8 +295,8 @@ ask.addEventListener("submit", (event) => {
   event.preventDefault();
   if (task !== "chat") $("answer").replaceChildren();
   $("attention").hidden = true;
-  const inputs = [...$("options").querySelectorAll("input")].filter((input) => input.value !== "");
-  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, Number(input.value)]))));
+  const inputs = [...$("options").querySelectorAll("input, select")].filter((input) => input.value !== "");
+  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, input.type === "number" ? Number(input.value) : input.value]))));
 });
 ask.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask.requestSubmit();

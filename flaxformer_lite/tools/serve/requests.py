@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.tools.serve.limits import Refusal
@@ -15,6 +15,8 @@ Texts = Text | list[Text]
 Prompts = Texts | list[int] | list[list[int]]
 """One prompt or several, as texts or token ids."""
 Count = Annotated[int, Ge(1)]
+Code = Annotated[str, MaxLen(100)]
+"""The code of a language."""
 Zero = Annotated[float, Ge(0), Le(0)] | None
 """A setting that is not there: only its neutral value is accepted."""
 
@@ -94,6 +96,8 @@ class TextsRequest(Asked):
 class TranslateRequest(TextsRequest):
     """`POST /api/translate`."""
 
+    from_: Annotated[Code | None, Field(alias="from")] = None
+    to: Code | None = None
     beam_size: Count | None = None
     num_hypotheses: Count | None = None
     max_new_tokens: Count | None = None

@@ -88,6 +88,9 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
+        languages = run.config.data.languages
+        self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
+        """The settings of `data.languages`."""
         self.reads_target = run.config.model.num_decoder_layers > 0
         self.chat: ChatProcess | None = None
         if "generate" in self.tasks:
@@ -115,16 +118,22 @@ class ServedRun:
         max_new_tokens: int | None = None,
         beam_size: int | None = None,
         num_hypotheses: int | None = None,
+        direction: tuple[str | None, str | None] = (None, None),
     ) -> Job:
-        """Returns the job of translating texts. A search returns all of its beam, so that requests for fewer share a program."""
+        """Returns the job of translating texts, in the direction that is named.
+
+        A search returns all of its beam, so that requests for fewer share a program.
+        """
         changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
-        settings = self.run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
+        run = self.run if direction == (None, None) else self.run.between(*direction)
+        run.check_direction()
+        settings = run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
         if settings.sampling is None:
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
         settings, limit = with_limit(settings, max_new_tokens)
-        tokenizer = self.tokenizers.source
+        tokenizer = run.required_tokenizers.source
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
-        self.check_lengths([len(row) for row in rows], self.run.max_source_tokens)
+        self.check_lengths([len(row) for row in rows], run.max_source_tokens)
         prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
         return Job(Key(self.name, "translate", settings.program), prompts)
 

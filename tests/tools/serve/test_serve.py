@@ -19,6 +19,7 @@ from flaxformer_lite.inference.generation import truncate_at_stop
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification
 from flaxformer_lite.run import Run
+from flaxformer_lite.text import Languages, LanguageTokenizers
 from flaxformer_lite.text.chat import ChatTemplate
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
@@ -165,6 +166,28 @@ def test_requests_that_differ_in_numbers_of_sampling_share_a_call(served: Served
         served.answers("/api/generate", texts=["Once"], **asked)
         keys.append(served.model.calls[-1][0])
     assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
+    """Its source has the tokens of the languages, and its settings the one that is forced; the page gets the codes."""
+    run, languages = three_runs["pairs"], Languages(codes=("a", "b", "c"))
+    data = dataclasses.replace(run.config.data, languages=languages)
+    tokenizers = LanguageTokenizers.of(run.required_tokenizers, languages)
+    several = dataclasses.replace(run, tokenizers=tokenizers, config=dataclasses.replace(run.config, data=data))
+    served = Served({"several": several, "one": run})
+    a, b, d = (tokenizers.target.encode(letter)[0] for letter in "abd")
+    served.answers("/api/translate", run="several", texts="d", **{"from": "a", "to": "b"})
+    (item,) = served.model.calls[-1][1]
+    assert item.ids == (a, d, tokenizers.source.eos_id) and item.settings.forced_bos_id == b
+    for body, message in (
+        ({"run": "several", "from": "a", "to": "x"}, "to is 'x', which is none of this run's 3 languages"),
+        ({"run": "several"}, "from is missing"),
+        ({"run": "one", "to": "b"}, "translates in one direction"),
+    ):
+        status, found = served.refused("/api/translate", body | {"texts": "d"})
+        assert status == 422 and message in found
+    told = {one["name"]: one["languages"] for one in served.client.get("/api/runs").json()["runs"]}
+    assert told["one"] is None and told["several"]["codes"] == ["a", "b", "c"]
 
 
 def test_a_run_with_more_beams_than_a_request_may_ask_for_still_translates(three_runs: dict[str, Run]):

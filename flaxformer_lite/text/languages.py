@@ -1,0 +1,185 @@
+"""Languages of a run that translates between several: the codes, the token of each, and the places of these tokens."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from flaxformer_lite.base.bounds import Checked, cut
+from flaxformer_lite.base.console import suggest
+from flaxformer_lite.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Languages(Checked, at="data.languages"):
+    """The languages of a run that translates between several. Two tokens, one for each language, say which direction is meant:
+
+    models                     the encoder reads     the decoder reads
+    NLLB, M2M-100, mBART-50    [from] text EOS       BOS [to] text        source "before", target "first"
+    mBART                      text EOS [from]       [to] text            source "behind", target "start"
+    Marian, MADLAD-400         [to] text EOS         BOS text             source "none", target "source"
+    """
+
+    codes: tuple[str, ...]
+    """Codes of the languages, such as eng_Latn: they are what --from and --to take."""
+    token: str = "{}"
+    """The token of a language, with {} for its code, such as "__{}__". A SentencePiece tokenizer that is trained here gets them."""
+    source: Literal["none", "before", "behind"] = "before"
+    """Place of the token of the source's language: before the source, behind its end, or none."""
+    target: Literal["source", "first", "start"] = "first"
+    """Place of the token of the target's language. source: before the source. first: the first token of every answer, which is
+    forced. start: what an answer starts from, in the place of `decode.bos_id`."""
+    direction: tuple[str, ...] = ()
+    """The codes of source and target where nothing names others; (): they have to be named."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.codes or len(set(self.codes)) < len(self.codes) or any(c.split() != [c] for c in self.codes):
+            raise ValueError(
+                f"data.languages.codes is {self.codes}: there must be one or more, each once, without white space"
+            )
+        if self.token.count("{}") != 1 or self.token.split() != [self.token]:
+            raise ValueError(f"data.languages.token is {self.token!r}: it must have {{}} once, and no white space")
+        if len(self.direction) not in (0, 2):
+            raise ValueError(
+                f"data.languages.direction is {self.direction}: it must be two codes, of source and target"
+            )
+        if self.direction:
+            self.checked(*self.direction)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of all languages."""
+        return tuple(map(self.token.replace, ["{}"] * len(self.codes), self.codes))
+
+    @property
+    def must_be_named(self) -> bool:
+        """Whether no text can be translated without a direction: the decoder reads the language."""
+        return self.target != "source"
+
+    def checked(self, source: str | None, target: str | None) -> tuple[str, str]:
+        """Returns the codes of a direction, from `direction` where one is None; "" for a source's that has no token.
+
+        Raises: ValueError for a code that this run does not have, with the nearest; or for a missing one.
+        """
+        found = []
+        for number, (name, code, needed) in enumerate((("from", source, self.source != "none"), ("to", target, True))):
+            code = code or (self.direction[number] if self.direction else "")
+            if code and code not in self.codes:
+                listed = cut(", ".join(self.codes))
+                near = suggest(code, self.codes, 3, 0.3) or f"; the languages are {listed}"
+                raise ValueError(
+                    f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages{near}"
+                )
+            if not code and needed:
+                raise ValueError(
+                    f"{name} is missing: this run translates between {len(self.codes)} languages, {cut(', '.join(self.codes))}; "
+                    "name the direction by --from and --to, from Python by run.between(source, target)"
+                )
+            found.append(code)
+        return found[0], found[1]
+
+
+class Direction(NamedTuple):
+    """The token ids of one direction."""
+
+    before: tuple[int, ...]
+    """Before a source."""
+    behind: tuple[int, ...]
+    """Behind the end of a source."""
+    decode: dict[str, Any]
+    """Settings of `DecodeConfig`: those of `forced_bos_id` and `bos_id` that the direction decides."""
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """Before a target."""
+        return tuple(i for name, i in self.decode.items() if name == "forced_bos_id")
+
+
+@dataclass(frozen=True)
+class LanguageTokenizers(Tokenizers):
+    """Tokenizers that add the tokens of languages to pairs.
+
+    The label of a pair names its direction, as `direction_label` writes it; without one it has that of `languages`.
+    """
+
+    languages: Languages
+
+    @classmethod
+    def of(cls, tokenizers: Tokenizers, languages: Languages) -> "LanguageTokenizers":
+        """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
+        for token in languages.tokens:
+            token_id(tokenizers.source, token)
+        return cls(tokenizers.source, tokenizers.target, languages).reading_by(Direction((), (), {}))
+
+    def reading_by(self, direction: Direction) -> "LanguageTokenizers":
+        end = () if self.source.eos_id is None else (self.source.eos_id,)
+        source = self.source.framing(direction.before, (*end, *direction.behind))
+        return replace(self, source=source, target=self.target.framing((), end))
+
+    def between(self, source: str | None, target: str | None) -> "LanguageTokenizers":
+        """Returns the tokenizers as they read sources of one direction. Raises: ValueError as `Languages.checked`."""
+        codes = self.languages.checked(source, target)
+        direction = codes if all(codes) else ()
+        found = self.reading_by(self.ids(source, target))
+        return replace(found, languages=replace(self.languages, direction=direction))
+
+    def ids(self, source: str | None, target: str | None) -> Direction:
+        """Returns the token ids of a direction. Raises: ValueError as `Languages.checked`."""
+        places, codes = self.languages, self.languages.checked(source, target)
+        from_id, to_id = (token_id(self.source, places.token.replace("{}", code)) if code else -1 for code in codes)
+        return Direction(
+            (from_id,) * (places.source == "before") + (to_id,) * (places.target == "source"),
+            (from_id,) * (places.source == "behind"),
+            {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {}),
+        )
+
+    def ids_of(self, label: str) -> Direction:
+        """Returns the token ids of the direction that the label of a pair names."""
+        return self.ids(*(label.split() or self.languages.direction or (None, None)))
+
+    @property
+    def reading(self) -> str:
+        return repr(self.languages)
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        labels = [pair[2] for pair in pairs]
+        found = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
+        if any(direction.behind or "bos_id" in direction.decode for direction in found.values()):
+            raise ValueError(
+                f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
+                "alone: a training needs source='before' or 'none' and target='first' or 'source'"
+            )
+        for encoded, label in zip(super().encode_pairs(pairs), labels, strict=True):
+            before, first = found[label].before, found[label].first
+            yield EncodedPair([*before, *encoded.source], [*first, *encoded.target])
+
+
+def direction_label(languages: Sequence[str]) -> str:
+    """Returns the label of pairs of this direction."""
+    return " ".join(languages)
+
+
+def token_id(tokenizer: Tokenizer, token: str) -> int:
+    """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
+    ids = tokenizer.encode(token)
+    if not ids or tokenizer.piece(ids[-1]) != token:
+        raise ValueError(
+            f"data.languages has the token {token!r}, which is no piece of the tokenizer: correct codes or token, or train a "
+            "SentencePiece tokenizer, which gets these pieces"
+        )
+    return ids[-1]
+
+
+PATTERNS = {
+    "{}": re.compile(r"([a-z]{2,3}_[A-Z][A-Za-z]{1,3})"),
+    "__{}__": re.compile(r"__(\w+?)__"),
+    ">>{}<<": re.compile(r">>([^<>]+)<<"),
+    "<2{}>": re.compile(r"<2(\w+)>"),
+}
+"""The tokens of languages in models of others, by their form."""
+
+
+def codes_in(texts: Sequence[str], token: str) -> tuple[str, ...]:
+    """Returns the codes of the tokens of this form among texts, in order, each once."""
+    return tuple(dict.fromkeys(found[1] for text in texts if (found := PATTERNS[token].fullmatch(text))))

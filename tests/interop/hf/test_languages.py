@@ -1,0 +1,152 @@
+"""Oracle: transformers, by tests/fixtures/tokenizers_languages (tests/makers/make_language_tokenizers.py)."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite import import_hf, load
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.interop.hf.languages import read_languages
+from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
+from flaxformer_lite.run import Run
+from flaxformer_lite.text import Languages, LanguageTokenizers
+from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.languages import direction_label
+from flaxformer_lite.text.tokenizer import Tokenizers
+from tests.support.commands import type_command
+from tests.support.experiments import num_programs, use_one_device
+from tests.support.hf_folders import DATA
+from tests.support.paths import FIXTURES
+
+FILES = FIXTURES / "tokenizers_languages"
+NAMES = ["m2m_100", "mbart", "mbart50", "nllb", "nllb_legacy"]
+MODEL_TYPES = {"m2m_100": "m2m_100", "nllb": "m2m_100", "nllb_legacy": "m2m_100", "mbart": "mbart", "mbart50": "mbart"}
+
+
+def read(name: str, folder: Path) -> tuple[LanguageTokenizers, dict[str, Any]]:
+    """The fixture's tokenizer, saved and loaded, with its languages; and what the library makes of it."""
+    config = {"model_type": MODEL_TYPES[name]}
+    found = find_tokenizers(FILES / name, config).tokenizers
+    assert found is not None
+    languages = read_languages(FILES / name, config, found)
+    assert languages is not None
+    found.save(folder)
+    again = load_tokenizer(folder)
+    tokenizers = LanguageTokenizers.of(Tokenizers(again, again), languages)
+    return tokenizers, json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sources_and_targets_of_a_direction_are_those_of_the_library(name: str, tmp_path: Path) -> None:
+    tokenizers, theirs = read(name, tmp_path)
+    source, target = theirs["direction"]
+    one = tokenizers.between(source, target)
+    for row in theirs["rows"]:
+        if name == "mbart50" and "</s>" in row["text"]:
+            continue  # SentencePiece drops the space before a special token, the library's conversion of the model does not
+        ids = one.source.encode(row["text"])
+        assert one.source.as_source(ids) == row["source"], row["text"]
+        eos = one.source.eos_id
+        text_ids = [i for i in row["target"] if i != theirs["ids"][target]]
+        assert [*one.target.encode(row["text"]), eos] == text_ids
+        assert one.target.decode(row["target"]).strip() == row["back"].strip()
+    decode = tokenizers.ids(source, target).decode
+    assert decode == {"bos_id" if name == "mbart" else "forced_bos_id": theirs["ids"][target]}
+    assert one.source.special[:4] == (1, 3, 0, 2)
+    other = tokenizers.between(target, source)
+    assert other.source.as_source([9]) == [
+        theirs["ids"][target] if i == theirs["ids"][source] else 9 if i in (ids := one.source.encode("a"))[:1] else i
+        for i in one.source.as_source([9])
+    ]
+
+
+def folder_with(label: str, name: str, output: Path) -> Path:
+    """A tiny model's folder with the files of a tokenizer, its table as large as those need."""
+    shutil.copytree(DATA / label, output)
+    for file in (FILES / name).iterdir():
+        shutil.copyfile(file, output / file.name)
+    tensors, config = load_file(output / "model.safetensors"), json.loads((output / "config.json").read_text())
+    size, more = 150, np.random.default_rng(0).standard_normal((150, config["d_model"])).astype(np.float32)
+    tensors["model.shared.weight"] = np.concatenate([tensors["model.shared.weight"], more])[:size]
+    if "final_logits_bias" in tensors:
+        tensors["final_logits_bias"] = np.zeros((1, size), np.float32)
+    save_file(tensors, output / "model.safetensors", {"format": "pt"})
+    (output / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
+    return output
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [("m2m_100/nllb", "nllb"), pytest.param("mbart/plain", "mbart", marks=pytest.mark.slow)],
+)
+def test_a_run_translates_in_the_direction_that_is_named(
+    label: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: by codes as by the ids that the library gives; one program serves all directions."""
+    use_one_device(monkeypatch)
+    run = load(import_hf(folder_with(label, name, tmp_path / "model"), tmp_path / "run"))
+    theirs = json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
+    source, target = theirs["direction"]
+    texts = [row["text"] for row in theirs["rows"][:3]]
+    one, other = run.between(source, target), run.between(target, source)
+    for direction, code in ((one, target), (other, source)):
+        name_of = "bos_id" if name == "mbart" else "forced_bos_id"
+        ids = [row["source"] for row in theirs["rows"][:3]]
+        swapped = {theirs["ids"][source]: theirs["ids"][target]} if code == source else {}
+        settings = {name_of: theirs["ids"].get(code, 0), "max_new_tokens": 5}
+        by_ids = run.hypotheses_of_ids([[swapped.get(i, i) for i in row] for row in ids], **settings)
+        expected = [run.required_tokenizers.target_text(answer[0].tokens) for answer in by_ids]
+        assert direction.translate(texts, max_new_tokens=5) == expected
+        decoder = direction.translation_decoder(max_new_tokens=5)
+    assert num_programs(decoder.search) == 1
+    with pytest.raises(ValueError, match=rf"to is '{target[:2]}', which is none of .* perhaps you meant .*{target}"):
+        run.between(source, target[:2])
+    with pytest.raises(ValueError, match="from is missing"):
+        load_without_direction(run).translate(texts)
+    (tmp_path / "in.txt").write_text(texts[0] + "\n")
+    type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--from", source, "--to", target)
+    assert capsys.readouterr().out == one.translate(texts[:1])[0] + "\n"
+
+
+def load_without_direction(run: Run) -> Run:
+    """The run as if its folder named no direction."""
+    tokenizers = run.required_tokenizers
+    assert isinstance(tokenizers, LanguageTokenizers)
+    bare = replace(tokenizers, languages=replace(tokenizers.languages, direction=()))
+    return replace(run, tokenizers=bare)
+
+
+def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
+    """Oracle: the library's ids of texts and of their targets, whose end training adds."""
+    tokenizers, theirs = read("nllb", tmp_path)
+    label = direction_label(theirs["direction"])
+    rows = theirs["rows"][:4]
+    found = [*tokenizers.encode_pairs([Pair(row["text"], row["text"], label) for row in rows])]
+    assert [(pair.source, pair.target) for pair in found] == [(row["source"][:-1], row["target"][:-1]) for row in rows]
+    assert tokenizers.reading
+    with pytest.raises(ValueError, match="'<2xx>', which is no piece"):
+        LanguageTokenizers.of(tokenizers, Languages(codes=("xx",), token="<2{}>"))
+    behind, _ = read("mbart", tmp_path / "behind")
+    with pytest.raises(ValueError, match=r"\.target is 'start', which are for use alone"):
+        [*behind.encode_pairs([Pair("a", "b", "en_XX ro_RO")])]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"codes": ()}, "codes is"),
+        ({"codes": ("a", "a")}, "each once"),
+        ({"codes": ("a",), "token": "x"}, "must have {} once"),
+        ({"codes": ("a", "b"), "direction": ("a",)}, "must be two codes"),
+        ({"codes": ("a", "b"), "direction": ("a", "c")}, "to is 'c'"),
+    ],
+)
+def test_languages_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Languages(**settings)
