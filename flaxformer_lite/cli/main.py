@@ -37,6 +37,7 @@ COMMANDS = {
     "report": "report",
     "serve": "serve",
     "teach": "teach",
+    "pair": "pair",
     "plan": "plan",
     "import": "import_weights",
     "export": "export",
@@ -45,7 +46,7 @@ COMMANDS = {
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("configs", "doctor", "import")
+READ_NO_RUN = ("configs", "doctor", "import", "pair")
 """The commands that read no run, and so need no classes of its config."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""

@@ -1,5 +1,5 @@
 """Tools beside the core, each behind its command; the core imports none of them.
 
-`serve/` answers requests, `report/` draws, `planning/` predicts the cost of a step, `research/` has recipes of papers, `ops/` helps
-to run and to debug. `pages.py` has what HTML pages share.
+`serve/` answers requests, `report/` draws, `pair/` makes a translator from two files, `planning/` predicts the cost of a step,
+`research/` has recipes of papers, `ops/` helps to run and to debug. `pages.py` has what HTML pages share.
 """

@@ -1,0 +1,85 @@
+"""Makes a translator from two parallel files, or from one TSV: `flaxformer-lite pair a.en a.de -o runs/en-de [--hours 2]`.
+
+It cleans the pairs, holds out validation and test, chooses a config, trains, scores, exports to CTranslate2 and writes a report.
+The same command continues where it was stopped. Every choice is in RUN/config.json, which `train` runs by itself.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import time
+from pathlib import Path
+
+RULE_NAMES = ("empty", "encoding", "identical", "duplicate", "length", "language", "translation")
+"""The rules of the cleaning; named here too, because their file needs JAX."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a file of sources and one of targets, or one TSV with both"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
+    )
+    parser.add_argument("--hours", type=float, metavar="H", help="time for all; default: as long as the text is worth")
+    parser.add_argument(
+        "--keep",
+        metavar="RULE",
+        action="append",
+        default=[],
+        choices=RULE_NAMES,
+        help=f"keep the pairs that this rule would remove; may be repeated: {', '.join(RULE_NAMES)}",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    started, hours = time.monotonic(), arguments.hours
+    if hours is not None and not (0 < hours < math.inf):
+        raise ValueError(f"--hours is {hours}: it must be above 0")
+    if len(arguments.files) > 2:
+        raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one TSV")
+    from flaxformer_lite.base.atomic_files import write_whole
+    from flaxformer_lite.base.console import note
+    from flaxformer_lite.cli import scoring
+    from flaxformer_lite.interop.exporting import export_ctranslate2
+    from flaxformer_lite.run.scoring import score, scored_data
+    from flaxformer_lite.run.train import train
+    from flaxformer_lite.tools.pair import prepare, score_int8
+    from flaxformer_lite.workdir.folder import finite
+
+    folder = Path(arguments.output)
+    deadline = None if hours is None else started + 3600 * hours
+    config = prepare(arguments.files, arguments.keep, folder, deadline)
+    loaded = train(config, folder)
+    if loaded.step < config.train.steps:
+        return  # stopped by a signal, and said so
+    data = scored_data(config, "test", None, None)
+    file = folder / "evaluations" / "test.json"
+    if not file.is_file():
+        scores, hypotheses = score(loaded, data, {})
+        report = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
+        scoring.save(loaded, finite(report), data.pairs, hypotheses)
+    scores = json.loads(file.read_text(encoding="utf-8"))
+    print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
+    exported, file = folder / "ctranslate2", folder / "evaluations" / "ctranslate2.json"
+    if importlib.util.find_spec("ctranslate2") is None:
+        note("left out: CTranslate2 is not installed (pip install ctranslate2)")
+    else:
+        if not exported.is_dir():
+            export_ctranslate2(folder, exported)
+        if not file.is_file():
+            write_whole(file, json.dumps(score_int8(loaded, exported, data), indent=2) + "\n")
+        print(f"BLEU {json.loads(file.read_text(encoding='utf-8'))['bleu']:.2f}  of CTranslate2 in int8: {exported}")
+    page = folder / "report.html"
+    if importlib.util.find_spec("altair") is None:
+        note('left out: the report needs altair (pip install "flaxformer-lite[report]")')
+    else:
+        if not page.is_file():
+            from flaxformer_lite.tools.report import make_report, write_page
+
+            write_page(make_report([str(folder)], [], lambda part, done, total: None), page)
+        print(page)
+    print(
+        f"\nflaxformer-lite translate {folder} < FILE\nflaxformer-lite serve {folder}\nflaxformer-lite evaluate {folder}"
+    )

@@ -1,0 +1,148 @@
+"""Rules that find pairs which are no translations. All they know is the text itself: no model, no list of words."""
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from flaxformer_lite.data import Pair
+from flaxformer_lite.tools.pair.lexical import translation_scores
+
+Broken = Bool[np.ndarray, "N"]
+PUNCTUATION = re.compile("[\\s!-/:-@\\[-`{-~\u00a1-\u00bf\u2010-\u205e\u3000-\u3003\u3008-\u3011\uff01-\uff0f]+")
+FEW = 20
+"""Pairs below which nothing is said by counts."""
+SPREAD = 1.4826
+"""The standard deviation of a normal distribution in median deviations, which broken pairs hardly move."""
+TABLE_BITS = 20
+"""The logarithm of the places in which three characters in a row are counted; a few share one."""
+
+
+def plain(text: str) -> str:
+    """Returns a text without case, punctuation and repeated spaces: texts that are equal so are one sentence."""
+    return PUNCTUATION.sub(" ", text.casefold()).strip()
+
+
+def empty(pairs: Sequence[Pair]) -> Broken:
+    """a side without a letter or a digit"""
+    return np.array([not all(any(map(str.isalnum, text)) for text in pair[:2]) for pair in pairs], bool)
+
+
+def encoding(pairs: Sequence[Pair]) -> Broken:
+    """characters that were lost, or UTF-8 that was read as Latin-1"""
+    return np.array([any(map(is_misread, pair[:2])) for pair in pairs], bool)
+
+
+def is_misread(text: str) -> bool:
+    """Returns whether a text has U+FFFD, or is UTF-8 after all once it is written in an encoding of one byte a character."""
+    if "\ufffd" in text:
+        return True
+    for codec in () if text.isascii() else ("latin-1", "cp1252"):
+        with contextlib.suppress(UnicodeError):
+            return text.encode(codec).decode() != text
+    return False
+
+
+def identical(pairs: Sequence[Pair]) -> Broken:
+    """the same text on both sides"""
+    return np.array([plain(pair.source) == plain(pair.target) for pair in pairs], bool)
+
+
+def duplicate(pairs: Sequence[Pair]) -> Broken:
+    """a pair that was there before"""
+    seen: set[tuple[str, str]] = set()
+    found = []
+    for pair in pairs:
+        key = plain(pair.source), plain(pair.target)
+        found.append(key in seen)
+        seen.add(key)
+    return np.array(found, bool)
+
+
+def length(pairs: Sequence[Pair]) -> Broken:
+    """one side too long or too short for the other"""
+    source, target = (np.array([len(pair[side].strip()) for pair in pairs], float) for side in (0, 1))
+    source *= np.median(target / source)
+    ratio = np.log((target + 10) / (source + 10))  # ten characters more: short texts differ more
+    spread = SPREAD * float(np.median(abs(ratio)))
+    # A half is to be found, and what is as common as not is to stay.
+    return abs(ratio) > max(2 * spread, math.log(2) - 2 * spread)
+
+
+def language(pairs: Sequence[Pair]) -> Broken:
+    """another script or language than the rest of its side, or no language at all"""
+    texts = [f" {' '.join(pair[side].lower().split())} " for side in (0, 1) for pair in pairs]
+    side = np.repeat([0, 1], len(pairs))
+    once = np.zeros(len(texts), bool)
+    once[list({text: number for number, text in enumerate(texts)}.values())] = True
+    places, line = grams(texts)
+    number = np.maximum(np.bincount(line, minlength=len(texts)), 1)
+    broken = np.zeros(len(texts), bool)
+    for _ in range(3):  # without those found, the next are rarer
+        learns = once & ~broken
+        tables = [np.bincount(places[(learns & (side == s))[line]], minlength=2**TABLE_BITS) for s in (0, 1)]
+        rates = [
+            np.log((table[places] - (side[line] == s)).clip(0) + 0.1) - math.log(table.sum() + 1)
+            for s, table in enumerate(tables)
+        ]
+        own = np.bincount(line, np.where(side[line], rates[1], rates[0]), len(texts)) / number
+        other = np.bincount(line, np.where(side[line], rates[0], rates[1]), len(texts)) / number
+        for s in (0, 1):
+            here = side == s
+            usual = (own[here] - np.median(own[here])) * np.sqrt(number[here].clip(max=60))
+            nearer = own[here] - other[here]
+            middle = float(np.median(nearer))
+            limit = min(0.0, middle - 4 * SPREAD * float(np.median(abs(nearer - middle))))
+            broken[here] = (usual < -4 * SPREAD * np.median(abs(usual))) | (nearer < limit)
+    return broken[: len(pairs)] | broken[len(pairs) :]
+
+
+def grams(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the place in a table of every three characters in a row, and the number of their text."""
+    codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
+    line = np.cumsum(codes == 10)
+    inside = (line[:-2] == line[2:]) & (codes[:-2] != 10)
+    key = (codes[:-2] << np.uint64(42)) | (codes[1:-1] << np.uint64(21)) | codes[2:]
+    hashed = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - TABLE_BITS)  # Knuth's multiplicative hashing
+    return hashed[inside].astype(np.int64), line[:-2][inside]
+
+
+def translation(pairs: Sequence[Pair]) -> Broken:
+    """no more words that translate each other than in two sentences put together by chance"""
+    found, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
+    # Where the text is too small to tell, good pairs come as low as their best come high: few of them are lost.
+    return found <= min(np.quantile(chance, 0.99), 2 * np.median(found) - np.quantile(found, 0.98))
+
+
+RULES: dict[str, Callable[[Sequence[Pair]], Broken]] = {
+    rule.__name__: rule for rule in (empty, encoding, identical, duplicate, length, language, translation)
+}
+"""The rules in the order in which they look at the pairs that are left; the docstring of each says what it finds."""
+BY_COUNTS = (length, language, translation)
+
+
+class Cleaned(NamedTuple):
+    """Pairs, and what each rule found among them."""
+
+    kept: list[int]
+    """Numbers of the pairs that no rule found, from 0."""
+    found: dict[str, list[int]]
+    """Numbers of the pairs that each rule found first."""
+
+
+def clean(pairs: Sequence[Pair], off: Collection[str] = ()) -> Cleaned:
+    """Returns what the rules find, but those in `off`."""
+    left, found = np.arange(len(pairs)), dict[str, list[int]]()
+    for name, rule in RULES.items():
+        if name in off:
+            continue
+        broken = np.zeros(len(left), bool)
+        if len(left) and not (rule in BY_COUNTS and len(left) < FEW):
+            broken = rule([pairs[i] for i in left.tolist()])
+        found[name] = left[broken].tolist()
+        left = left[~broken]
+    return Cleaned(left.tolist(), found)

@@ -1,0 +1,114 @@
+"""A table of words that translate each other, learned from the pairs themselves: IBM's first model, by counts alone.
+
+Reference: Brown et al. 1993, Computational Linguistics 19(2), section 4.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+WORD = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+    "|(?:\\w|[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0900-\u0dff])+"
+)
+"""A word; of scripts without spaces between words, a character."""
+STEM = 5
+"""Characters of a word that count: what follows is mostly its inflection."""
+EPOCHS = 5
+"""Rounds of expectation and maximization."""
+SMOOTHING = 2.0
+"""Imagined links of each word, spread as the words of the other language are: rare words have little to say."""
+MOST_LINKS = 8_000_000
+"""Links of words from which a model learns: a few hundred megabytes."""
+AT_ONCE = 20_000
+"""Pairs that are scored at once."""
+
+Texts = Sequence[Sequence[int]]
+"""Numbers of the distinct words of each text; 0 belongs to every source, and stands for no word."""
+
+
+class WordTable:
+    """The probability of each target word beside a source word."""
+
+    def __init__(self, sources: Texts, targets: Texts, words: int) -> None:
+        self.words = words
+        source, target, place, _ = links(sources, targets)
+        self.keys, key = np.unique(source * words + target, return_inverse=True)
+        owner, last = self.keys // words, int(place[-1]) + 1 if len(place) else 0
+        table = 1.0 / np.bincount(owner, minlength=words)[owner]
+        for _ in range(EPOCHS):
+            share = table[key]
+            share /= np.bincount(place, share, last)[place]
+            self.counts = np.bincount(key, share, len(self.keys))
+            self.totals = np.bincount(owner, self.counts, words)
+            table = self.counts / self.totals[owner]
+        found = np.bincount(np.fromiter((word for text in targets for word in text), np.int64), minlength=words)
+        self.frequency = (found + 0.5) / (found.sum() + 0.5 * words)
+
+    def scores(self, sources: Texts, targets: Texts) -> Float[np.ndarray, "N"]:
+        """Returns for each pair the mean over its target words of log p(word | source) / p(word)."""
+        source, target, place, pair = links(sources, targets)
+        key = source * self.words + target
+        at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        count = np.where(self.keys[at] == key, self.counts[at], 0.0)
+        p = (count + SMOOTHING * self.frequency[target]) / (self.totals[source] + SMOOTHING)
+        lengths = np.array([len(text) for text in sources])
+        spot, first = np.unique(place, return_index=True)
+        gain = np.log(np.bincount(place, p)[spot] / lengths[pair[first]] / self.frequency[target[first]])
+        words = np.bincount(pair[first], minlength=len(lengths))
+        return np.bincount(pair[first], gain, len(lengths)) / np.maximum(words, 1)
+
+
+def links(
+    sources: Texts, targets: Texts
+) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
+    """Returns every link of a source word to a target word of its pair: both words, the target word's place, the pair."""
+    widths, heights = (np.array([len(text) for text in side]) for side in (sources, targets))
+    source, target = (np.fromiter((word for text in side for word in text), np.int64) for side in (sources, targets))
+    pair_of_place = np.repeat(np.arange(len(heights)), heights)
+    width = widths[pair_of_place]
+    place = np.repeat(np.arange(len(target)), width)
+    begin = (np.cumsum(widths) - widths)[pair_of_place] - (np.cumsum(width) - width)
+    return source[np.arange(len(place)) + begin[place]], target[place], place, pair_of_place[place]
+
+
+def word_numbers(texts: Sequence[str], numbers: dict[str, int]) -> list[list[int]]:
+    """Returns the numbers of the distinct words of each text; new words are added to `numbers`."""
+    return [
+        list({numbers.setdefault(word[:STEM], len(numbers) + 1): None for word in WORD.findall(text.lower())})
+        for text in texts
+    ]
+
+
+def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the score of each pair, the lower one of both directions, and the scores of as many pairs put together by chance.
+
+    A pair is scored by the model of the other half of the pairs, so it cannot vouch for itself. A model learns from the first pair
+    with a text: one that stands beside many others explains nothing.
+    """
+    numbers: dict[str, int] = {}
+    sides = [word_numbers(texts, numbers) for texts in (sources, targets)]
+    words, count = len(numbers) + 1, len(sources)
+    first = np.zeros(count, bool)
+    first[sorted({text: i for i, text in reversed([*enumerate(sources)])}.values())] = True
+    again = np.ones(count, bool)
+    again[sorted({text: i for i, text in reversed([*enumerate(targets)])}.values())] = False
+    found, chance = np.full((2, count), np.inf)
+    generator = np.random.default_rng(0)
+    half = generator.permutation(count) % 2
+    for part in (0, 1):
+        learned = generator.permutation(np.flatnonzero((half != part) & first & ~again))
+        sizes = np.cumsum([(len(sides[0][i]) + 1) * (len(sides[1][i]) + 1) for i in learned])
+        learned = learned[: np.searchsorted(sizes, MOST_LINKS)]
+        scored = np.flatnonzero(half == part)
+        others = generator.permutation(scored)
+        for left, right in ((sides[0], sides[1]), (sides[1], sides[0])):
+            table = WordTable([[0, *left[i]] for i in learned], [right[i] for i in learned], words)
+            for start in range(0, len(scored), AT_ONCE):
+                here, there = (order[start : start + AT_ONCE] for order in (scored, others))
+                given = [[0, *left[i]] for i in here]
+                for scores, order in ((found, here), (chance, there)):
+                    scores[here] = np.minimum(scores[here], table.scores(given, [right[i] for i in order]))
+    return found, chance

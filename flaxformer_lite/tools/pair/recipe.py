@@ -1,0 +1,170 @@
+"""An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from flaxformer_lite.base.console import note, verbosity
+from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.data.batch_plan import bucket_indices
+from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.optim import Cosine
+from flaxformer_lite.text import FromRun, SentencePiece, Tokenizer, Tokenizers
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.hooks import EachRow
+
+BASE = "multi30k_en_de_rotary"
+"""The recipe that all start from: docs/multi30k.md has the comparisons that chose it."""
+BASE_PAIRS, BASE_EPOCHS, BASE_VOCABULARY, BASE_WIDTH = 29_000, 27, 4_000, 160
+TRAINING_SHARE = 0.85
+"""The share of the time that is left for training, with its evaluations; the rest scores and exports."""
+EPOCHS = 5, 60
+"""The fewest and the most that a text is worth."""
+MEASURED_STEPS = 24
+
+
+class Size(NamedTuple):
+    """A shape of model, and the most pairs that it is for."""
+
+    pairs: int
+    d_model: int
+    d_ff: int
+    layers: int
+    heads: int
+    dropout: float
+
+    def cost(self, vocabulary: int) -> int:
+        """Returns the weights that a token meets."""
+        return self.layers * (12 * self.d_model**2 + 6 * self.d_model * self.d_ff) + self.d_model * vocabulary
+
+
+SIZES = (
+    Size(5_000, 128, 172, 3, 4, 0.2),
+    Size(100_000, BASE_WIDTH, 216, 4, 4, 0.2),
+    Size(500_000, 256, 344, 4, 4, 0.1),
+    Size(2_000_000, 384, 512, 6, 6, 0.1),
+    Size(10**12, 512, 688, 6, 8, 0.1),
+)
+FEWEST_EPOCHS = 4
+"""Below these a smaller model learns more in the same time."""
+
+
+def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files: ParallelText) -> Config:
+    """Returns the config for the training pairs, and writes their tokenizer into the run's folder.
+
+    files: those of data.train, data.eval and data.test. deadline: by `time.monotonic`; None: as long as the text is worth.
+
+    Raises: ValueError if the time is too short.
+    """
+    size = next(size for size in SIZES if len(pairs) <= size.pairs)
+    tokenizer, vocabulary = learn_vocabulary(pairs)
+    Tokenizers(tokenizer, tokenizer).save(folder)
+    sides = [tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1)]
+    lengths = np.array([[len(ids) + 1 for ids in side] for side in sides]).T  # with EOS
+    config = with_data(load_config(BASE), lengths, files)
+    shapes = batch_shapes(config.objective, config.data)
+    found = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
+    rows, longest = (np.array(part) for part in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
+    batches = max(1, round(sum(found / rows)))
+    epochs = float(np.clip(BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5, *EPOCHS))
+    steps, evaluations = round(epochs * batches), 10
+    if deadline is not None:
+        speed = positions_per_second(with_size(config, size, vocabulary, MEASURED_STEPS, 1), lengths, folder)
+        speed /= float(sum(found * longest)) / batches
+        seconds = TRAINING_SHARE * (deadline - time.monotonic())
+        if seconds * speed < MEASURED_STEPS:
+            raise ValueError("--hours is too short for this text and machine: give it more, or leave it out")
+        while size != SIZES[0] and seconds * speed / batches < FEWEST_EPOCHS:
+            smaller = SIZES[SIZES.index(size) - 1]
+            speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
+            size = smaller
+        steps, evaluations = min(steps, round(seconds * speed)), int(np.clip(seconds / 300, 1, 10))
+    note(
+        f"{len(pairs):,} pairs: vocabulary of {vocabulary:,}, width {size.d_model}, {size.layers} + {size.layers} layers, "
+        f"{steps:,} steps ({steps / batches:.1f} epochs; the text is worth {epochs:.0f})"
+    )
+    return with_size(config, size, vocabulary, steps, evaluations)
+
+
+def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int]:
+    """Returns the tokenizer of both sides and its number of ids, which grows with the square root of the text."""
+    texts = [text for pair in pairs for text in pair[:2]]
+    characters, words = len({*"".join(texts)}), len({word for text in texts for word in text.split()})
+    wanted = int(np.clip(BASE_VOCABULARY * (len(pairs) / BASE_PAIRS) ** 0.5, 500, 32_000)) // 100 * 100
+    size = max(min(wanted, characters + words // 2), characters + 10)
+    return SentencePiece().train(texts, size), size
+
+
+def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, Any]) -> Config:
+    """Returns the config with the files, and batches for pairs of these lengths."""
+    larger = lengths.max(1)
+    longest = int(np.clip(np.quantile(larger, 0.999), 16, 256)) + 7 & ~7
+    shares = (0.2, 0.4, 0.6, 0.8) if len(lengths) > SIZES[0].pairs else (0.5,)  # each length is compiled
+    buckets = {int(length) + 1 & ~1 for length in np.quantile(larger, shares) if 2 < length < longest}
+    data = dataclasses.replace(
+        config.data,
+        tokens_per_batch=1024 if len(lengths) <= SIZES[1].pairs else 4096,
+        rows_multiple=64 if longest <= 64 else 16,
+        bucket_lengths=(*sorted(buckets), longest),
+        max_source_length=longest,
+        max_target_length=longest,
+        **files,
+    )
+    return dataclasses.replace(config, data=data, metrics=MetricConfig())
+
+
+def with_size(config: Config, size: Size, vocabulary: int, steps: int, evaluations: int) -> Config:
+    """Returns the config with a shape of model, a number of steps, and the rate that suits both."""
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=vocabulary,
+        d_model=size.d_model,
+        d_ff=size.d_ff,
+        num_heads=size.heads,
+        num_encoder_layers=size.layers,
+        num_decoder_layers=size.layers,
+        scan_unroll=size.layers,
+        dropout=dataclasses.replace(config.model.dropout, embedding_rate=size.dropout, residual_rate=size.dropout),
+    )
+    rate = Cosine(peak_rate=2.5e-3 * BASE_WIDTH / size.d_model, warmup_steps=min(1000, steps // 10))
+    every = -(-steps // evaluations)
+    train = dataclasses.replace(
+        config.train, steps=steps, eval_every=every, checkpoint_every=-(-every // 4), keep_latest=2
+    )
+    optimizer = dataclasses.replace(config.optimizer, schedule=rate)
+    return dataclasses.replace(config, model=model, optimizer=optimizer, train=train)
+
+
+def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder: Path) -> float:
+    """Returns the speed of training on this machine, of a few steps of one shape in a run that is thrown away."""
+    rows: list[dict[str, Any]] = []
+    longest = config.data.max_source_length
+    data = dataclasses.replace(
+        config.data, eval=None, test=None, tokenizer=FromRun(path=str(folder)), bucket_lengths=(longest,)
+    )
+    train = dataclasses.replace(
+        config.train,
+        log_every=MEASURED_STEPS // 2,
+        best_metric="loss",
+        text_metrics=(),
+        checkpoint_every=MEASURED_STEPS,
+    )
+    note("measuring the speed of training on this machine")
+    quiet, verbosity.quiet = verbosity.quiet, True
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            config = dataclasses.replace(config, data=data, train=train)
+            loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
+    finally:
+        verbosity.quiet = quiet
+    if len(rows) < 2:
+        raise KeyboardInterrupt
+    return float(rows[-1]["tokens_per_second"]) / float(lengths[:, 1].mean()) * longest

@@ -1,0 +1,116 @@
+"""`pair` as it is typed. Laws: it continues where it was stopped, and what it chose is an ordinary config."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config import load_config
+from flaxformer_lite.data import Pair
+from flaxformer_lite.tools.pair import folder as room
+from flaxformer_lite.tools.pair import recipe
+from flaxformer_lite.tools.pair.cleaning import plain
+from tests.support import needs
+from tests.tools.pair.test_cleaning import languages
+
+
+def write(folder: Path, pairs: list[Pair]) -> list[str]:
+    """Writes two parallel files and returns their names."""
+    for side, end in enumerate(("xa", "yb")):
+        (folder / f"text.{end}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+    return [str(folder / f"text.{end}") for end in ("xa", "yb")]
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Smaller models and shorter trainings than any text is worth, and a beam of one."""
+    monkeypatch.chdir(tmp_path)
+    sizes = (recipe.Size(10**6, 8, 8, 1, 2, 0.0), recipe.Size(10**9, 16, 16, 1, 2, 0.0))
+    base = load_config(recipe.BASE)
+    train = dataclasses.replace(base.train, text_metrics=(), best_metric="loss")
+    decode = dataclasses.replace(base.decode, beam_size=1)
+    monkeypatch.setattr(recipe, "SIZES", sizes)
+    monkeypatch.setattr(recipe, "load_config", lambda name: dataclasses.replace(base, train=train, decode=decode))
+    monkeypatch.setattr(recipe, "EPOCHS", (1, 1))
+    monkeypatch.setattr(recipe, "MEASURED_STEPS", 2)
+    return tmp_path
+
+
+def test_held_out_sentences_are_nowhere_else():
+    """Law: no sentence of validation or test is in another split, on either side, whatever its case and punctuation."""
+    pairs = languages()[:200]
+    pairs += [Pair(pairs[i].source.upper(), pairs[i + 1].target) for i in range(40)]
+    held = room.hold_out(pairs)
+    chosen = {pair for split in held.values() for pair in split}
+    assert [len(split) for split in held.values()] == [12, 12]
+    for side in (0, 1):
+        others = {plain(pair[side]) for pair in pairs if pair not in chosen}
+        assert len({plain(pair[side]) for pair in chosen} - others) == 24
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a.xa", "b.yb"], "no such file"),
+        (["text.xa", "short.yb"], "300 lines in text.xa but 7 in short.yb"),
+        (["text.xa", "text.yb", "text.xa"], "3 files"),
+        (["text.xa", "text.yb", "--hours", "0"], "--hours is 0"),
+        (["text.xa", "text.yb", "--keep", "none"], "--keep"),
+        (["short.yb", "short.yb"], "0 pairs left"),
+    ],
+)
+def test_a_mistake_is_one_line(toy: Path, words: list[str], message: str, capsys: pytest.CaptureFixture):
+    write(toy, languages()[:300])
+    (toy / "short.yb").write_text("a\n" * 7, encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["pair", *words, "-o", "run", "--quiet"])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and message in error
+
+
+def test_a_folder_of_something_else_is_refused(toy: Path, capsys: pytest.CaptureFixture):
+    files = write(toy, languages()[:300])
+    (toy / "run").mkdir()
+    (toy / "run" / "mine").touch()
+    with pytest.raises(SystemExit):
+        main(["pair", *files, "-o", "run"])
+    assert "was not made by `pair`" in capsys.readouterr().err
+
+
+def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
+    pairs = languages()[:50]
+    rows = "".join(f"{pair.source}\t{pair.target}\tmore\n" for pair in pairs)
+    (tmp_path / "text.tsv").write_text(rows + "one column\n", encoding="utf-8")
+    assert room.read_pairs([str(tmp_path / "text.tsv")]) == [*pairs, Pair("one column", "")]
+    assert room.read_pairs(write(tmp_path, pairs)) == pairs
+
+
+@pytest.mark.slow
+@needs.ctranslate2
+@needs.altair
+def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    words = ["pair", *write(toy, languages()[:300]), "-o", "run", "--hours", "1"]
+    with monkeypatch.context() as killed:
+        killed.setattr("flaxformer_lite.tools.pair.folder.write_whole", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(words)
+    main(words)
+    out, err = capsys.readouterr()
+    run = toy / "run"
+    made = json.loads((run / "data" / "made_of.json").read_text())
+    assert made["read"] == 300 == made["kept"] + sum(made["removed"].values())
+    assert err.count("pairs were read") == 1, "what was done before the kill was done again"
+    assert out.count("BLEU ") == 2 and "nrefs:1" in out and f"flaxformer-lite translate {run.name}" in out
+    assert (run / "report.html").is_file() and (run / "ctranslate2" / "model.bin").is_file()
+    config = load_config(str(run))
+    assert config == load_config(str(run / "config.json")) and config.model.d_model == 8
+    before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file() and file.name[0] != "."}
+    main(words)
+    assert capsys.readouterr().out == out
+    names = {file.name for file, when in before.items() if file.stat().st_mtime_ns != when}
+    assert names <= {"config.json", "train.log"}, "a finished run was made again"
+    with pytest.raises(SystemExit):
+        main([*words, "--keep", "length"])
+    assert "was made of other keep" in capsys.readouterr().err
