@@ -48,13 +48,18 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
         raise ValueError(
             "the tokenizer has no id that ends a text (eos), so no answer could end: choose another tokenizer"
         )
+    source = pad_tokens(record.source, lengths.source, special.pad)
+    source[len(record.source)] = special.eos
+    read = np.full(lengths.target, special.pad, np.int32)
+    read[0], read[1 : len(record.target) + 1] = special.start, record.target
+    targets = pad_tokens(record.target, lengths.target, special.pad)
+    targets[len(record.target)] = special.eos
     inputs = Inputs(
-        source_tokens=pad_tokens([*record.source, special.eos], lengths.source, special.pad),  # type: ignore[arg-type]
+        source_tokens=source,  # type: ignore[arg-type]
         source_mask=np.arange(lengths.source) <= len(record.source),  # type: ignore[arg-type]
-        target_tokens=pad_tokens([special.start, *record.target], lengths.target, special.pad),  # type: ignore[arg-type, list-item]
+        target_tokens=read,  # type: ignore[arg-type]
         target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
     )
-    targets = pad_tokens([*record.target, special.eos], lengths.target, special.pad)
     weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
     return Batch(inputs, targets, weights)  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
@@ -16,7 +16,7 @@ from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, read_types
 from flaxformer_lite.objectives.base import HeadObjective, check_pooler
-from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
+from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS, check_token_ids
@@ -119,12 +119,10 @@ class MaskedLM(HeadObjective):
     ) -> Batch:
         """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""
         pieces, label = self.texts(record, generator)
-        tokens, words, types = with_special_ids(pieces, special)
-        row = concat_pieces(tokens, lengths.source, special.pad)
-        words = pad_tokens(words, lengths.source, -1)
+        row = row_of_texts(pieces, lengths.source, special)
         most = math.ceil(self.mask_rate * lengths.source)
-        wanted = max(1, round(self.mask_rate * int((words >= 0).sum())))
-        selected = sample_masked_positions(words, min(wanted, most), generator)
+        wanted = max(1, round(self.mask_rate * np.count_nonzero(row.words >= 0)))
+        selected = sample_masked_positions(row.words, min(wanted, most), generator)
         mask_token = special.mask if self.mask_token is None else self.mask_token
         assert mask_token is not None
         masked = row.tokens.copy()
@@ -135,19 +133,21 @@ class MaskedLM(HeadObjective):
             source_positions=row.positions,  # type: ignore[arg-type]
             source_segments=row.segments,  # type: ignore[arg-type]
             predict_positions=pad_tokens(selected, most),  # type: ignore[arg-type]
-            token_types=pad_tokens(types, lengths.source),  # type: ignore[arg-type]
+            token_types=row.types,  # type: ignore[arg-type]
         )
         weights = (np.arange(most) < len(selected)).astype(np.float32)
         return Batch(inputs, pad_tokens(row.tokens[selected], most), weights, label)  # type: ignore[arg-type]
 
     def texts(self, record: Pack, generator: np.random.Generator) -> tuple[list[list["Text"]], np.int32 | None]:
         """Returns the texts of each piece of a row, and the label of the row's next sentence."""
-        words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
-        texts = list(zip(record.pieces, words, strict=True))
+
+        def text(i: int) -> Text:
+            return record.pieces[i], record.words[i] if record.words else np.arange(len(record.pieces[i]))
+
         read = self.pieces_read(record, generator)
         if read is None:
-            return [[text] for text in texts], None
-        return [[texts[number] for number in read]], np.int32(read[1] > 1)
+            return [[text(i)] for i in range(len(record.pieces))], None
+        return [[text(i) for i in read]], np.int32(read[1] > 1)
 
     def pieces_read(self, record: Pack, generator: np.random.Generator) -> Sequence[int] | None:
         if not self.next_sentence:
@@ -189,16 +189,22 @@ def sample_masked_positions(
     words: the word number of each token; -1 for a token that must not be drawn. A word longer than the rest is skipped.
     """
     positions = np.flatnonzero(words >= 0)
-    _, word, sizes = np.unique(words[positions], return_inverse=True, return_counts=True)
-    order, room = generator.permutation(len(sizes)), max_positions
+    own = words[positions]
+    sizes = np.bincount(own)
+    numbers = np.flatnonzero(sizes)
+    order = numbers[generator.permutation(len(numbers))]
+    ends = sizes[order].cumsum()
+    first = int(ends.searchsorted(max_positions, side="right"))  # the words before it fit, all together
     drawn = np.zeros(len(sizes), bool)
-    for i, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+    drawn[order[:first]] = True
+    room = max_positions - int(sizes[order[:first]].sum())
+    for i, size in zip(order[first:].tolist(), sizes[order[first:]].tolist(), strict=True):
+        if room == 0:
+            break
         if size <= room:
             drawn[i] = True
             room -= size
-        if room == 0:
-            break
-    return positions[drawn[word]]
+    return positions[drawn[own]]
 
 
 def mask_tokens(
@@ -221,23 +227,39 @@ Text = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
 """The tokens of a text, without special ids, and the word number of each."""
 
 
-def with_special_ids(
-    pieces: Sequence[Sequence[Text]], special: SpecialIds
-) -> tuple[list[Int[np.ndarray, "_"]], Int[np.ndarray, "S"], Int[np.ndarray, "S"]]:
-    """Returns the tokens of each piece, BOS before its first text and EOS after each; of all pieces the words and types of tokens.
+class RowOfTexts(NamedTuple):
+    """Pieces of texts in one padded row, with special ids."""
 
-    No two texts share a word number; BOS and EOS have -1. The type is 0 in a piece's first text, 1 in its second.
-    """
-    rows, words, types, first_word = [], [], [], 0
-    for piece in pieces:
-        row = list[int]()
-        for number, (tokens, own) in enumerate(piece):
-            whole = (special if number == 0 else special._replace(bos=None)).with_bos_eos(tokens.tolist())
-            start = int(number == 0 and special.bos is not None)
-            end = len(whole) - start - len(tokens)
-            words.append(np.pad(own + first_word, (start, end), constant_values=-1))
-            types.append(np.full(len(whole), number))
-            first_word += int(own.max(initial=-1)) + 1
-            row += whole
-        rows.append(np.array(row, np.int32))
-    return rows, np.concatenate(words), np.concatenate(types)
+    tokens: Int[np.ndarray, "S"]
+    positions: Int[np.ndarray, "S"]
+    """Position in the piece, from 0; 0 in the padding."""
+    segments: Int[np.ndarray, "S"]
+    """Number of the piece, from 1; 0 in the padding."""
+    words: Int[np.ndarray, "S"]
+    """Number of the word; no two texts share one. -1 for special ids and padding."""
+    types: Int[np.ndarray, "S"]
+    """0 in a piece's first text, 1 in its second; 0 in the padding."""
+
+
+def row_of_texts(pieces: Sequence[Sequence[Text]], length: int, special: SpecialIds) -> RowOfTexts:
+    """Returns the pieces in a row of `length` positions: BOS before a piece's first text, EOS after every text."""
+    tokens, words = np.full(length, special.pad, np.int32), np.full(length, -1, np.int32)
+    positions, segments, types = np.zeros((3, length), np.int32)
+    end = first_word = 0
+    for segment, piece in enumerate(pieces, 1):
+        first = end
+        for number, (text, own) in enumerate(piece):
+            start = end
+            if number == 0 and special.bos is not None:
+                tokens[start] = special.bos
+                start += 1
+            stop = start + len(text)
+            tokens[start:stop], words[start:stop] = text, own + first_word
+            first_word += int(own[-1]) + 1 if len(own) else 0
+            if special.eos is not None:
+                tokens[stop] = special.eos
+                stop += 1
+            types[end:stop] = number
+            end = stop
+        positions[first:end], segments[first:end] = np.arange(end - first), segment
+    return RowOfTexts(tokens, positions, segments, words, types)

@@ -8,7 +8,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.objectives import Batch, MaskedLM
-from flaxformer_lite.objectives.masked_lm import with_special_ids
+from flaxformer_lite.objectives.masked_lm import row_of_texts, sample_masked_positions
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
@@ -88,11 +88,27 @@ def test_no_two_texts_of_a_row_share_a_word():
             (text, word) for text, words in enumerate(texts) for word in (*([-1] * (text != 1)), *words.tolist(), -1)
         ]
         pieces = [[(words, words) for words in part] for part in (texts[:2], texts[2:3], texts[3:])]
-        found = with_special_ids(pieces, DEFAULT_SPECIAL_IDS)[1].tolist()
+        found = row_of_texts(pieces, len(pairs), DEFAULT_SPECIAL_IDS).words.tolist()
         assert [word == -1 for word in found] == [word == -1 for _, word in pairs]
         named = {(pair, word) for pair, word in zip(pairs, found, strict=True) if word >= 0}
         assert len(named) == len({pair for pair, _ in named}) == len({word for _, word in named})
         assert [word for _, word in sorted(named)] == sorted(word for _, word in named)
+
+
+def test_words_are_taken_in_a_random_order_while_they_fit():
+    """Oracle: a walk in Python over the same order. Numbers of words may have gaps; -1 is no word."""
+    draw = np.random.default_rng(1)
+    for _ in range(200):
+        words = np.sort(draw.choice(draw.integers(0, 23, draw.integers(1, 12)), draw.integers(1, 40)))
+        words[draw.random(len(words)) < 0.2] = -1
+        most, chosen = int(draw.integers(1, 20)), set[int]()
+        room = most
+        numbers = sorted(set(words[words >= 0].tolist()))
+        for i in generator(3, most).permutation(len(numbers)).tolist():
+            if (size := (words == numbers[i]).sum()) <= room:
+                room, chosen = room - size, chosen | {numbers[i]}
+        found = sample_masked_positions(words, most, generator(3, most))
+        assert found.tolist() == [position for position, word in enumerate(words.tolist()) if word in chosen]
 
 
 def test_a_mask_is_the_tokenizers_or_a_free_id():
