@@ -175,6 +175,8 @@ class TokenStore:
     key: dict[str, Any]
     """The source's settings, the versions of its files, and the tokenizers."""
     stream: PairStream
+    trusted: bool = False
+    """Whether another process of the run has compared these files with their digests already."""
 
     @classmethod
     def of(
@@ -217,7 +219,7 @@ class TokenStore:
     @property
     def records(self) -> TokenArrays:
         """The tokenized records. Raises: ValueError if a file is not as it was written."""
-        shards, facts = check_store(self.folder), self.facts
+        shards, facts = check_store(self.folder, trusted=self.trusted), self.facts
         assert facts is not None
         return TokenArrays(shards, facts["fingerprint"])
 
@@ -317,15 +319,18 @@ def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
     return found
 
 
-def check_store(folder: Path) -> list[TokenShard]:
-    """Returns the shards that are in a store, whole or not. Raises: ValueError if a file is not as it was written."""
+def check_store(folder: Path, *, trusted: bool = False) -> list[TokenShard]:
+    """Returns the shards that are in a store, whole or not; of a trusted one the arrays are not compared with their digests.
+
+    Raises: ValueError if a file is not as it was written.
+    """
     key, whole = read_key(folder), read_checked(folder / "store.json")
     if set(tokenizer_files(folder).values()) != set(key["tokenizers"]):
         raise damaged(folder, "a tokenizer is not as it was written")
     digests = {path: facts["arrays"] for path, facts in shards_in(folder).items()}
     if whole is not None:
         digests = dict(zip(shard_folders(folder, len(whole["arrays"])), whole["arrays"], strict=True))
-    return open_shards(digests)
+    return open_shards(digests, compare=not trusted)
 
 
 def read_key(folder: Path) -> dict[str, Any]:
@@ -402,8 +407,10 @@ def arrays_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def open_shards(digests: Mapping[Path, str]) -> list[TokenShard]:
-    """Returns shards whose arrays are mapped into memory, after a comparison of their files with the digests, on all cores.
+def open_shards(digests: Mapping[Path, str], *, compare: bool = True) -> list[TokenShard]:
+    """Returns shards whose arrays are mapped into memory.
+
+    compare: whether all files are compared with the digests first, on all cores.
 
     Raises: ValueError for the first folder that is damaged or cannot be read.
     """
@@ -418,7 +425,7 @@ def open_shards(digests: Mapping[Path, str]) -> list[TokenShard]:
     paths = list(digests)
     try:
         with ThreadPoolExecutor(usable_cores()) as threads:
-            for folder, digest in zip(paths, threads.map(arrays_digest, paths), strict=True):
+            for folder, digest in zip(paths, threads.map(arrays_digest, paths), strict=True) if compare else ():
                 if digest != digests[folder]:
                     raise damaged(folder, "its arrays are not as they were written")
         # In this thread, as Python 3.11 parses in one at a time; and not of the class memmap, whose slices are slow.

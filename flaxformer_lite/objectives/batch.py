@@ -51,7 +51,7 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
     source = pad_tokens(record.source, lengths.source, special.pad)
     source[len(record.source)] = special.eos
     read = np.full(lengths.target, special.pad, np.int32)
-    read[0], read[1 : len(record.target) + 1] = special.start, record.target
+    read[0], read[1 : len(record.target) + 1] = special.start, record.target  # type: ignore[assignment]
     targets = pad_tokens(record.target, lengths.target, special.pad)
     targets[len(record.target)] = special.eos
     inputs = Inputs(

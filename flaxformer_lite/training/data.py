@@ -136,6 +136,7 @@ def build_stores(
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
         store.build(tokenizers, stoppable("tokenizing data.train"))
+        store = replace(store, trusted=folder.checked_by_first and config.data.store is None)
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)

@@ -41,6 +41,7 @@ from flaxformer_lite.workdir.manifest import (
     read_manifest,
     why_damaged,
     write_digests,
+    write_own_digests,
 )
 
 QUIET = Quiet("orbax")
@@ -89,7 +90,13 @@ def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
 
 
 class CheckedTree(ocp.PyTreeCheckpointHandler):
-    """Orbax's handler for trees; it writes the digests of all files last, before the atomic rename."""
+    """Orbax's handler for trees. Each process computes the digests of the files that it wrote, once they are complete; the first
+    one adds those of the others last, before the atomic rename."""
+
+    async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> Any:
+        written = await super().async_save(directory, *arguments, **named)
+        own = f"ocdbt.process_{jax.process_index()}"  # Orbax's name
+        return [ocp.future.ChainedFuture(written or [], lambda: write_own_digests(Path(directory), own))]
 
     def finalize(self, directory: Any) -> None:
         super().finalize(directory)
@@ -400,16 +407,16 @@ class Checkpoints:
             raise ValueError(f"checkpoint {step} in {self._folder} has another tree: {what}; use the config of the run")
 
     def _is_valid(self, step: int) -> bool:
-        """Returns whether every file is as it was written: in a shared folder the first process compares them for all, once."""
+        """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
         if step not in self._valid and step not in self._damaged:
-            reason = None
-            if jax.process_index() == 0 or not self._shared:
-                reason = why_damaged(self._folder, step)
-            damaged = np.array(reason is not None)
-            if multihost_utils.broadcast_one_to_all(damaged) if self._shared else damaged:
-                self._damaged[step] = reason or "according to the first process"
-            else:
+            part = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
+            reason = why_damaged(self._folder, step, part)
+            if self._shared:
+                reason = next(filter(None, allgather_texts(reason or "")), None)
+            if reason is None:
                 self._valid.add(step)
+            else:
+                self._damaged[step] = reason
         return step in self._valid
 
     def _valid_steps(self, steps: Iterable[int]) -> Iterator[int]:
@@ -440,6 +447,13 @@ class Checkpoints:
         abstract = self._saved_part(abstract)
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
         return read_tree(self._orbax, step, {field: abstract}, partial=True)[field]
+
+
+def allgather_texts(text: str, most: int = 256) -> list[str]:
+    """Returns the text of each process, cut to `most` bytes, in all processes."""
+    mine = np.frombuffer(text.encode()[:most].ljust(most), np.uint8)
+    rows = multihost_utils.process_allgather(mine).reshape(-1, most)
+    return [bytes(row).decode(errors="ignore").rstrip() for row in rows]
 
 
 def gather_to_first(state: PyTree) -> PyTree:

@@ -268,6 +268,21 @@ def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_comple
     assert there_while_saving == [False, False, False, True, False, False, False]
 
 
+def test_a_process_has_listed_its_files_before_the_first_one_ends_the_save(tmp_path, monkeypatch):
+    """Oracle: the folder while Orbax finishes it; all its files, and no list, are in the end result."""
+    finalize, found = CheckedTree.finalize, []
+    monkeypatch.setattr(
+        CheckedTree, "finalize", lambda self, at: (found.extend(at.glob("digests*")), finalize(self, at))
+    )
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+    assert [path.name for path in found] == ["digests.json.ocdbt.process_0"]
+    state = tmp_path / "1" / "state"
+    files = {path.relative_to(state).as_posix() for path in state.rglob("*") if path.is_file()}
+    assert files == {*read_document(state / "digests.json"), "digests.json", "commit_success.txt"}  # Orbax's last word
+    assert any(name.startswith("ocdbt.process_0/") for name in files)
+
+
 def test_an_average_leaves_interim_checkpoints_out(tmp_path):
     with open_checkpoints(tmp_path) as checkpoints:
         for step in (2, 3, 5):

@@ -12,14 +12,17 @@ from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.workdir import manifest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import (
     check_digests,
     check_seal,
     difference,
     leaf_types,
+    read_document,
     sealed_config,
     write_digests,
+    write_own_digests,
 )
 from flaxformer_lite.workdir.weights import open_checkpoints
 from tests.support.experiments import tiny_config, with_train
@@ -64,6 +67,35 @@ def test_a_folder_notices_a_flipped_bit_and_a_missing_file(tmp_path):
     (folder / "digests.json").unlink()
     with pytest.raises(DamageError, match=r"^digests\.json: No such file or directory$"):
         check_digests(folder)
+
+
+def test_processes_list_their_files_once_and_compare_all_of_them_together(tmp_path, monkeypatch):
+    """Oracle: the digests of one process that reads everything; a flipped bit is in the part of exactly one of three."""
+    folders = [tmp_path / "one", tmp_path / "three"]
+    names = [f"ocdbt.process_{i}/d/{j}" for i in range(3) for j in range(4)]
+    for folder in folders:
+        for name in (*names, "manifest"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"content of {name}")
+    write_digests(folders[0])
+    for i in (1, 2):  # the list of the first process is lost
+        write_own_digests(folders[1], f"ocdbt.process_{i}")
+    read, digests_of = list[str](), manifest.file_digests
+    monkeypatch.setattr(manifest, "file_digests", lambda at, some: read.extend(some) or digests_of(at, some))
+    write_digests(folders[1])
+    assert sorted(read) == sorted([*names[:4], "manifest"])
+    assert [*folders[1].glob("digests*")] == [folders[1] / "digests.json"]
+    assert read_document(folders[0] / "digests.json") == read_document(folders[1] / "digests.json")
+    for name in names:
+        (folders[1] / name).write_text(f"content of {name} ")
+        complaints = []
+        for part in ((0, 3), (1, 3), (2, 3)):
+            try:
+                check_digests(folders[1], part)
+            except DamageError as error:
+                complaints.append(str(error))
+        assert complaints == [f"{name} is not as it was written"]
+        (folders[1] / name).write_text(f"content of {name}")
 
 
 @pytest.fixture(scope="module")
