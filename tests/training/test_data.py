@@ -121,6 +121,30 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it
 
 
+def test_of_several_processes_the_first_one_compares_the_tokens_of_a_shared_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Oracle: whose start notices a flipped bit. A process whose folder is its own, or another's store, compares for itself."""
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 100)
+
+    def read(silent: bool, shared: bool, store: str | None = None) -> RunData:
+        config, folder = tiny_config(), RunFolder(tmp_path / "run", silent=silent)
+        folder.path.mkdir(exist_ok=True)
+        folder.shared = shared
+        with Progress(1, silent=True) as progress:
+            return read_data(replace(config, data=replace(config.data, store=store)), folder, progress)
+
+    whole = read(False, True)
+    file = next((tmp_path / "run" / ".tokens").glob("tokens-*/00000/ids.npy"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert read(True, True).train.fingerprint == whole.train.fingerprint
+    for others in ((False, True), (True, False), (True, True, str(tmp_path / "run" / ".tokens"))):
+        with pytest.raises(ValueError, match=r"/00000: damaged \(its arrays are not as they were written\)"):
+            read(*others)
+
+
 def test_sources_that_are_small_one_by_one_may_be_large_together(monkeypatch: pytest.MonkeyPatch):
     """Else a mixture of a hundred sources would be held in memory and tokenized at every start. Oracle: worked by hand."""
     dates = [Dates(num_examples=n, seed=n) for n in (30, 20, 30)]
