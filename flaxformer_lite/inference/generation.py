@@ -156,10 +156,14 @@ def stream_text(
     stop: Sequence[str],
     seed: int,
     first_index: int,
+    continues: bool = True,
 ) -> Iterator[str]:
-    """Yields the text that continues the token ids of a prompt, in parts, while it is generated."""
+    """Yields the text that continues the token ids of a prompt, in parts, while it is generated.
+
+    `continues`: whether the space between the two belongs to it; an answer in a chat is a text of its own.
+    """
     check_stop(stop)
-    text = TextStream(tokenizer, prompt, stop)
+    text = TextStream(tokenizer, prompt if continues else (), stop)
     for tokens in decoder.stream({"params": params}, prompt, seed, first_index=first_index):
         yield text.add(tokens)
         if text.stopped:

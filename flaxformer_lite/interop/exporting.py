@@ -33,7 +33,7 @@ from flaxformer_lite.interop.weight_files import new_folder, read_settings, writ
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.text.kinds import copy_hub_files
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE, copy_hub_files
 from flaxformer_lite.workdir import open_run
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
@@ -83,12 +83,10 @@ def export_hf(
         check_prompts_are_causal(loaded, "hf")
         config = loaded.config
         results = loaded.folder.results(loaded.step, weights or config.weights)
-        notes: list[str] = []
         folder, files = Path(made, "model") if push else Path(output), Path(made, "tokenizer")
         files.mkdir()
-        copied = copy_companions(loaded.folder.path / "huggingface", files) + copy_hub_files(loaded.folder.path, files)
-        if not origin and set(copied) <= {"chat_template.jinja"}:
-            notes = write_tokenizers(files, loaded.tokenizers, config.model, config.data.max_source_length)
+        copy_companions(loaded.folder.path / "huggingface", files)
+        notes = write_tokenizer_files(loaded, origin, files)
         about = About(str(output) if push else folder.name, loaded.step, results, license)
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
@@ -98,8 +96,19 @@ def export_hf(
     report(notes + more, count, loaded, output)
 
 
+def write_tokenizer_files(loaded: Run, origin: Mapping[str, Any], files: Path) -> list[str]:
+    """Copies the files of an imported run's tokenizer, or writes those of another's, with the chat template. Returns notes."""
+    copied = copy_hub_files(loaded.folder.path, files)
+    if origin or not set(copied) <= {CHAT_TEMPLATE}:
+        return []
+    return write_tokenizers(files, loaded.tokenizers, loaded.config.model, loaded.config.data.max_source_length)
+
+
 def export_adapters(run: str | Path, output: Path, weights: str | None, family: str | None) -> None:
-    """Writes the adapters of a run as a folder of PEFT. Raises: ValueError if it has none, or trains more than them."""
+    """Writes the adapters of a run as a folder of PEFT, with the tokenizer.
+
+    Raises: ValueError if it has no adapters, or trains more than them.
+    """
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights)
@@ -125,7 +134,9 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
         saved = {f"{peft.START}{name}": x for name, x in kind.saved_names(tensors, architecture).items()}
         with new_folder(output, {peft.ADAPTER_CONFIG: documents}) as unfinished:
             save_tensors(saved, unfinished / peft.ADAPTER_WEIGHTS, like=unfinished / peft.ADAPTER_CONFIG)
-    notes = [] if origin else [f"{peft.ADAPTER_CONFIG} names no base: export it by `export hf`, and name it there"]
+            notes = write_tokenizer_files(loaded, origin, unfinished)
+    if not origin:
+        notes.append(f"{peft.ADAPTER_CONFIG} names no base: export it by `export hf`, and name it there")
     report(notes, len(saved), loaded, output)
 
 

@@ -23,6 +23,7 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
+from flaxformer_lite.interop.hf.peft import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
 
 with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the bars here are no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -47,7 +48,7 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 SHARDS = "model-*-of-*.safetensors"
-TEXTS = ("config.json", "generation_config.json", INDEX, *COMPANIONS)
+TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
 METADATA = file_download.get_hf_file_metadata
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -105,16 +106,18 @@ def download(name: HubName) -> tuple[Path, str]:
         except NETWORK as error:
             return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
         sizes, digests = ask(listing, info)
-        texts, weights = matching(sizes, TEXTS), matching(sizes, [WEIGHTS]) or matching(sizes, [SHARDS])
-        if not weights or "config.json" not in sizes:
+        texts, config = matching(sizes, TEXTS), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
+        weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
+        if not weights or config not in sizes:
             raise ValueError(unusable(name, sizes))
-        folder = fetch(name, name.revision, ["config.json"])
+        folder = fetch(name, name.revision, [config])
         if folder.name != info.sha:
             raise ValueError(f"{name} has a new commit, {folder.name[:12]}: give the same command again")
         fetch(name, folder.name, texts)
         compare(name, folder, texts, digests)
         try:
-            family_of(read_config(folder).get("model_type"))
+            if ADAPTER_WEIGHTS not in weights:
+                family_of(read_config(folder).get("model_type"))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         missing = [file for file in weights if not (folder / file).exists()]
@@ -233,7 +236,7 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
 def cached(name: HubName, reason: str) -> tuple[Path, str]:
     """Returns what `download` returns, from the cache alone. Raises: ValueError if the cache lacks a file."""
     try:
-        only_config = ["config.json"]  # of files that the cache lacks, the library names all that match
+        only_config = ["config.json", ADAPTER_CONFIG]  # of files that the cache lacks, the library names all that match
         path = snapshot_download(name.repo, revision=name.revision, allow_patterns=only_config, local_files_only=True)
     except errors.LocalEntryNotFoundError:
         raise ValueError(
@@ -241,12 +244,13 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
         ) from None
     folder = Path(path)
     shards = {} if (folder / WEIGHTS).exists() else read_json(folder / INDEX).get("weight_map", {})
-    missing = sorted(file for file in set(shards.values()) or {WEIGHTS} if not (folder / file).exists())
+    files = set(shards.values()) or {ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS}
+    missing = sorted(file for file in files if not (folder / file).exists())
     if missing:
         raise ValueError(
             f"{reason}, and the copy of {name} in the cache lacks {', '.join(missing)}: connect, and import it again"
         )
-    compare(name, folder, set(shards.values()) or {WEIGHTS}, {})
+    compare(name, folder, files, {})
     warn(f"{reason}: {name} is read from the cache, commit {folder.name[:12]}")
     return folder, f"hf://{name.repo}@{folder.name}"
 
@@ -286,7 +290,7 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
                 raise ValueError(f"license is set, but {repo} has a README.md, which is kept: state the licence there")
             note(f"{repo} has a README.md: it is kept")
             files.remove("README.md")
-        old = [file for file in matching(there, [*TEXTS, WEIGHTS, SHARDS]) if file not in files]
+        old = [file for file in matching(there, [*TEXTS, WEIGHTS, SHARDS, ADAPTER_WEIGHTS]) if file not in files]
         show_progress()
         note(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
         # Not upload_folder, which divides a folder into several commits.

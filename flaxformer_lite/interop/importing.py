@@ -1,5 +1,6 @@
 """Weights of another system as a run: `import_hf` and `import_file`."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,13 +28,16 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Languages, Tokenizers
+from flaxformer_lite.text.chat import read_chat_template
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES
 from flaxformer_lite.workdir import RunFolder
 
 
 def import_hf(source: str | Path, run: str | Path) -> Path:
     """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
 
-    A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`.
+    A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`. A tokenizer and a chat template
+    beside the adapters come before the base's.
 
     Returns the run folder. Notes on stderr tell what was left out.
 
@@ -51,7 +55,10 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         progress.update(f"importing {source}")
         try:
             found = read_folder(folder)
-            tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+            read = functools.partial(read_tokenizers, config=found.config, vocab_sizes=found.model.vocab_sizes)
+            own = None if adapters is None else read(adapters)
+            has_own = own is not None and own.tokenizers is not None
+            tokenizers, reason, about_tokens = own if has_own else read(folder)
         except ValueError as error:
             raise with_path(str(folder), error) from None
         if adapters is not None:
@@ -80,7 +87,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
                 *(RunFolder(unfinished), config, 0, found.params, f"imported from {origin}"),
                 tokenizers=tokenizers,
                 imported=imported,
-                add_files=lambda run: copy_companions(folder, run / "huggingface"),
+                add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface"),
             )
     for line in (*found.notes, *about_tokens):
         note(line)
@@ -88,8 +95,24 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         note(f"skipped {tensor}: a constant of this architecture, and its values are the expected ones")
     if reason:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
+    elif needs_chat_template(output.path, found.model, tokenizers):
+        note(f"no chat template came with it: if it is a chat model, put its own into {output.path / CHAT_TEMPLATE}")
     report(found.params, found.names, output)
     return output.path
+
+
+def needs_chat_template(run: Path, model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
+    """Returns whether a run continues texts and has no chat template."""
+    if tokenizers is None or model.head is None or model.num_encoder_layers:
+        return False
+    return read_chat_template(run, tokenizers.target) is None
+
+
+def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path) -> None:
+    """Copies the files of a folder's tokenizer; `has_own`: those beside the adapters take the place of the base's."""
+    copy_companions(base, output, skip=[name for name in HUB_FILES if has_own and name != CHAT_TEMPLATE])
+    if adapters is not None:
+        copy_companions(adapters, output)
 
 
 def folder_of(source: str | Path) -> tuple[Path, str]:

@@ -309,7 +309,8 @@ class Run(TextPredictor):
         self.unknown.report([str(message.get("content") or "") for message in messages[-1:]], warn)
         (prompt,) = encode_marked([template.prompt(messages)], tokenizer)
         self.check_prompts([prompt.ids], decoder)
-        return stream_text(decoder, self.params, tokenizer, prompt.ids, stop=stop, seed=seed, first_index=first_index)
+        options: dict[str, Any] = {"stop": stop, "seed": seed, "first_index": first_index, "continues": False}
+        return stream_text(decoder, self.params, tokenizer, prompt.ids, **options)
 
     def generation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.

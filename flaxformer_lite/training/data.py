@@ -15,7 +15,7 @@ from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, sm
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
-from flaxformer_lite.text import SpecialIds, Tokenizers
+from flaxformer_lite.text import SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
@@ -151,6 +151,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     """
     data, objective, start_id = config.data, config.objective, config.decode.bos_id
     check_special_ids(objective, config.decode, tokenizers.target.special)
+    if objective.reads_messages and warns:
+        warn_of_endless_answers(records, config.decode.eos_ids, tokenizers.target)
     train = Dataset.training(records, objective, data, config.train.seed, tokenizers, start_id)
     objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
     evaluation = None
@@ -161,6 +163,17 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
             pairs, parts, objective, data, tokenizers, start_id, lambda line: say(f"data.eval: {line}")
         )
     return RunData(records, tokenizers, train, evaluation)
+
+
+def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Warns if no token of the first answer ends a text in decoding, as with a template of one's own."""
+    answers = (record.target[record.answers] for record in records if record.answers is not None)
+    first = next((ids.tolist() for ids in answers if len(ids)), list(eos_ids))
+    if not {*eos_ids}.intersection(first):
+        piece = tokenizer.pieces(first[-1:])[0]
+        warn(
+            f"decode.eos_ids is {eos_ids}, and no answer ends with one of them: add its last token, {first[-1]} ({piece!r})"
+        )
 
 
 def count_texts(pairs: Sequence[Pair]) -> tuple[int, Sequence[str]]:

@@ -178,12 +178,12 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
+        base = None if self._base is None else self._base.reference(state)
+        state = state if self._base is None else self._base.without(state)
         if not self._shared:
             state = gather_to_first(state)
             if jax.process_index() > 0:
                 return
-        base = None if self._base is None else self._base.reference(state)
-        state = state if self._base is None else self._base.without(state)
         values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
         content = {
             "meta": meta,

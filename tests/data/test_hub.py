@@ -40,6 +40,16 @@ def test_datasets_saved_to_disk(tmp_path: Path) -> None:
     assert message(HubDataset(path=one)).startswith(f"{one} (train): cannot load this dataset: ")
 
 
+def test_a_dataset_with_messages(tmp_path: Path) -> None:
+    """A row lacks the fields that others have, which the library fills with None."""
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    chats = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], [{"role": "user", "name": "n"}]]
+    datasets.Dataset.from_list([{"messages": chat} for chat in chats]).save_to_disk(str(tmp_path / "chats"))
+    found = list(HubDataset(path=str(tmp_path / "chats"), messages_field="messages").open())
+    assert [json.loads(pair.target)["messages"] for pair in found] == [chats[0], [{"content": "", **chats[1][0]}]]
+    assert {pair.source for pair in found} == {""}
+
+
 def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

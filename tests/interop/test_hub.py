@@ -11,18 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import pytest
 from huggingface_hub import constants
 from safetensors.numpy import load_file
 
 import flaxformer_lite.interop.hub
+from flaxformer_lite import import_hf, load
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
 from flaxformer_lite.interop.hub import COMPARED, HubName, download, hub_name, push
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.hub_server import TOKEN, HubServer, sibling
-from tests.support.paths import ROOT
+from tests.support.paths import FIXTURES, ROOT
 
 MINILM = DATA / "minilm/hub_layout"
 NAME = "org/mini-lm"
@@ -136,6 +138,22 @@ def test_a_broken_download_continues_where_it_broke(
     assert hub.requests.count(f"GET /{NAME}/resolve/{folder.name}/{WEIGHTS}") == 2
     assert capsys.readouterr().err.startswith(f"downloading {NAME} (commit {folder.name[:12]}): {WEIGHTS}")
     assert download(HubName(NAME, None))[0] == folder and hub.sent[WEIGHTS] == size + 11 and not capsys.readouterr().err
+
+
+def test_adapters_by_name_bring_their_base(hub: HubServer, tmp_path: Path) -> None:
+    """Oracle: the same adapters and base as folders; then the cache, where the hub cannot answer."""
+    base, folder = DATA / "llama/gqa_llama3", shutil.copytree(FIXTURES / "peft/llama_plain", tmp_path / "adapters")
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(base)}))
+    expected = load(import_hf(folder, "by_folder"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "org/base"}))
+    hub.add("org/base", base)
+    hub.add("org/adapters", folder)
+    for run in ("by_name", "from_the_cache"):
+        found = load(import_hf("org/adapters", run))
+        assert found.config.model == expected.config.model and found.config.model.lora is not None
+        chex.assert_trees_all_equal(found.params, expected.params)
+        hub.refuses = 503
 
 
 def test_without_network_the_cache_is_read(

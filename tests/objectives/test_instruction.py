@@ -20,12 +20,14 @@ from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.store import TokenStore
+from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Instruction
 from flaxformer_lite.text import Bytes, Tokenizers
 from flaxformer_lite.text.chat import PLAIN, ChatTemplate, ChatTokenizers, Conversation
+from flaxformer_lite.training.data import warn_of_endless_answers
 from flaxformer_lite.training.loop import train
 from tests.support import chats
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
@@ -108,6 +110,17 @@ def test_what_is_cut_and_left_out_is_said(tmp_path: Path, capsys: pytest.Capture
         Instruction().make_rows(records[1:3], Lengths(1, 40), 0, reader.target)
     with pytest.raises(ValueError, match="tokens of answers"):
         Instruction().make_rows([TokenPair(np.arange(0), np.arange(3))], Lengths(1, 40), 0, reader.target)
+
+
+@pytest.mark.parametrize(("eos_ids", "said"), [((EOS,), ""), ((300, EOS), ""), ((300,), "add its last token, 3 (")])
+def test_answers_that_do_not_end_in_decoding_are_said(
+    eos_ids: tuple[int, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """The first conversation has no answer."""
+    _, records = read(tmp_path, Instruction(), conversation(*CHAT[:2]), Pair("a", "b"))
+    warn_of_endless_answers(TokenArrays.of(records), eos_ids, BYTES)
+    found = capsys.readouterr().err
+    assert (said in found and "decode.eos_ids is (300,)" in found) if said else not found
 
 
 def drawn(number: int) -> list[Pair]:

@@ -14,6 +14,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.inference.generation import (
     decode_after,
     encode_prompt,
@@ -27,6 +28,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer
 from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -142,6 +144,15 @@ def test_a_chat_answers_by_the_template(chat_run: Run):
     (chat_run.folder.path / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="has no chat template"):
         chat_run.chat(messages)
+
+
+def test_an_answer_in_a_chat_is_a_text_of_its_own(chat_run: Run, monkeypatch: pytest.MonkeyPatch):
+    """Law: the tokens that SentencePiece makes of an answer are that answer, without the space before the first word."""
+    pieces = SentencePiece().train(["to be or not to be", "that is the question"], 60)
+    run = dataclasses.replace(chat_run, tokenizers=Tokenizers(pieces, pieces))
+    monkeypatch.setattr(Decoder, "stream", lambda *_, **__: iter([pieces.encode("to be or"), pieces.encode("not")]))
+    assert "".join(run.chat([{"role": "user", "content": "be"}])) == "to be or not"
+    assert "".join(run.stream("be")) == " to be or not"
 
 
 def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,9 +15,12 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.model import LoRA
+from flaxformer_lite.model.lora import ADAPTERS
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.training import loop
-from flaxformer_lite.workdir import parameter_digest, warm_start
+from flaxformer_lite.workdir import checkpoints, parameter_digest, warm_start
+from flaxformer_lite.workdir.base import Base
+from flaxformer_lite.workdir.checkpoints import Retention
 from flaxformer_lite.workdir.manifest import read_manifest
 from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
 from tests.support.final_state import final_state
@@ -67,6 +71,24 @@ def test_a_checkpoint_holds_what_trains_and_refers_to_the_base(tmp_path: Path, m
     settings["train"]["init_from"] = str(moved)
     (tmp_path / "run" / "config.json").write_text(json.dumps(settings))
     assert parameter_digest(load(tmp_path / "run").params) == parameter_digest(found)
+
+
+class State(NamedTuple):
+    params: Any
+    ema: Any = None
+
+
+def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gathered: list[str] = []
+    monkeypatch.setattr(checkpoints, "gather_to_first", lambda x: gathered.extend(leaves_by_path(x.params)) or x)
+    frozen = {"kernel": np.ones((3, 5), np.float32)}
+    state = State(jax.tree.map(jax.device_put, {"query": frozen | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
+    base, retention = Base("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")
+    with checkpoints.Checkpoints(tmp_path, retention, shared=False, base=base) as made:
+        made.save(1, state, {})
+    assert gathered == ["query/lora_a/kernel"]
+    expected = {"run": "base", "sha256": parameter_digest({"query": frozen})}
+    assert read_manifest(tmp_path, 1)["base"] == expected
 
 
 @pytest.mark.slow

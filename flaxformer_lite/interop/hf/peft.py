@@ -19,7 +19,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
@@ -81,7 +80,8 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
     if rank < 1:
         raise options.wrong("r", "it should be at least 1")
 
-    tensors = read_tensors(folder, base.family)
+    stored = read_tensors(folder)
+    tensors = base.family.full_names(stored)
     most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
     factor = alpha / rank**power
     lora_alpha = alpha if (most, power) == (rank, 1) else factor * most
@@ -101,7 +101,8 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
             if module + A in tensors:
                 own_a, own_b = (np.asarray(tensors[module + end], np.float32).T for end in (A, B))
                 own_b = own_b if weight.part is None else own_b[:, weight.part]
-                own_rank, own_alpha = of_pattern(ranks, module, rank), of_pattern(alphas, module, alpha)
+                theirs = module if module + A in stored else module.removeprefix(base.family.prefix)
+                own_rank, own_alpha = of_pattern(ranks, theirs, rank), of_pattern(alphas, theirs, alpha)
                 if (own_a.shape, own_b.shape) != ((wide, own_rank), (own_rank, narrow)):
                     raise ValueError(
                         f"{module} has an adapter of shapes {own_a.shape} and {own_b.shape}: they should be {(wide, own_rank)} and "
@@ -133,8 +134,8 @@ def read_pattern(options: Options, name: str) -> dict[str, float]:
     return found
 
 
-def read_tensors(folder: Path, family: Family) -> dict[str, np.ndarray]:
-    """Returns the tensors of the adapters under names of the family. Raises: ValueError where the file is missing or damaged."""
+def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors by names of the adapted class. Raises: ValueError where the file is missing or damaged."""
     path = folder / ADAPTER_WEIGHTS
     if not path.is_file():
         raise ValueError(
@@ -143,7 +144,7 @@ def read_tensors(folder: Path, family: Family) -> dict[str, np.ndarray]:
     tensors = {name.removeprefix(START): x for name, x in read_file(path).items()}
     if damaged := [name for name, x in tensors.items() if not is_finite(x)]:
         raise ValueError(f"{damaged[0]} has a NaN or an infinity: the file is damaged, or its training failed")
-    return family.full_names(tensors)
+    return tensors
 
 
 def check_read(tensors: Arrays, base: Imported, targets: Sequence[str]) -> None:

@@ -82,6 +82,11 @@ class Decoded(Asked):
         """The settings of `DecodeConfig` and `Sampling` that the request changes."""
         return self.model_dump(include={*Decoded.model_fields} - {"seed", "stop"}, exclude_none=True)
 
+    @property
+    def continues(self) -> bool:
+        """Whether the answer continues the text of the prompt."""
+        return True
+
 
 # The server's own endpoints -----------------------------------------------------------------------------------------------
 
@@ -205,6 +210,10 @@ class ChatRequest(OpenAIRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     """Whether the answer goes on with the last message, in place of a new one."""
+
+    @property
+    def continues(self) -> bool:
+        return self.continue_final_message
 
 
 class EmbeddingsRequest(Asked):

@@ -50,6 +50,13 @@ class Prompt(NamedTuple):
     """Maximum length of the answer in tokens, beside that of the settings."""
     seed: int = 0
     stop: tuple[str, ...] = ()
+    continues: bool = True
+    """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        """The tokens that the answer's text continues."""
+        return self.ids if self.continues else ()
 
 
 class Answer(NamedTuple):
@@ -146,6 +153,7 @@ class ServedRun:
         num_hypotheses: int | None = None,
         seed: int | None = None,
         stop: Sequence[str] = (),
+        continues: bool = True,
     ) -> Job:
         """Returns the job of continuing prompts: texts, or token ids. `decode` has settings of `DecodeConfig` and `Sampling`."""
         check_stop(stop)
@@ -162,7 +170,8 @@ class ServedRun:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
         seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
-        made = [Prompt(tuple(row), settings, limit, own, tuple(stop)) for row, own in zip(rows, seeds, strict=True)]
+        ends = tuple(stop), continues
+        made = [Prompt(tuple(row), settings, limit, own, *ends) for row, own in zip(rows, seeds, strict=True)]
         return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
@@ -253,13 +262,14 @@ class ServedRun:
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
         decoder, ids = self.decoder(program), [prompt.ids for prompt in prompts]
+        before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
         found = decoder.generate(
             {"params": self.run.params},
             ids,
             seed=[prompt.seed for prompt in prompts],
             limits=[prompt.limit for prompt in prompts],
             configs=[prompt.settings for prompt in prompts],
-            watch=watch_stops(self.tokenizers.target, ids, [prompt.stop for prompt in prompts]),
+            watch=watch_stops(self.tokenizers.target, before, stops),
         )
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
@@ -277,7 +287,7 @@ class ServedRun:
     def as_answer(self, decoder: Decoder, prompt: Prompt, found: Hypothesis) -> Answer:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
         if not decoder.has_encoder:
-            parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+            parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(found.tokens)
             return as_continuation(decoder, prompt, parts, found.score)
         cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
@@ -287,7 +297,7 @@ class ServedRun:
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
-        parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+        parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
         for tokens in decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit):
             yield parts.add(tokens)
             if parts.stopped:

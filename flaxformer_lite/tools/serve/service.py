@@ -93,7 +93,7 @@ class Service:
         """Returns the job of continuing prompts. Raises: Refusal if it cannot be streamed, but is to be."""
         job = await self.made(
             run.generation_job, prompts, prompts, asked.decode, max_new_tokens=max_new_tokens,
-            num_hypotheses=num_hypotheses, seed=asked.seed, stop=as_list(asked.stop),
+            num_hypotheses=num_hypotheses, seed=asked.seed, stop=as_list(asked.stop), continues=asked.continues,
         )  # fmt: skip
         settings = job.items[0].settings
         if stream and (len(prompts) > 1 or settings.beam_size > 1 or settings.num_hypotheses > 1):

@@ -1,18 +1,28 @@
 """Adapters of PEFT, in and out. Oracle: the answers of PEFT itself, in tests/fixtures/peft and, where it is installed, now."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import numpy as np
 import pytest
+import tokenizers
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite import export_hf, import_hf, load, train
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.config import TrainConfig, load_config
+from flaxformer_lite.data import TSV
+from flaxformer_lite.model import LoRA
+from flaxformer_lite.objectives import Instruction
+from flaxformer_lite.optim import Constant, OptimizerConfig
 from flaxformer_lite.run import Run
+from flaxformer_lite.text.chat import PLAIN
+from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES, ROOT
 from tests.support.quick import quick
@@ -175,3 +185,90 @@ def test_what_cannot_be_written_is_named(tmp_path: Path):
     with pytest.raises(SystemExit):
         main(["export", "ctranslate2", str(tmp_path / "gpt2"), str(tmp_path / "out"), "--adapters"])
     assert not (tmp_path / "out").exists()
+
+
+def with_tokenizer(folder: Path, *words: str, template: str | None = None) -> Path:
+    """Adds the tokenizer of these words, and a chat template."""
+    vocabulary = {word: i for i, word in enumerate(("<unk>", "<s>", "</s>", "<pad>", *words))}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    names = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def test_a_pattern_from_the_beginning_is_of_the_names_of_the_adapted_class(tmp_path: Path):
+    """Oracle: the adapters of the whole model; those of the class without a head have names without its prefix."""
+    start, prefix = "base_model.model.", "model."
+    whole = edited(
+        FIXTURES / "peft/llama_plain", tmp_path / "whole", alpha_pattern={r"^model\.layers\.1\..*q_proj": 5.0}
+    )
+    bare = edited(FIXTURES / "peft/llama_plain", tmp_path / "bare", alpha_pattern={r"^layers\.1\..*q_proj": 5.0})
+    tensors = load_file(bare / "adapter_model.safetensors")
+    renamed = {name.replace(start + prefix, start): x for name, x in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    save_file(renamed, bare / "adapter_model.safetensors")
+    plain = load(import_hf(FIXTURES / "peft/llama_plain", tmp_path / "plain_run")).params
+    expected, found = (load(import_hf(path, tmp_path / f"{path.name}_run")).params for path in (whole, bare))
+    chex.assert_trees_all_equal(found, expected)
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_equal(found, plain)
+
+
+def test_a_tokenizer_and_a_template_beside_the_adapters_come_first(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Law: both are in the run, and in both exports; a folder of adapters without them leaves the base's."""
+    base = with_tokenizer(
+        Path(shutil.copytree(DATA / "llama/gqa_llama3", tmp_path / "base")), "a", "b", template="[base]"
+    )
+    plain = edited(FIXTURES / "peft/llama_plain", tmp_path / "plain", base_model_name_or_path=str(base))
+    own = with_tokenizer(Path(shutil.copytree(plain, tmp_path / "own")), "b", "a", "c", template="[own]")
+    for folder, ids, template in ((plain, [4, 5], "[base]"), (own, [5, 4], "[own]")):
+        run = load(import_hf(folder, tmp_path / f"{folder.name}_run"))
+        assert run.required_tokenizers.target.encode("a b") == ids
+        for adapters in (True,) if folder == plain else (True, False):
+            out = tmp_path / f"{folder.name}_{adapters}"
+            export_hf(run.folder.path, out, adapters=adapters)
+            assert (out / "chat_template.jinja").read_text() == template
+            assert (out / "tokenizer.json").read_bytes() == (
+                (own if folder == own else base) / "tokenizer.json"
+            ).read_bytes()
+    assert "no chat template" not in capsys.readouterr().err
+    (base / "chat_template.jinja").unlink()
+    import_hf(base, tmp_path / "without")
+    file = tmp_path / "without" / "chat_template.jinja"
+    assert f"no chat template came with it: if it is a chat model, put its own into {file}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: import, train from it, export --adapters, import: the same logits, the base's tokenizer, the run's template."""
+    use_one_device(monkeypatch)
+    base = with_tokenizer(Path(shutil.copytree(DATA / "llama/gqa_llama3", tmp_path / "base")), "a", "b")
+    config = load_config(str(import_hf(base, tmp_path / "imported") / "config.json"))
+    (tmp_path / "pairs.tsv").write_text("a b\tb\nb\ta a\n")
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, lora=LoRA(rank=2, alpha=6)),
+        objective=Instruction(),
+        data=dataclasses.replace(config.data, train=TSV(path=str(tmp_path / "pairs.tsv")), max_target_length=16),
+        optimizer=OptimizerConfig(schedule=Constant(peak_rate=0.1, warmup_steps=0)),
+        train=TrainConfig(steps=2, init_from=str(tmp_path / "imported")),
+    )
+    trained = train(config, tmp_path / "run")
+    export_hf(tmp_path / "run", tmp_path / "adapters", adapters=True)
+    assert base_of(tmp_path / "adapters") == base
+    assert (tmp_path / "adapters/tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
+    assert (tmp_path / "adapters/chat_template.jinja").read_text() == PLAIN
+    found = load(import_hf(tmp_path / "adapters", tmp_path / "again"))
+    ids = {"input_ids": [[1, 4, 5, 2]]}
+    np.testing.assert_allclose(found.forward(**ids).logits, trained.forward(**ids).logits, rtol=1e-5, atol=1e-5)
+    before = load(tmp_path / "imported").forward(**ids).logits
+    assert np.abs(np.asarray(found.forward(**ids).logits) - before).max() > 1e-3

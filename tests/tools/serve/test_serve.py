@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import TSV
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis
 from flaxformer_lite.inference.generation import truncate_at_stop
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification
@@ -22,6 +23,8 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.text import Languages, LanguageTokenizers
 from flaxformer_lite.text.chat import ChatTemplate
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
@@ -239,6 +242,26 @@ def test_usage_with_a_stop_string_is_the_same_whole_and_streamed(three_runs: dic
         assert ended.value.value == whole._replace(score=0.0)
         assert whole.text == truncate_at_stop(free.text, stop)
         assert (whole.num_tokens < free.num_tokens) == (whole.finish == "stop") == (whole.text != free.text)
+
+
+def test_an_answer_in_a_chat_begins_a_text(three_runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch):
+    """Law: the tokens that SentencePiece makes of an answer are that answer, whole and streamed; a continuation has its space."""
+    from flaxformer_lite.tools.serve.limits import Limits
+    from flaxformer_lite.tools.serve.requests import ChatRequest, CompletionRequest
+    from flaxformer_lite.tools.serve.runs import Key, ServedRun
+
+    pieces = SentencePiece().train(["to be or not to be", "that is the question"], 60)
+    changed = dataclasses.replace(three_runs["documents"], tokenizers=Tokenizers(pieces, pieces))
+    run, ids = ServedRun("documents", changed, Limits()), pieces.encode("to be")
+    monkeypatch.setattr(Decoder, "stream", lambda *_, **__: iter([ids]))
+    chat = ChatRequest(model="documents", messages=[{"role": "user", "content": "be"}])  # type: ignore[list-item]
+    continued = chat.model_copy(update={"continue_final_message": True})
+    completion = CompletionRequest(model="documents", prompt="be")
+    for asked, text in ((chat, "to be"), (continued, " to be"), (completion, " to be")):
+        job = run.generation_job([pieces.encode("be")], {}, continues=asked.continues)
+        program, (item,) = job.key.program, job.items
+        assert run.as_answer(run.decoder(program), item, Hypothesis(ids, 0.0)).text == text
+        assert "".join(run.stream(Key("documents", "generate", program), item)) == text
 
 
 def decode_arguments(run: Any, stop: list[str]) -> Any:
