@@ -34,6 +34,7 @@ COMMANDS = {
     "inspect": "inspect",
     "rows": "rows",
     "seen": "seen",
+    "rerun": "rerun",
     "report": "report",
     "serve": "serve",
     "teach": "teach",

@@ -43,7 +43,16 @@ STAND_IN = {
 }
 """Config files that a page describes and the repository does not have, and one that takes the same settings."""
 
-WORDS = {"RUN": "runs/quickstart", "SYSTEM": "paddle", "S": "1", "$i": "0", "ID": "mit", "FAMILY": "marian"}
+WORDS = {
+    "RUN": "runs/quickstart",
+    "STEP": "2",
+    "ROW": "1",
+    "SYSTEM": "paddle",
+    "S": "1",
+    "$i": "0",
+    "ID": "mit",
+    "FAMILY": "marian",
+}
 """Words in capitals that stand for a value, and a value."""
 
 

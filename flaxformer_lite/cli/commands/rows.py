@@ -19,6 +19,7 @@ SHOWN = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument("steps", metavar="STEP", help="the step, or a range such as 1000-1010")
+    parser.add_argument("--losses", action="store_true", help="add the loss of each row, by the newest checkpoint")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--text", action="store_true", help="show all tokens that are read, and those to be predicted")
     group.add_argument("--json", action="store_true", help="write each row as JSON, with its arrays")
@@ -28,13 +29,23 @@ def run(arguments: argparse.Namespace) -> None:
     first, last = step_range(arguments.steps)
     from flaxformer_lite.run.recording import RecordedRow, open_recording, show_row  # with JAX
     from flaxformer_lite.workdir import open_run
+    from flaxformer_lite.workdir.folder import finite
 
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
     if last > recording.reached:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
 
-    def show(row: RecordedRow) -> str:
+    losses_of = None
+    if arguments.losses:
+        from flaxformer_lite.tools.recorder.rerun import row_losses
+        from flaxformer_lite.workdir import open_checkpoints, restore_weights
+
+        losses_of = row_losses(recording.config)
+        with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
+            _, params = restore_weights(checkpoints, recording.config, "last", None)
+
+    def show(row: RecordedRow, loss: float | None) -> str:
         places = [str(place) for place in row.places]
         if arguments.json:
             found = {
@@ -47,15 +58,18 @@ def run(arguments: argparse.Namespace) -> None:
                 "target": row.target,
                 "arrays": row.arrays,
             }
-            return json.dumps(found, ensure_ascii=False)
+            return json.dumps(finite(found if loss is None else found | {"loss": loss}), ensure_ascii=False)
+        shown = "" if loss is None else f"{loss:.4f}"
         if arguments.text:
-            head = f"step {row.step}, row {row.row}: {', '.join(places)}"
+            head = f"step {row.step}, row {row.row}: {', '.join(places)}{shown and f', loss {shown}'}"
             return "\n".join([head, *show_row(recording.config.model, row.example, recording.data.tokenizers)])
         texts = [shorten(text, SHOWN, placeholder=" …") for text in (row.source, row.target)]
-        return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, texts)])
+        return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, [shown, *texts])])
 
     for step in range(first, last + 1):
-        print(*map(show, recording.rows(step)), sep="\n")
+        losses = None if losses_of is None else losses_of(params, recording.batch(step)).tolist()
+        for row in recording.rows(step):
+            print(show(row, losses and losses[row.row]))
 
 
 def step_range(text: str) -> tuple[int, int]:

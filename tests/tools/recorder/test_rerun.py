@@ -1,0 +1,145 @@
+"""Oracles: the losses that the run wrote, and the train step on batches whose weights are set to 0 by hand."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data import PlainText
+from flaxformer_lite.model import DropoutRates, ModelConfig
+from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.run.recording import Recording, open_recording
+from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_losses, without_record, without_row
+from flaxformer_lite.training import TrainTask, train, train_step
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import rows, tiniest_config, use_one_device
+
+pytestmark = pytest.mark.slow
+LINES = [" ".join(f"{word}{i}" for word in ("some", "words", "and", "more")[: 1 + i % 4]) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
+    """A run of 8 steps of a language model, with packing, dropout and two micro-batches; its last checkpoint is step 6."""
+    folder = tmp_path_factory.mktemp("rerun")
+    (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+    sizes = {"vocab_size": 40, "d_model": 8, "num_heads": 2, "d_ff": 8}
+    dropout = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0.1)
+    tiny = tiniest_config()
+    data = dataclasses.replace(
+        tiny.data,
+        train=PlainText(path=f"{folder}/lines.txt", documents="lines"),
+        eval=PlainText(path=f"{folder}/lines.txt", documents="lines"),
+        max_target_length=48,
+        tokens_per_batch=8 * 48,
+    )
+    config = dataclasses.replace(
+        tiny,
+        objective=CausalLM(),
+        model=ModelConfig(num_encoder_layers=0, num_decoder_layers=1, dropout=dropout, **sizes),
+        data=data,
+        train=TrainConfig(steps=8, checkpoint_every=3, eval_every=99, log_every=1, num_micro_batches=2, keep_latest=9),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        train(config, folder / "run")
+        yield open_recording(RunFolder(folder / "run"))
+
+
+def by_hand(recording: Recording, step: int, positions: np.ndarray) -> list[float]:
+    """The losses of all steps where the positions of a step have the weight 0, by the train step alone."""
+    task = TrainTask.of(recording.config)
+    state, one_step, losses = jax.jit(task.initialize)(), jax.jit(functools.partial(train_step, task)), []
+    for number in range(1, 9):
+        batch = recording.batch(number)
+        if number == step:
+            batch = batch._replace(weights=np.where(positions, np.float32(0), batch.weights))
+        state, measured = one_step(state, batch)
+        losses.append(float(measured["loss"]))
+    return losses
+
+
+def repeated(recording: Recording, step: int, steps: int, without: Without) -> dict[int, tuple[float, float]]:
+    with Progress(silent=True) as progress:
+        return rerun(recording, step, steps, without, [], progress).losses
+
+
+def test_without_a_row_all_else_is_equal(recording: Recording):
+    """From checkpoint 3: the losses of the run itself bit for bit, and those of the train step with the weights by hand."""
+    written = {row["step"]: row["loss"] for row in rows(recording.folder.path) if row["split"] == "train"}
+    found = repeated(recording, 5, 3, without_row(5, 2))
+    assert {step: whole for step, (whole, _) in found.items()} == {step: written[step] for step in (5, 6, 7)}
+    positions = np.arange(len(recording.batch(5).weights))[:, None] == 2
+    expected = by_hand(recording, 5, positions)[4:7]
+    np.testing.assert_allclose([less for _, less in found.values()], expected, rtol=1e-6)
+    assert all(abs(whole - less) > 1e-5 for whole, less in found.values())
+
+
+def test_without_a_line_its_positions_alone_do_not_count(recording: Recording):
+    """Oracle: the segment of the row whose text is the line."""
+    row = next(row for row in recording.rows(5) if len(row.places) > 1)
+    line = LINES[row.places[1].line - 1]
+    tokenizer, inputs = recording.data.tokenizers.target, row.example.inputs
+    own = inputs.target_segments == 2
+    assert tokenizer.decode(inputs.target_tokens[own].tolist()) == line
+    positions = np.zeros(recording.batch(5).weights.shape, bool)
+    positions[row.row] = own
+    found = repeated(recording, 5, 1, without_record(recording, row.places[1].record))
+    assert found[5][1] == pytest.approx(by_hand(recording, 5, positions)[4], rel=1e-6)
+    assert abs(found[5][1] - found[5][0]) > 1e-5
+
+
+def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Recording):
+    """Law: their mean over the counted tokens is the evaluation's loss; each is that of an evaluation of its texts alone."""
+    task, batch = TrainTask.of(recording.config), jax.tree.map(jnp.asarray, recording.batch(3))
+    params = jax.jit(task.initialize)().params
+    losses, counts = row_losses(recording.config)(params, batch), np.asarray(batch.weights).sum(-1)
+    outputs = task.model.apply({"params": params}, task.inputs(batch))
+    whole = task.objective.metrics(outputs, batch)["loss"]
+    assert np.nansum(losses * counts) == pytest.approx(float(whole.sum), rel=1e-5)
+    assert np.isnan(losses).tolist() == (counts == 0).tolist()
+    shown = recording.rows(3)[0]
+    alone = task.objective.metrics(
+        outputs, batch._replace(weights=batch.weights * (np.arange(len(counts)) == shown.row)[:, None])
+    )
+    assert losses[shown.row] == pytest.approx(float(alone["loss"].mean), rel=1e-5)
+
+
+def test_the_command_shows_both_and_refuses_what_changes_nothing(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    def typed(*words: object) -> tuple[str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rerun", str(recording.folder.path), *map(str, words)])
+        with contextlib.suppress(SystemExit):
+            main()
+        return capsys.readouterr()
+
+    use_one_device(monkeypatch)
+    written = {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")}
+    found = json.loads(typed(8, "--without", "1", "--json", "--answer", "some0")[0])
+    assert found["start"] == 6 and found["changed"] == [8]
+    assert found["metrics"]["loss"][0] == rows(recording.folder.path)[-1]["loss"]
+    assert found["metrics"]["loss"][0] != found["metrics"]["loss"][1]
+    place = recording.rows(8)[0].places[0]
+    lines = typed(8, "--without", f"{place.files[0]}:{place.line}")[0].splitlines()
+    assert lines[0] == "from checkpoint 6; left out in step 8" and lines[2].startswith("loss of step 8")
+    absent = {i + 1 for i in range(40)} - {place.line for row in recording.rows(8) for place in row.places}
+    for words, message in (
+        ((8, "--without", f"{place.files[0]}:{min(absent)}"), "no row of the steps 8 to 8 has it"),
+        ((8, "--without", "nobody:3"), "no record of data.train is there"),
+        ((8, "--without", "x"), "give the number of a row, or FILE:LINE"),
+        ((8, "--without", "99"), "has the rows 0 to 7"),
+        ((9, "--without", "1"), "are not all of a run that has taken 8"),
+    ):
+        assert message in typed(*words)[1].splitlines()[-1]
+    assert {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")} == written
