@@ -150,6 +150,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
         "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
+        "positions.per_layer": model.positions.per_layer,
         "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
         "sliding_window": not (window is None or window.positions is None or is_known_rotary(window.positions)),
         "attention": type(attention) is not DotProduct,

@@ -49,7 +49,7 @@ class PositionScheme(Checked, at="model.positions"):
     hook     acts on                                  called
     embed    the embeddings that enter a stack        once a stack
     rotate   the heads of queries and of keys         in each layer
-    bias     the scores of self-attention             once a stack, for all its layers
+    bias     the scores of self-attention             once a stack, for all its layers; if `per_layer`, in each
 
     `param(name, init, shape, dtype)` makes or reads a parameter of the scheme, one for each stack.
 
@@ -61,6 +61,8 @@ class PositionScheme(Checked, at="model.positions"):
     """Positions 0 … max_positions - 1 exist, no sequence can be longer; None: any length."""
     offset: int = 0
     """Rows of the scheme's table that come before the row of position 0."""
+    per_layer: bool = False
+    """Whether each layer calls `bias`, with parameters of its own."""
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         """Returns the embeddings with their positions added."""
@@ -96,9 +98,11 @@ class Sinusoidal(PositionScheme):
     """Number of the first position (M2M-100: 2). A token without a position, see `model.position_padding_id`, then has zeros."""
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
-        waves = sinusoids(positions + self.offset, x.shape[-1], self.layout)
         if self.offset:
+            waves = sinusoids(positions + self.offset, x.shape[-1], self.layout)
             waves = jnp.where(positions[..., None] < 0, 0, waves)
+        else:
+            waves = sinusoids(positions, x.shape[-1], self.layout)
         return x + waves.astype(x.dtype)
 
 
@@ -337,7 +341,7 @@ class ALiBi(PositionScheme):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias(PositionScheme):
-    """Relative position bias: a learned addend of the scores for each head and bucket of distances, shared by a stack's layers.
+    """Relative position bias: a learned addend of the scores for each head and bucket of distances.
 
     Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where keys may come after
     their query, half of all buckets are for those keys.
@@ -350,6 +354,8 @@ class RelativeBias(PositionScheme):
     """Number of buckets; even."""
     max_distance: int = 128
     """Distance in tokens from which on all distances share the last bucket."""
+    per_layer: bool = False
+    """Whether each layer has addends of its own (umT5), and not all layers of a stack the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

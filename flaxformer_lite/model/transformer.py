@@ -220,7 +220,7 @@ class Stack(nn.Module):
             length=self.num_layers,
             unroll=unroll,
             methods=["__call__", "memory_key_value"],
-        )(self.config, self.cross)
+        )(self.config, self.cross, self.causal)
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
 
@@ -239,7 +239,7 @@ class Stack(nn.Module):
         """
         x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
         context, is_local = context._replace(bias=bias), self.is_local
-        block, filled = Block(self.config, self.cross, parent=None), []
+        block, filled = Block(self.config, self.cross, self.causal, parent=None), []
         layers = self.layers.variables["params"]
         for i, layer in enumerate(cache):
             params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
@@ -258,9 +258,7 @@ class Stack(nn.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "..."] | None]:
         """Returns the first layer's input, and the addend of all scores: that of the positions, and the given one."""
         x = constrain_sharding(self.positions(x, positions), "B T D")
-        added = self.position_bias(positions, key_positions)
-        if added is not None:
-            bias = added if bias is None else bias + added
+        bias = self.position_bias.added_to(bias, positions, key_positions, per_layer=False)
         x = self.embedding_norm(x) if self.config.embedding_norm else x
         self.sow("intermediates", "embedded", x)
         return apply_dropout(self, x, self.config.dropout.embedding_rate), bias
@@ -312,6 +310,18 @@ class PositionBias(nn.Module):
     def __call__(self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"]) -> Float[Array, "#B N T S"] | None:
         return self.scheme.bias(queries, keys, self.num_heads, self.causal, self.param)
 
+    def added_to(
+        self,
+        bias: Float[Array, "..."] | None,
+        queries: Int[Array, "#B T"],
+        keys: Int[Array, "#B S"],
+        *,
+        per_layer: bool,
+    ) -> Float[Array, "..."] | None:
+        """Returns the sum of `bias` and the scheme's own addend, if the scheme has one there: in each layer, or once a stack."""
+        added = self(queries, keys) if self.scheme.per_layer == per_layer else None
+        return bias if added is None else added if bias is None else bias + added
+
 
 # Layers -----------------------------------------------------------------------------------------------------------------
 
@@ -324,9 +334,11 @@ class Block(nn.Module):
 
     config: ModelConfig
     cross: bool = False
+    causal: bool = False
 
     def setup(self) -> None:
         c = self.config
+        self.position_bias = PositionBias(c.positions, c.num_heads, self.causal)
         dtype, kernel_init = DTYPES[c.dtype], c.initializer.kernel()
 
         def attention() -> MultiHeadAttention:
@@ -365,10 +377,11 @@ class Block(nn.Module):
         """
         rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
         mask = context.masks.of_layer(is_local)
+        bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
 
         h = self.before(self.attention_pre_norm, x)
         own = self.attention.key_value(h, rotate=rotate)
-        h = self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate)
+        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate)
         x = self.after(self.attention_post_norm, h, x)
         if context.memory is not None:
             h = self.before(self.cross_attention_pre_norm, x)
@@ -386,10 +399,11 @@ class Block(nn.Module):
         """Returns the layer's output for the next tokens, and its keys and values, the new ones among them."""
         rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
         mask = context.masks.of_layer(is_local)
+        bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
         h = self.before(self.attention_pre_norm, x)
         own, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
-        h = self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate, cached=True)
+        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate, cached=True)
         x = self.after(self.attention_post_norm, h, x)
         if cache.memory is not None:
             h = self.before(self.cross_attention_pre_norm, x)
@@ -574,6 +588,7 @@ class DecoderLayer(Block):
     """A layer of a decoder by itself: `EncoderLayer` with causal self-attention and, unless `cross` is False, a memory."""
 
     cross: bool = True
+    causal: bool = True
 
     def __call__(  # type: ignore[override]  # it reads a memory too
         self,

@@ -210,6 +210,7 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
         *("pre_norm", "t5/relu_tied", "t5/deep_decoder", "t5_1_1/gated_gelu", "bart/plain", "bart/untied"),
         *("marian/shared", "marian/separate", "gpt2/tied", "llama/mqa_sharded", "mistral/window", "qwen2/plain"),
         *("qwen3/plain", "gemma/hub_layout", "gemma3/scaled", "m2m_100/odd_width", "mbart/fifty"),
+        "mt5/hub_layout",
     ],
 )
 def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:

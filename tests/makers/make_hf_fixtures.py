@@ -112,7 +112,7 @@ def fill(model: torch.nn.Module, variant: Variant, seed: int, attempt: int = 0) 
                 continue
             centre = round(float(tensor.mean())) if tensor.ndim == 1 and name.endswith("weight") else 0.0
             noise = generator(seed, variant.label, attempt, name).standard_normal(tuple(tensor.shape))
-            noise *= deviation(name, tensor.shape, variant.class_name.startswith("T5"))
+            noise *= deviation(name, tensor.shape, "T5" in variant.class_name)
             tensor.copy_(torch.from_numpy((centre + noise).astype(np.float32)).to(rounded))
 
 
@@ -120,7 +120,8 @@ def build(variant: Variant) -> torch.nn.Module:
     cls = getattr(transformers, variant.class_name)
     config = cls.config_class(**copy.deepcopy(variant.options), attn_implementation="eager")
     model = cls(config, **pooler_argument(variant)).eval()
-    if "T5" in variant.class_name and variant.options.get("tie_word_embeddings") is False:
+    untied = variant.options.get("tie_word_embeddings") is False or variant.class_name == "MT5ForConditionalGeneration"
+    if "T5" in variant.class_name and untied:
         # version 5 ties T5 at birth whatever the configuration says; a loaded lm_head is what separates the two
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         model.all_tied_weights_keys.pop("lm_head.weight")
@@ -438,6 +439,14 @@ def hub_t5_1_1(tensors: dict, config: dict, generation: dict) -> None:
     for key in ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "transformers_version"):
         config.pop(key)
     config.update({"tie_word_embeddings": False, "output_past": True})
+    copy_tensor(tensors, "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+
+
+def hub_mt5(tensors: dict, config: dict, generation: dict) -> None:
+    config["torch_dtype"] = config.pop("dtype")
+    for key in ("dense_act_fn", "is_gated_act", "transformers_version"):
+        config.pop(key)
+    config.update({"tie_word_embeddings": False, "output_past": True, "tokenizer_class": "T5Tokenizer"})
     copy_tensor(tensors, "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 

@@ -35,6 +35,7 @@ DIRECTIONS = {
     "nllb_legacy": ("deu_Latn", "fra_Latn"),
     "mbart": ("en_XX", "ro_RO"),
     "mbart50": ("en_XX", "sl_SI"),
+    "byt5": (),
 }
 CLASSES = {
     "m2m_100": "M2M100Tokenizer",
@@ -42,6 +43,7 @@ CLASSES = {
     "nllb_legacy": "NllbTokenizer",
     "mbart": "MBartTokenizer",
     "mbart50": "MBart50Tokenizer",
+    "byt5": "ByT5Tokenizer",
 }
 NLLB_CODES = ["deu_Latn", "eng_Latn", "fra_Latn", "zho_Hans"]
 
@@ -70,6 +72,9 @@ def write(path: Path, document: Any) -> None:
 
 def make(name: str, folder: Path) -> None:
     """Writes the folder as published ones are: the model, and the special tokens in files of their own."""
+    if name == "byt5":  # nothing but settings
+        write(folder / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+        return
     model = train("unigram" if name.startswith("mbart") else "bpe")
     (folder / "sentencepiece.bpe.model").write_bytes(model)
     config: dict[str, Any] = {"tokenizer_class": CLASSES[name]}
@@ -95,29 +100,29 @@ def make(name: str, folder: Path) -> None:
 def main() -> None:
     root = Path(sys.argv[1])
     shutil.rmtree(root, ignore_errors=True)
-    for name, (source, target) in DIRECTIONS.items():
+    for name, pair in DIRECTIONS.items():
         folder = root / name
         folder.mkdir(parents=True)
         make(name, folder)
-        tokenizer = getattr(transformers, CLASSES[name]).from_pretrained(folder, src_lang=source, tgt_lang=target)
+        tokenizer = getattr(transformers, CLASSES[name]).from_pretrained(
+            folder, **dict(zip(("src_lang", "tgt_lang"), pair, strict=False))
+        )
         if name.startswith("nllb"):  # published with a tokenizer.json
             tokenizer.save_pretrained(folder)
             (folder / "sentencepiece.bpe.model").unlink()
             (folder / "special_tokens_map.json").unlink()
         rows = []
-        for text in TEXTS:
+        for text in [*TEXTS, *(["a <extra_id_3> b", "x </s>y"] if name == "byt5" else [])]:
             ids, labels = tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]
             back = tokenizer.decode(labels, skip_special_tokens=True)
             rows.append({"text": text, "source": ids, "target": labels, "back": back})
-        ids = {
-            code: tokenizer.convert_tokens_to_ids(token) for code, token in codes(tokenizer, (source, target)).items()
-        }
-        write(folder / "expected.json", {"direction": [source, target], "ids": ids, "rows": rows})
+        ids = {code: tokenizer.convert_tokens_to_ids(token) for code, token in codes(tokenizer, pair).items()}
+        write(folder / "expected.json", {"direction": pair, "ids": ids, "rows": rows})
         print(name, len(tokenizer), rows[0], rows[3], rows[7])
     write(root / "versions.json", {m.__name__: m.__version__ for m in (transformers, sentencepiece)})
 
 
-def codes(tokenizer: Any, pair: tuple[str, str]) -> dict[str, str]:
+def codes(tokenizer: Any, pair: tuple[str, ...]) -> dict[str, str]:
     is_m2m = type(tokenizer).__name__ == "M2M100Tokenizer"
     return {code: f"__{code}__" if is_m2m else code for code in pair}
 

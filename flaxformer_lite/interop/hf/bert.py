@@ -204,6 +204,20 @@ ROBERTA = Family(
     ),
 )
 
+
+def like_roberta(model_type: str, classes: str) -> Family:
+    """Returns a family that is RoBERTa under another name."""
+    return dataclasses.replace(
+        ROBERTA,
+        model_type=model_type,
+        base=f"{classes}Model",
+        template=dataclasses.replace(ROBERTA.template, vocab_size=30522),
+        architecture=ClassNames(f"{classes}Model", f"{classes}ForMaskedLM", f"{classes}ForSequenceClassification").of,
+    )
+
+
+XLM_ROBERTA, CAMEMBERT = like_roberta("xlm-roberta", "XLMRoberta"), like_roberta("camembert", "Camembert")
+
 # DistilBERT -----------------------------------------------------------------------------------------------------------
 
 
@@ -277,4 +291,4 @@ DISTILBERT = Family(
         position_ids(r"distilbert\.embeddings\.position_ids"),
     ),
 )
-FAMILIES = (BERT, ROBERTA, DISTILBERT)
+FAMILIES = (BERT, ROBERTA, DISTILBERT, XLM_ROBERTA, CAMEMBERT)

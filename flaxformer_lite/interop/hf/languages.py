@@ -22,7 +22,7 @@ CLASSES = {
     "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
     "mbart": ("MBartTokenizer",),
     "marian": ("MarianTokenizer",),
-    "t5": ("T5Tokenizer",),
+    **dict.fromkeys(("t5", "mt5", "umt5"), ("T5Tokenizer",)),
 }
 """Classes that a folder may mean which names none of these, by `model_type`."""
 

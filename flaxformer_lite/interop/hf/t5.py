@@ -1,18 +1,21 @@
-"""T5 and T5 1.1: encoder–decoder or encoder alone, RMS norm, no biases but a learned one on the scores, no scale of the scores.
+"""T5, mT5 and umT5: encoder–decoder or encoder alone, RMS norm, no biases but a learned one on the scores, no scale of the scores.
 
 Version 1.0 has relu, ties the head to the embeddings and multiplies the decoder's output by `d_model ** -0.5`; 1.1 has a gated gelu
-(the tanh form), a head of its own and no factor.
+(the tanh form), a head of its own and no factor. mT5 is 1.1 for many languages. In umT5 each layer has a bias of its own. ByT5 and
+MADLAD-400 are T5s, of bytes and of many languages.
 
-Reference: Raffel et al. 2019, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 (1.1).
+Reference: Raffel et al. 2019, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 (1.1); Xue et al. 2020, arXiv:2010.11934 (mT5);
+Chung et al. 2023, arXiv:2304.09151 (umT5).
 """
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
 from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
 
@@ -42,7 +45,7 @@ TEMPLATE = ModelConfig(
 
 def read_activation(options: Options, draft: Draft) -> None:
     """Reads `feed_forward_proj`, as in gated-gelu; newer files also spell it out in two options, which take precedence."""
-    *gate, name = options.text("feed_forward_proj", "relu").split("-")
+    *gate, name = options.text("feed_forward_proj", FEED_FORWARD[draft["activation"]]).split("-")
     if gate not in ([], ["gated"]):
         raise options.wrong("feed_forward_proj", "it should be an activation, or gated- and an activation")
     name = options.text("dense_act_fn", "gelu_new" if (gate, name) == (["gated"], "gelu") else name)
@@ -56,6 +59,10 @@ def read_activation(options: Options, draft: Draft) -> None:
 
 def read_num_decoder_layers(options: Options, draft: Draft) -> None:
     draft["num_decoder_layers"] = options.integer("num_decoder_layers", draft["num_encoder_layers"])
+
+
+def tie_option(model: ModelConfig) -> dict[str, Any]:
+    return {"tie_word_embeddings": model.share_target_output}
 
 
 def output_options(model: ModelConfig) -> dict[str, Any]:
@@ -83,18 +90,17 @@ TABLE = (
     ),
     option("layer_norm_epsilon", "norm.epsilon"),
     Entry(read_activation, lambda model: {"feed_forward_proj": FEED_FORWARD.get(model.activation, model.activation)}),
-    Entry(write=output_options),
     ignored("n_positions"),  # the length of the texts of pretraining: relative positions have no end
 )
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_heads(classes: str, options: Options, draft: Draft, tensors: Arrays) -> None:
     """Sets the stacks, the head and its factor: the tensors decide whether there is a decoder, and a matrix of the head's own."""
     has_decoder = any(name.startswith("decoder.block.") for name in tensors)
-    has_head = has_decoder and (HEAD in tensors or architecture_of(options) != "T5Model")
+    has_head = has_decoder and (HEAD in tensors or architecture_of(options) != f"{classes}Model")
     tie_option = options.flag("tie_word_embeddings", True)
     # `tie_word_embeddings` false has always meant: no factor. Newer files have another option for it, which takes precedence.
-    scaled = options.flag("scale_decoder_outputs", tie_option)
+    scaled = classes != "MT5" and options.flag("scale_decoder_outputs", tie_option)
     table, head = first_of(tensors, SHARED, *TABLES), tensors.get(HEAD)
     alone = table is None or head is None  # `save_model` of safetensors stores one of two tied tensors
     if not has_decoder:
@@ -103,10 +109,10 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["head"] = LanguageModelHead(scale=draft["d_model"] ** -0.5 if scaled else 1.0) if has_head else None
 
 
-def architecture(model: ModelConfig, names: Collection[str]) -> str:
+def architecture(classes: str, model: ModelConfig, names: Collection[str]) -> str:
     if model.num_decoder_layers == 0:
-        return "T5EncoderModel"
-    return "T5Model" if model.head is None else "T5ForConditionalGeneration"
+        return f"{classes}EncoderModel"
+    return f"{classes}Model" if model.head is None else f"{classes}ForConditionalGeneration"
 
 
 ROLES = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -129,28 +135,33 @@ def names(model: ModelConfig, architecture: str) -> Names:
     kernels = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
     encoder = ENCODER_LAYER | prefixed("feed_forward/", "1.DenseReluDense.", kernels)
     decoder = DECODER_LAYER | prefixed("feed_forward/", "2.DenseReluDense.", kernels)
+    bias, place = (
+        "SelfAttention.relative_attention_bias",
+        ("layers/", "{i}") if model.positions.per_layer else ("", "0"),
+    )
     return {
         "embedding": "shared",
-        "encoder/position_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        f"encoder/{place[0]}position_bias": f"encoder.block.{place[1]}.layer.0.{bias}",
         **prefixed("encoder/layers/", "encoder.block.{i}.layer.", encoder),
         "encoder/final_norm": "encoder.final_layer_norm",
-        "decoder/position_bias": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        f"decoder/{place[0]}position_bias": f"decoder.block.{place[1]}.layer.0.{bias}",
         **prefixed("decoder/layers/", "decoder.block.{i}.layer.", decoder),
         "decoder/final_norm": "decoder.final_layer_norm",
         "head": "lm_head",
     }
 
 
-FAMILIES = (
-    Family(
-        model_type="t5",
+def family(model_type: str, classes: str, template: ModelConfig) -> Family:
+    """Returns a family with these names of classes."""
+    return Family(
+        model_type=model_type,
         prefix="",
-        base="T5Model",
-        special=SpecialIds(pad=0, eos=1),
-        template=TEMPLATE,
-        table=TABLE,
-        read_heads=read_heads,
-        architecture=architecture,
+        base=f"{classes}Model",
+        special=SpecialIds(pad=0, eos=1, start=None if classes == "T5" else 0),
+        template=template,
+        table=(*TABLE, Entry(write=tie_option if classes == "MT5" else output_options)),
+        read_heads=functools.partial(read_heads, classes),
+        architecture=functools.partial(architecture, classes),
         names=names,
         ignorable=(
             *tied_copies(SHARED, *TABLES, HEAD),
@@ -159,5 +170,14 @@ FAMILIES = (
                 "unused: the library has no bias on the scores of cross-attention",
             ),
         ),
-    ),
+    )
+
+
+MT5 = {"vocab_size": 250112, "num_heads": 6, "d_ff": 1024, "activation": "geglu_tanh"}
+MT5 |= {"num_encoder_layers": 8, "num_decoder_layers": 8}
+
+FAMILIES = (
+    family("t5", "T5", TEMPLATE),
+    family("mt5", "MT5", replaced(TEMPLATE, MT5)),
+    family("umt5", "UMT5", replaced(TEMPLATE, MT5 | {"positions.per_layer": True})),
 )

@@ -35,10 +35,10 @@ CLASSES = {
     "roberta": "RobertaTokenizer",
     "bart": "BartTokenizer",
     "gpt2": "GPT2Tokenizer",
-    "t5": "T5Tokenizer",
+    **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
 }
 """The class of the tokenizer in a folder that does not name it, by `model_type`."""
-ENCODERS = ("bert", "distilbert", "roberta")
+ENCODERS = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
 """Types of models that read whole texts only."""
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""
@@ -288,6 +288,10 @@ FAIRSEQ: dict[str, Mapping[str, Any]] = {
 }
 """The classes of fairseq's SentencePiece models, whose pieces have ids of a vocabulary, with their special tokens."""
 GPT2 = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+BYT5 = {
+    f"{name}_token": {"content": token, "lstrip": True, "rstrip": True}
+    for name, token in (("pad", "<pad>"), ("eos", "</s>"), ("unk", "<unk>"))
+}
 MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 
@@ -403,6 +407,30 @@ def fairseq_pieces(folder: Path, settings: TokenizerSettings) -> VocabularyPiece
     )
 
 
+def byt5(folder: Path, settings: TokenizerSettings) -> Library:
+    """Returns ByT5's tokenizer, which has no vocabulary file: three special tokens, the bytes, the sentinels."""
+    plain = [
+        *range(ord("!"), 127),
+        *range(0xA1, 0xAD),
+        *range(0xAE, 256),
+    ]  # bytes that stand for themselves in byte-level BPE
+    others = (byte for byte in range(256) if byte not in plain)
+    signs = {byte: chr(byte) for byte in plain} | {byte: chr(256 + number) for number, byte in enumerate(others)}
+    special = [content(settings.values[name]) for name in BYT5]
+    pieces = [*special, *(signs[byte] for byte in range(256))]
+    found = Library(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    found.decoder = decoders.ByteLevel()
+    add_tokens(found, settings)
+    sentinels = [f"<extra_id_{number}>" for number in range(settings.values.get("extra_ids") or 125)]
+    if found.token_to_id(sentinels[0]) is None:
+        found.add_special_tokens(sentinels)
+    end = numbered(found, settings, "eos_token")
+    one, two = f"$A:0 {end[0]}:0", f"$B:0 {end[0]}:0"
+    found.post_processor = processors.TemplateProcessing(single=one, pair=f"{one} {two}", special_tokens=[end])
+    return found
+
+
 VOCAB_FILES: dict[
     str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library] | None, Mapping[str, Any]]
 ] = {
@@ -411,6 +439,7 @@ VOCAB_FILES: dict[
     "RobertaTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
     "BartTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2, GPT2),
+    "ByT5Tokenizer": ((), byt5, BYT5),
 }
 """The files, the way to read them, and the special tokens that the class names itself, by `tokenizer_class`."""
 

@@ -66,6 +66,31 @@ def test_sources_and_targets_of_a_direction_are_those_of_the_library(name: str, 
     ]
 
 
+def test_bytes_are_those_of_byt5(tmp_path: Path) -> None:
+    found = find_tokenizers(FILES / "byt5", {"model_type": "t5"}).tokenizers
+    assert found is not None and read_languages(FILES / "byt5", {"model_type": "t5"}, found) is None
+    found.save(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    for row in json.loads((FILES / "byt5/expected.json").read_text(encoding="utf-8"))["rows"]:
+        ids = tokenizer.encode(row["text"])
+        assert tokenizer.as_source(ids) == row["source"], row["text"]
+        assert tokenizer.decode(row["source"]) == row["back"]
+    assert tokenizer.special[:4] == (0, 2, None, 1)
+
+
+def test_a_language_in_the_text_is_put_there() -> None:
+    """Marian's codes. Oracle: the library's ids of the text with the code before it."""
+    folder = FIXTURES / "tokenizers/marian"
+    found = find_tokenizers(folder, {}).tokenizers
+    assert found is not None
+    languages = read_languages(folder, {"model_type": "marian"}, found)
+    assert languages == Languages(codes=("de",), token=">>{}<<", source="none", target="source")
+    rows = json.loads((folder / "expected.json").read_text(encoding="utf-8"))["source"]
+    (expected,) = (row["ids"] for row in rows if row["text"] == ">>de<< the cat")
+    tokenizer = LanguageTokenizers.of(found, languages).between(None, "de").source
+    assert tokenizer.as_source(tokenizer.encode("the cat")) == expected
+
+
 def folder_with(label: str, name: str, output: Path) -> Path:
     """A tiny model's folder with the files of a tokenizer, its table as large as those need."""
     shutil.copytree(DATA / label, output)
