@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from flaxformer_lite.data import Pair
 from flaxformer_lite.tools.pair.lexical import translation_scores
@@ -18,6 +18,8 @@ FEW = 20
 """Pairs below which nothing is said by counts."""
 SPREAD = 1.4826
 """The standard deviation of a normal distribution in median deviations, which broken pairs hardly move."""
+AT_ONCE = 50_000
+"""Texts whose characters are counted at once."""
 TABLE_BITS = 20
 """The logarithm of the places in which three characters in a row are counted; a few share one."""
 
@@ -66,33 +68,42 @@ def duplicate(pairs: Sequence[Pair]) -> Broken:
 def length(pairs: Sequence[Pair]) -> Broken:
     """one side too long or too short for the other"""
     source, target = (np.array([len(pair[side].strip()) for pair in pairs], float) for side in (0, 1))
-    source *= np.median(target / source)
-    ratio = np.log((target + 10) / (source + 10))  # ten characters more: short texts differ more
-    spread = SPREAD * float(np.median(abs(ratio)))
-    # A half is to be found, and what is as common as not is to stay.
-    return abs(ratio) > max(2 * spread, math.log(2) - 2 * spread)
+    usual, spread = np.ones(len(pairs), bool), 0.0
+    for _ in range(6):  # without those far away, what is usual is known better
+        scale = np.median(target[usual] / source[usual])
+        ratio = np.log((target + 5) / (scale * source + 5))  # five characters more: short texts differ more
+        spread = SPREAD * float(np.median(abs(ratio[usual])))
+        usual = abs(ratio) <= 2.5 * spread
+    middle = float(np.median(target))
+    half = math.log((middle + 5) / (middle / 2 + 5))
+    return abs(ratio) > max(2 * spread, half - 1.85 * spread)  # 96 of 100 halves, and never what is usual
 
 
 def language(pairs: Sequence[Pair]) -> Broken:
     """another script or language than the rest of its side, or no language at all"""
     texts = [f" {' '.join(pair[side].lower().split())} " for side in (0, 1) for pair in pairs]
-    side = np.repeat([0, 1], len(pairs))
     once = np.zeros(len(texts), bool)
     once[list({text: number for number, text in enumerate(texts)}.values())] = True
-    places, line = grams(texts)
-    number = np.maximum(np.bincount(line, minlength=len(texts)), 1)
+    blocks = [grams(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
+    number = np.concatenate([counts for _, counts in blocks]).clip(min=1)
     broken = np.zeros(len(texts), bool)
     for _ in range(3):  # without those found, the next are rarer
-        learns = once & ~broken
-        tables = [np.bincount(places[(learns & (side == s))[line]], minlength=2**TABLE_BITS) for s in (0, 1)]
-        rates = [
-            np.log((table[places] - (side[line] == s)).clip(0) + 0.1) - math.log(table.sum() + 1)
-            for s, table in enumerate(tables)
-        ]
-        own = np.bincount(line, np.where(side[line], rates[1], rates[0]), len(texts)) / number
-        other = np.bincount(line, np.where(side[line], rates[0], rates[1]), len(texts)) / number
-        for s in (0, 1):
-            here = side == s
+        learns = np.split(once & ~broken, range(AT_ONCE, len(texts), AT_ONCE))
+        ofs = np.split(np.repeat([0, 1], len(pairs)), range(AT_ONCE, len(texts), AT_ONCE))
+        tables = np.zeros((2, 2**TABLE_BITS))
+        for (places, counts), learn, side in zip(blocks, learns, ofs, strict=True):
+            for s in (0, 1):
+                tables[s] += np.bincount(places[np.repeat(learn & (side == s), counts)], minlength=2**TABLE_BITS)
+        rates = np.log(tables.sum(1) + 1)
+        means = []
+        for (places, counts), side in zip(blocks, ofs, strict=True):
+            line = np.repeat(np.arange(len(counts)), counts)
+            for across in (0, 1):
+                s = (side ^ across)[line]
+                seen = (tables[s, places] - (1 - across)).clip(0)  # but for the text itself
+                means.append(np.bincount(line, np.log(seen + 0.1) - rates[s], len(counts)))
+        own, other = (np.concatenate(means[across::2]) / number for across in (0, 1))
+        for here in (slice(len(pairs)), slice(len(pairs), None)):
             usual = (own[here] - np.median(own[here])) * np.sqrt(number[here].clip(max=60))
             nearer = own[here] - other[here]
             middle = float(np.median(nearer))
@@ -101,14 +112,14 @@ def language(pairs: Sequence[Pair]) -> Broken:
     return broken[: len(pairs)] | broken[len(pairs) :]
 
 
-def grams(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the place in a table of every three characters in a row, and the number of their text."""
+def grams(texts: Sequence[str]) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "N"]]:
+    """Returns the place in a table of every three characters in a row, text by text, and their number in each text."""
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     line = np.cumsum(codes == 10)
     inside = (line[:-2] == line[2:]) & (codes[:-2] != 10)
     key = (codes[:-2] << np.uint64(42)) | (codes[1:-1] << np.uint64(21)) | codes[2:]
     hashed = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - TABLE_BITS)  # Knuth's multiplicative hashing
-    return hashed[inside].astype(np.int64), line[:-2][inside]
+    return hashed[inside].astype(np.int32), np.bincount(line[:-2][inside], minlength=len(texts))
 
 
 def translation(pairs: Sequence[Pair]) -> Broken:

@@ -22,7 +22,7 @@ SMOOTHING = 2.0
 """Imagined links of each word, spread as the words of the other language are: rare words have little to say."""
 MOST_LINKS = 8_000_000
 """Links of words from which a model learns: a few hundred megabytes."""
-AT_ONCE = 20_000
+AT_ONCE = 5_000
 """Pairs that are scored at once."""
 
 Texts = Sequence[Sequence[int]]
@@ -55,8 +55,8 @@ class WordTable:
         count = np.where(self.keys[at] == key, self.counts[at], 0.0)
         p = (count + SMOOTHING * self.frequency[target]) / (self.totals[source] + SMOOTHING)
         lengths = np.array([len(text) for text in sources])
-        spot, first = np.unique(place, return_index=True)
-        gain = np.log(np.bincount(place, p)[spot] / lengths[pair[first]] / self.frequency[target[first]])
+        first = np.flatnonzero(np.diff(place, prepend=-1))
+        gain = np.log(np.bincount(place, p)[place[first]] / lengths[pair[first]] / self.frequency[target[first]])
         words = np.bincount(pair[first], minlength=len(lengths))
         return np.bincount(pair[first], gain, len(lengths)) / np.maximum(words, 1)
 
