@@ -18,8 +18,6 @@ def no_progress(done: int, total: int) -> None:
     """Reports nothing: the default progress callback."""
 
 
-ROWS_FACTOR = 8
-"""The rows of a batch are padded to a power of this."""
 ANSWERS_FACTOR = 32
 """Tokens of the answers of a batch, at their maximum length and of all beams, for each of its source tokens at most.
 
@@ -43,8 +41,8 @@ def plan_batches(
     """Returns batches of at most `batch_tokens` tokens, longest sequences first, of few different shapes.
 
     Lengths are rounded up to a power of two, at least 8. `answer_tokens` returns the tokens that a search has room for in a row
-    of such a length; those of a batch are at most `ANSWERS_FACTOR * batch_tokens`. Rows are rounded up to 1, 8, 64, … or to the
-    most that these limits allow. A batch has at least one row.
+    of such a length; those of a batch are at most `ANSWERS_FACTOR * batch_tokens`. Rows are rounded up to 1, 8, 16, 32, … or to
+    the most that these limits allow. A batch has at least one row.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[Batch] = []
@@ -65,21 +63,8 @@ def padded_length(length: int) -> int:
 
 
 def padded_rows(count: int) -> int:
-    """Returns the least of 1, 8, 64, … that is `count` or more."""
-    rows = 1
-    while rows < count:
-        rows *= ROWS_FACTOR
-    return rows
-
-
-def well_filled(count: int, call_rows: float) -> int:
-    """Returns how many of `count` sequences to answer at once while others may come: all, or as many as fill a smaller batch.
-
-    A call costs the time of its rows, padding included, and of `call_rows` rows more.
-    """
-    rows = padded_rows(count)
-    smaller = max(1, rows // ROWS_FACTOR)
-    return count if call_rows + rows <= -(-count // smaller) * (call_rows + smaller) else smaller
+    """Returns the least of 1, 8, 16, 32, 64, … that is `count` or more."""
+    return 1 if count <= 1 else max(8, 1 << (count - 1).bit_length())
 
 
 def map_batches(

@@ -13,6 +13,7 @@ indices are reordered. For K = 2, if both beams of step 2 continue beam 1 of ste
     beam 1 reads  | all    |         x     |            x  |            x  |  ancestors [0, 1, 1]
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -77,31 +78,55 @@ def beam_search(
 
     With other models, which have an encoder and the same vocabulary too, the probabilities of the next token are the mean of all.
     """
-    config, k = settings.config, settings.config.beam_size
-    members = [(model, variables), *zip(other_models, other_variables, strict=True)]
-    filled = [prefill(*member, batch, settings) for member in members]
-    inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
-    shared = caches[0][0].room
-    members = [(model, step_variables(model, variables)) for model, variables in members]
+    models, members = (model, *other_models), (variables, *other_variables)
+    inputs, state = start_beams(models, members, batch, settings)
+    laid_out = [step_variables(*member) for member in zip(models, members, strict=True)]
+    step = functools.partial(beams_step, models, laid_out, inputs, settings.config)
+    room = functools.partial(beams_room, model, settings.config, inputs.prefill_length)
+    return beam_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))
 
-    def step(state: BeamState) -> BeamState:
-        ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))
-        state = state._replace(ancestors=ancestors)
-        found = [
-            beam_log_probs(model.bind(variables), state, cache, inputs, shared)
-            for (model, variables), cache in zip(members, state.cache, strict=True)
-        ]
-        token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
-        history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
-        is_last = (state.step + 1 == inputs.max_lengths)[:, None]
-        penalty, first = (None if x is None else x[:, None] for x in (inputs.repetition_penalty, inputs.first))
-        token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, first)
-        state = state._replace(cache=tuple(cache for _, cache in found))
-        return beam_step(state, token_log_probs, inputs.max_lengths, config)
 
-    state = init_beam_state(inputs, caches, settings)
-    state = decode_loop(step, state, settings.max_new_tokens, lambda steps: shared + steps * k)
+def start_beams(
+    models: Sequence[Transformer], variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
+) -> tuple[SearchInputs, BeamState]:
+    """Returns the inputs of the steps, and the state before the first one; its caches have room for the prompt alone."""
+    filled = [prefill(*member, batch, settings) for member in zip(models, variables, strict=True)]
+    inputs = filled[0][0]
+    return inputs, init_beam_state(inputs, tuple(cache for _, cache in filled), settings)
+
+
+def beams_room(model: Transformer, config: DecodeConfig, prefill_length: int, steps: int) -> int:
+    """Returns the slots of the cache that so many steps need: those that the beams share, and K a step."""
+    return model.cache_room(prefill_length) + steps * config.beam_size
+
+
+def beam_answers(inputs: SearchInputs, config: DecodeConfig, state: BeamState) -> Decoded:
+    """Returns the answers that a state has."""
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
+
+
+def beams_step(
+    models: Sequence[Transformer],
+    variables: Sequence[VariableDict],
+    inputs: SearchInputs,
+    config: DecodeConfig,
+    state: BeamState,
+) -> BeamState:
+    """Returns the state with one more token in each beam, by the mean probabilities of all models."""
+    ancestors = state.ancestors.at[..., state.step].set(jnp.arange(config.beam_size, dtype=jnp.int32))
+    state = state._replace(ancestors=ancestors)
+    shared = models[0].cache_room(inputs.prefill_length)
+    found = [
+        beam_log_probs(model.bind(variables), state, cache, inputs, shared)
+        for model, variables, cache in zip(models, variables, state.cache, strict=True)
+    ]
+    token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
+    history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
+    is_last = (state.step + 1 == inputs.max_lengths)[:, None]
+    penalty, first = (None if x is None else x[:, None] for x in (inputs.repetition_penalty, inputs.first))
+    token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, first)
+    state = state._replace(cache=tuple(cache for _, cache in found))
+    return beam_step(state, token_log_probs, inputs.max_lengths, config)
 
 
 def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:

@@ -1,9 +1,8 @@
 """Answers to many sources or prompts: batches on the host, around the compiled searches of `greedy.py` and `beam.py`."""
 
 import copy
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,9 +20,8 @@ from flaxformer_lite.inference.batches import (
     pad_rows,
     plan_batches,
 )
-from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
-from flaxformer_lite.inference.greedy import decode_chunk, greedy, greedy_answers, start_stream
+from flaxformer_lite.inference.rows import Search
 from flaxformer_lite.inference.sampling import RowSampling, sample_keys
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.model import ModelConfig, Transformer
@@ -54,8 +52,6 @@ class ScoredText(NamedTuple):
 Watch = Callable[[int], Callable[[list[int]], int | None]]
 """Returns for the index of a source a function of the newest tokens of an answer to it, a few at a time: how many tokens the answer
 keeps if they end it, else None. A text that has a stop string ends so."""
-CHUNK_TOKENS = 4
-"""The tokens of an answer between two looks at it."""
 
 
 class Row(NamedTuple):
@@ -105,17 +101,7 @@ class Decoder:
             raise ValueError(
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
-        search: Callable[..., Decoded] = greedy if config.beam_size == 1 else beam_search
-        if other_models:
-            search = functools.partial(beam_search, other_models=other_models)
-        self.search, self.start_stream = (
-            jax.jit(functools.partial(function, model), static_argnames="settings")
-            for function in (search, start_stream)
-        )
-        self.decode_chunk = jax.jit(
-            functools.partial(decode_chunk, model), static_argnames="config", donate_argnames="state"
-        )
-        self.answers = jax.jit(greedy_answers, static_argnames="config")
+        self.search = Search((model, *other_models), beams=config.beam_size > 1 or bool(other_models))
         self.sample_keys = jax.jit(sample_keys)
 
     def under(self, config: DecodeConfig) -> "Decoder":
@@ -150,7 +136,8 @@ class Decoder:
         """
         check_seeds(seed)
         self.check(sources, first_index)
-        ensemble = {"other_variables": other_variables} if other_variables else {}
+        members = (variables, *other_variables)
+        laid_out = self.search.lay_out(members)
         rows: list[Row] = []
         numbers: list[int] = []
         for i, source in enumerate(sources):
@@ -163,11 +150,12 @@ class Decoder:
             ]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
-            members = [rows[i] for i in batch.members]
-            inputs, settings = self.inputs(members, batch)
-            if watch is not None and self.config.beam_size == 1:
-                return self.generate_watched(variables, inputs, settings, [watch(member.number) for member in members])
-            return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
+            own = [rows[i] for i in batch.members]
+            inputs, settings = self.inputs(own, batch)
+            over = np.zeros(batch.rows, bool)
+            watched = [watch(row.number) for row in own] if watch is not None and self.config.beam_size == 1 else None
+            growing = self.search(members, laid_out, inputs, settings, over, chunks=watched is not None)
+            return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
 
         answers = iter(map_batches(answer, self.batches([len(row.source) for row in rows]), progress))
         return [
@@ -175,41 +163,11 @@ class Decoder:
             for number in numbers
         ]
 
-    def generate_watched(
-        self,
-        variables: VariableDict,
-        inputs: SearchInputs,
-        settings: SearchSettings,
-        watched: Sequence[Callable[[list[int]], int | None]],
-    ) -> list[list[Hypothesis]]:
-        """Returns the answers of a batch, each ended once the function for its row says so."""
-        over, kept, done = np.zeros(len(inputs.tokens), bool), dict[int, int](), [0] * len(watched)
-        for decoded in self.chunks(variables, inputs, settings, over):
-            found, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
-            for row, ends in enumerate(watched):
-                if row not in kept and (number := ends(found[row, done[row] : lengths[row]].tolist())) is not None:
-                    kept[row], over[row] = number, True
-                done[row] = int(lengths[row])
-        answers = hypotheses(decoded)
-        return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
-
-    def chunks(
-        self, variables: VariableDict, inputs: SearchInputs, settings: SearchSettings, over: Bool[np.ndarray, "B"]
-    ) -> Iterator[Decoded]:
-        """Yields the answers of a batch as they grow, on the host: by one token, then by `CHUNK_TOKENS` at a time.
-
-        Between two of them the caller may end rows, by `over`.
-        """
-        laid_out, laid_inputs, state = self.start_stream(variables, inputs, settings=settings)
-        num_tokens, active = 1, True
-        while active:
-            state = self.decode_chunk(laid_out, laid_inputs, config=settings.config, state=state, num_tokens=num_tokens)
-            decoded = self.answers(laid_inputs, config=settings.config, state=state)
-            decoded, rows = jax.device_get((decoded, state.active))
-            yield decoded
-            if over.any():
-                state = state._replace(active=state.active & ~over)
-            num_tokens, active = CHUNK_TOKENS, bool((rows & ~over).any())
+    def compile(self, variables: VariableDict, rows: int, source: Sequence[int]) -> None:
+        """Compiles the programs of so many sources of that length, and answers none."""
+        row = Row(source, self.config, self.max_length(source))
+        (batch, *_) = self.batches([len(source)] * rows)
+        self.search.compile((variables,), *self.inputs([row] * len(batch.members), batch))
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""
@@ -239,8 +197,8 @@ class Decoder:
         (batch,) = self.batches([len(source)])
         row = Row(source, self.config, self.max_length(source, limit), (seed, first_index, 0))
         inputs, settings = self.inputs([row], batch)
-        done = 0
-        for decoded in self.chunks(variables, inputs, settings, np.zeros(batch.rows, bool)):
+        done, laid_out, never = 0, self.search.lay_out((variables,)), np.zeros(batch.rows, bool)
+        for decoded in self.search((variables,), laid_out, inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
 
@@ -322,6 +280,21 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
 def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int, dtype: type = float) -> Array:
     """Returns a number for each row, the last one for padding rows too."""
     return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], dtype)
+
+
+def watched_hypotheses(
+    growing: Iterable[Decoded], over: Bool[np.ndarray, "B"], watched: Sequence[Callable[[list[int]], int | None]]
+) -> list[list[Hypothesis]]:
+    """Returns the answers of a batch as they grow, each ended by `over` once the function for its row says so."""
+    kept, done = dict[int, int](), [0] * len(watched)
+    for decoded in growing:
+        found, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
+        for row, ends in enumerate(watched):
+            if row not in kept and (number := ends(found[row, done[row] : lengths[row]].tolist())) is not None:
+                kept[row], over[row] = number, True
+            done[row] = int(lengths[row])
+    answers = hypotheses(decoded)
+    return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one token at a time, in one loop or in chunks for streaming."""
+"""Greedy search and sampling: one token at a time."""
 
 import functools
 from typing import NamedTuple
@@ -15,8 +15,6 @@ from flaxformer_lite.inference.search import (
     SearchInputs,
     SearchSettings,
     decode_loop,
-    grow_cache,
-    has_next_step,
     is_end,
     prefill,
 )
@@ -53,11 +51,15 @@ def greedy_from(
     model: Transformer, variables: VariableDict, inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings
 ) -> Decoded:
     """Returns what `greedy` does, from the state after the prefill."""
-    config, most = settings.config, settings.max_new_tokens
-    step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, config)
+    step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, settings.config)
     state = init_greedy_state(inputs, cache, settings)
-    state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
-    return greedy_answers(inputs, config, state)
+    room = functools.partial(greedy_room, model, inputs.prefill_length)
+    return greedy_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))
+
+
+def greedy_room(model: Transformer, prefill_length: int, steps: int) -> int:
+    """Returns the slots of the cache that so many steps need."""
+    return model.cache_room(prefill_length + steps)
 
 
 def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
@@ -65,28 +67,6 @@ def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyStat
     lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
     return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
-
-
-def start_stream(
-    model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[VariableDict, SearchInputs, GreedyState]:
-    """Returns the constants and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
-    inputs, cache = prefill(model, variables, batch, settings)
-    cache = grow_cache(cache, model.cache_room(inputs.prefill_length + settings.max_new_tokens))
-    return step_variables(model, variables), inputs, init_greedy_state(inputs, cache, settings)
-
-
-def decode_chunk(
-    model: Transformer,
-    variables: VariableDict,
-    inputs: SearchInputs,
-    config: DecodeConfig,
-    state: GreedyState,
-    num_tokens: Int[Array, ""],
-) -> GreedyState:
-    """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
-    step = functools.partial(greedy_step, model, variables, inputs, config)
-    return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
 def init_greedy_state(inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:

@@ -1,6 +1,6 @@
 """Shared by greedy search, sampling and beam search: the prompt in the cache (prefill), and the loop over new tokens.
 
-Pure functions of arrays, compiled once a batch shape by `decoder.py`. A model with an encoder answers a source; its decoder starts
+Pure functions of arrays, compiled once a batch shape by `rows.py`. A model with an encoder answers a source; its decoder starts
 from BOS. A decoder alone continues a prompt, padded on the left. Both are P tokens here: the first P - 1 go into the cache at once
 (prefill), the last one is the input of the first step. R is the number of new tokens that the arrays have room for.
 """
@@ -107,20 +107,28 @@ def decode_loop(
 ) -> Any:
     """Returns the state once no row is active, after at most `max_new_tokens` steps. A state has `step`, `active` and `cache`.
 
-    `cache_capacity` returns the number of keys in the cache after a number of steps. A step costs time for every slot of the cache,
-    filled or not, and most answers are far shorter than the maximum. The cache therefore grows in stages, each a loop of its own:
-    compiling takes longer, decoding half the time.
+    `cache_capacity` returns the number of keys in the cache after a number of steps. All rows stay until the last one is done;
+    `rows.py` does the same steps and lets rows go.
     """
-    stages: list[int] = [steps for steps in (16, 32, 64, 128, 256, 512, 1024) if 2 * steps <= max_new_tokens]
-    for max_steps in (*stages, max_new_tokens):
+    for max_steps in stages(max_new_tokens):
         state = state._replace(cache=grow_cache(state.cache, cache_capacity(max_steps)))
-        state = jax.lax.while_loop(functools.partial(has_next_step, max_steps), step, state)
+        state = advance(step, state, max_steps)
     return state
 
 
-def has_next_step(max_steps: int | Int[Array, ""], state: Any) -> Bool[Array, ""]:
-    """Returns True while a row is active and fewer than `max_steps` steps are done."""
-    return state.active.any() & (state.step < max_steps)
+def stages(max_new_tokens: int) -> list[int]:
+    """Returns the numbers of steps at which the cache of a search grows, and the maximum: each is a loop of its own.
+
+    A step costs time for every slot of the cache, filled or not, and most answers are far shorter than the maximum.
+    """
+    return [*(steps for steps in (16, 32, 64, 128, 256, 512, 1024) if 2 * steps <= max_new_tokens), max_new_tokens]
+
+
+def advance(
+    step: Callable[[Any], Any], state: Any, max_steps: int | Int[Array, ""], few: int | Int[Array, ""] = 0
+) -> Any:
+    """Returns the state once `max_steps` steps are done, or no more than `few` rows are active."""
+    return jax.lax.while_loop(lambda state: (state.active.sum() > few) & (state.step < max_steps), step, state)
 
 
 def grow_cache(cache: Caches, capacity: int) -> Caches:

@@ -1,12 +1,11 @@
 """Batches by hand, and their laws."""
 
 import gc
-import math
 import time
 
 import numpy as np
 
-from flaxformer_lite.inference.batches import map_batches, pad_rows, plan_batches, well_filled
+from flaxformer_lite.inference.batches import map_batches, pad_rows, padded_rows, plan_batches
 
 
 def test_plan_batches_by_hand():
@@ -48,11 +47,10 @@ def test_time_grows_with_the_number_of_sequences():
     assert many < 16 * few
 
 
-def test_what_is_answered_at_once_is_worth_its_padding():
-    """Oracle: worked by hand: 8 rows cost 11 and 64 cost 67, so 48 sequences are six calls and 49 are one."""
-    counts = (1, 2, 3, 8, 9, 48, 49, 64, 65)
-    assert [well_filled(count, 3) for count in counts] == [1, 1, 3, 8, 8, 8, 49, 64, 64]
-    assert [well_filled(count, math.inf) for count in counts] == list(counts)
+def test_no_batch_has_more_than_twice_the_rows_of_its_sequences():
+    """Oracle: worked by hand, from 5 sequences on."""
+    counts = (0, 1, 2, 8, 9, 16, 17, 64, 65)
+    assert [padded_rows(count) for count in counts] == [1, 1, 8, 8, 16, 16, 32, 64, 128]
 
 
 def test_plan_batches_has_few_shapes():

@@ -40,7 +40,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     together = decoder.generate(params, sources, progress=lambda done, total: reported.append((done, total)))
     shapes = {(b.rows, b.length) for b in plan_batches([len(s) for s in sources], settings.batch_tokens)}
     assert shapes == {(4, 16), (1, 8)} and reported == [(4, 9), (8, 9), (9, 9)]
-    assert num_programs(decoder.search) == len(shapes)
+    assert num_programs(decoder.search.start) == len(shapes)
     for source, hypotheses in zip(sources, together, strict=True):
         if len(source) <= 8:
             assert_same([decoder.generate(params, [source])[0]], [hypotheses])
@@ -51,7 +51,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
     for source, hypotheses in zip(sources, decoder.generate(never_ending, sources), strict=True):
         assert all(len(h.tokens) == settings.max_length(len(source)) for h in hypotheses)
-    assert num_programs(decoder.search) == len(shapes)
+    assert num_programs(decoder.search.start) == len(shapes)
     assert decoder.generate(params, []) == []
 
 
@@ -66,7 +66,7 @@ def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
     sources = [[4, 5, EOS], [4, 5, EOS], [9, EOS], [4, 5, EOS]]
     decoder = Decoder(model, settings[0])
     together = decoder.generate(params, sources, configs=settings)
-    assert num_programs(decoder.search) == 1
+    assert num_programs(decoder.search.start) == 1
     assert [answers[0].tokens[0] for answers in together] == [5, 6, 6, 5]
     for source, config, answers in zip(sources, settings, together, strict=True):
         assert_same([Decoder(model, config).generate(params, [source])[0]], [answers])
@@ -81,7 +81,7 @@ def test_long_answers_of_many_beams_leave_room_for_few_rows():
     sampled = Decoder(model, DecodeConfig(sampling=Sampling(), max_new_tokens=1024))
     assert sampled.batches([8] * 64) == [(list(range(64)), 64, 8)]
     short = Decoder(model_of(replace(ALONE, positions=Learned(max_positions=9)))[0], wide.config)
-    assert [batch.rows for batch in short.batches([8] * 99)] == [256]
+    assert [batch.rows for batch in short.batches([8] * 99)] == [128]
     for beam_size, length in itertools.product((1, 4, 5, 8), (8, 16, 64)):
         usual, lengths = Decoder(model_of(SMALL)[0], DecodeConfig(beam_size=beam_size)), [length] * 999
         assert usual.batches(lengths) == plan_batches(lengths, usual.config.batch_tokens)
@@ -117,16 +117,22 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
 
     @functools.partial(jax.jit, static_argnames="settings")
     @chex.assert_max_traces(n=1)
-    def search(variables, inputs, settings):
+    def compiled(inputs, settings):
         rows = inputs.sampling
         scores = rows.temperature + 10 * rows.top_p + 100 * jnp.exp(rows.log_min_p)
         ones = jnp.ones((len(scores), 1), jnp.int32)
         return Decoded(ones[..., None], ones, scores[:, None])
 
+    class OneStep:
+        lay_out = staticmethod(lambda variables: variables)
+
+        def __call__(self, variables, laid_out, inputs, settings, over, chunks):
+            yield compiled(inputs, settings)
+
     first = DecodeConfig(sampling=Sampling(temperature=0.5, top_p=0.3, min_p=0.02), max_new_tokens=3)
     second = replace(first, sampling=Sampling(temperature=0.75, top_p=0.5), num_hypotheses=2)
     decoder = Decoder(model_of(ALONE)[0], first)
-    decoder.search = search
+    decoder.search = OneStep()
     expected = [[pytest.approx(5.5)], [pytest.approx(5.75)] * 2]
     together = decoder.generate({}, [[4], [5, 6], [7]], configs=[first, second, first])
     assert [[h.score for h in answers] for answers in together] == [*expected, expected[0]]
@@ -149,12 +155,15 @@ def test_prompts_samples_and_streams():
     assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
     for number, prompt in enumerate(prompts):
         assert_same(decoder.generate(params, [prompt], seed=3, first_index=number), together[number : number + 1])
-    compiled, cooler = num_programs(decoder.search), replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8))
+    compiled, cooler = (
+        num_programs(decoder.search.advance),
+        replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8)),
+    )
     expected = Decoder(model, cooler).generate(params, prompts, seed=3)
     assert decoder.under(cooler).generate(params, prompts, seed=3) == expected != together
     mixed = decoder.generate(params, prompts, seed=3, configs=[cooler, settings] * 2 + [cooler])
     assert_same(mixed, [(expected, together)[i % 2][i] for i in range(5)])
-    assert num_programs(decoder.search) == compiled
+    assert num_programs(decoder.search.advance) == compiled
     drawn = [tuple(h.tokens) for answer in together for h in answer]
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
     assert together != decoder.generate(params, prompts, seed=4)

@@ -100,14 +100,15 @@ def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pyte
     whole = decoder.generate(variables, prompts)
     texts = [decode_after(BYTES, row, answers[0].tokens) for row, answers in zip(prompts, whole, strict=True)]
     stops = [[texts[0][1]], [texts[1][2:4], "nowhere"], ["nowhere"], []]
-    chunks = decoder.chunks
+    search = decoder.search
 
-    def noted(*arguments: Any) -> Any:
-        for decoded in chunks(*arguments):
+    def noted(*arguments: Any, **options: Any) -> Any:
+        for decoded in search(*arguments, **options):
             computed.append(int(decoded.lengths.max()))
             yield decoded
 
-    monkeypatch.setattr(decoder, "chunks", noted)
+    monkeypatch.setattr(decoder, "search", noted)
+    monkeypatch.setattr(noted, "lay_out", search.lay_out, raising=False)
     found = decoder.generate(variables, prompts, watch=watch_stops(BYTES, prompts, stops))
     for row, stop, expected, answers in zip(prompts, stops, whole, found, strict=True):
         for long, short in zip(expected, answers, strict=True):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.bounds import LARGEST
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.inference.batches import ROWS_FACTOR
+from flaxformer_lite.inference.batches import padded_rows
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.inference.generation import (
@@ -232,16 +232,17 @@ class ServedRun:
             return
         decoder = self.decoder(job.key.program)
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
+        counts = dict.fromkeys(padded_rows(count) for count in range(1, self.limits.texts + 1))
         shapes = dict.fromkeys(
             (batch.rows, batch.length)
             for length in lengths
-            for count in (1, ROWS_FACTOR, self.limits.texts)
+            for count in counts
             for batch in decoder.batches([length] * count)
         )
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
             ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
-            self.decode(job.key.program, [Prompt(ids, job.items[0].settings, limit=1)] * rows)
+            decoder.compile({"params": self.run.params}, rows, ids)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 

@@ -1,20 +1,16 @@
 """From a request to its answer: checks, the queue, deadlines, clients that go, streams. The event loop only waits here."""
 
 import asyncio
-import functools
 import json
 import logging
-import math
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
-import jax
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
@@ -24,8 +20,6 @@ from flaxformer_lite.tools.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
 Shape = TypeVar("Shape", bound=Asked)
-CALL_ROWS = {"cpu": 3}
-"""Cost of a call in rows. On a CPU 1, 8 and 64 rows of the quick start take 6, 15 and 107 ms; elsewhere rows cost little."""
 
 
 class Service:
@@ -34,8 +28,7 @@ class Service:
     def __init__(self, runs: dict[str, Run], limits: Limits) -> None:
         self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
         self.runs = ServedRuns([ServedRun(name, run, limits) for name, run in runs.items()])
-        together = functools.partial(well_filled, call_rows=CALL_ROWS.get(jax.default_backend(), math.inf))
-        self.worker = Worker(self.runs, limits, together, self.metrics.observe_call)
+        self.worker = Worker(self.runs, limits, self.metrics.observe_call)
         self.metrics.watch(self.worker)
 
     def close(self, seconds: float) -> bool:

@@ -25,13 +25,10 @@ class Job:
     """Whether nobody waits for the answer any more."""
 
 
-def take_jobs(
-    waiting: list[Job], max_items: int, *, streams: bool = True, together: Callable[[int], int] = lambda count: count
-) -> list[Job]:
+def take_jobs(waiting: list[Job], max_items: int, *, streams: bool = True) -> list[Job]:
     """Removes and returns the jobs to answer next: the oldest, and later ones with its key, up to `max_items` items.
 
-    Of so many items that wait, `together` returns those to answer by one call. A stream is returned alone; without `streams` it
-    keeps waiting, and the oldest other job is taken.
+    A stream is returned alone; without `streams` it keeps waiting, and the oldest other job is taken.
     """
     first = next((job for job in waiting if streams or job.emit is None), None)
     if first is None:
@@ -41,9 +38,6 @@ def take_jobs(
         if job is not first and job.emit is None and job.key == first.key and count + len(job.items) <= max_items:
             taken.append(job)
             count += len(job.items)
-    most = together(count)
-    while count > most and len(taken) > 1:
-        count -= len(taken.pop().items)
     for job in taken:
         waiting.remove(job)
     return taken
@@ -55,7 +49,6 @@ class Worker:
     Args:
         model: has `answer(key, items)`, which returns an answer for each item, and `stream(key, item)`, a generator of parts that
             returns the answer. Both are called in the worker's thread only.
-        together: the items to answer by one call, of so many that wait.
         observe: called after each call with its key, its number of items, and its seconds.
     """
 
@@ -63,10 +56,9 @@ class Worker:
         self,
         model: Any,
         limits: Limits,
-        together: Callable[[int], int] = lambda count: count,
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
     ) -> None:
-        self.model, self.limits, self.together, self.observe = model, limits, together, observe
+        self.model, self.limits, self.observe = model, limits, observe
         self.waiting: list[Job] = []
         self.streams: list[tuple[Job, Iterator[str]]] = []
         self.changed, self.closed = threading.Condition(), False
@@ -113,7 +105,7 @@ class Worker:
                 if self.closed:
                     break
                 room = len(self.streams) < self.limits.streams
-                jobs = take_jobs(self.waiting, self.limits.texts, streams=room, together=self.together)
+                jobs = take_jobs(self.waiting, self.limits.texts, streams=room)
             jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
             if jobs and jobs[0].emit is not None:
                 self.streams.append((jobs[0], self.model.stream(jobs[0].key, jobs[0].items[0])))

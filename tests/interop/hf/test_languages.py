@@ -129,7 +129,7 @@ def test_a_run_translates_in_the_direction_that_is_named(
         expected = [run.required_tokenizers.target_text(answer[0].tokens) for answer in by_ids]
         assert direction.translate(texts, max_new_tokens=5) == expected
         decoder = direction.translation_decoder(max_new_tokens=5)
-    assert num_programs(decoder.search) == 1
+    assert num_programs(decoder.search.start) == 1
     with pytest.raises(ValueError, match=rf"to is '{target[:2]}', which is none of .* perhaps you meant .*{target}"):
         run.between(source, target[:2])
     with pytest.raises(ValueError, match="from is missing"):

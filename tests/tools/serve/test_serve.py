@@ -89,7 +89,7 @@ def test_warming_up_uses_every_shape_that_requests_may_need(served: Served, monk
     ):
         run, found, said = served.service.runs.by_name[name], [], []
         monkeypatch.setattr(
-            run, "decode", lambda _, prompts, found=found: found.append((len(prompts), len(prompts[0].ids)))
+            Decoder, "compile", lambda _, params, rows, source, found=found: found.append((rows, len(source)))
         )
         run.warm_up(said.append)
         assert sorted(set(found)) == sorted({(8 if n == 4 else n, length) for n, length in shapes})

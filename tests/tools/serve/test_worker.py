@@ -31,14 +31,6 @@ def test_a_call_gets_no_more_items_than_allowed_and_later_jobs_fill_the_rest():
     assert take_jobs(left, 2) == [bigger]  # alone it is always taken
 
 
-def test_a_call_is_as_large_as_fills_its_batch():
-    """Worked by hand: of 5 items 4 are wanted, and a job is not split; the oldest job is always taken."""
-    jobs = [*jobs_of("a", items=2), *jobs_of("a"), *jobs_of("a", items=2)]
-    left = list(jobs)
-    assert take_jobs(left, 9, together=lambda count: 4 if count == 5 else 1) == jobs[:2]
-    assert take_jobs(left, 9, together=lambda count: 1) == jobs[2:]
-
-
 def test_streams_are_taken_alone_and_only_where_there_is_a_place():
     waiting = [*jobs_of("a", stream=True), *jobs_of("a", stream=True), *jobs_of("a")]
     left = list(waiting)

@@ -1,0 +1,67 @@
+"""Laws of rows that leave a search: their answers are those of the whole search as one program."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.beam import beam_search
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.inference.rows import Search
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.text.special_ids import EOS
+from tests.support.experiments import num_programs
+from tests.support.quick import quick
+from tests.support.reference_search import ALONE, SMALL, VOCAB, compiled, model_of
+
+CASES = {
+    "greedy": (ALONE, DecodeConfig(max_new_tokens=40)),
+    "beam": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=2, max_new_tokens=40)),
+    "sampled": (ALONE, DecodeConfig(sampling=Sampling(temperature=1.5), repetition_penalty=1.2, max_new_tokens=40)),
+    "beam_alone": (replace(ALONE, positions=Learned(max_positions=64)), DecodeConfig(beam_size=2, max_new_tokens=40)),
+}
+
+
+@pytest.mark.parametrize("case", quick([*CASES], {"beam"}.__contains__))
+def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, case):
+    """Law: tokens, lengths and scores of 32 rows, most of them short, equal those of the loop that keeps all rows."""
+    config, settings = CASES[case]
+    model, params = model_of(config)
+    generator = np.random.default_rng(7)
+    sources = [[*generator.integers(4, VOCAB, 1 + n % 7).tolist(), EOS] for n in range(30)]
+    limits = [(1, 3, 5, 9)[n % 4] if n % 9 else (18, 25, 40)[n % 3] for n in range(30)]
+    decoder, seen, rows = Decoder(model, settings), [], []
+    advance = decoder.search.advance
+
+    def noted(laid_out, inputs, *rest, **options):
+        rows.append(len(inputs.max_lengths))
+        return advance(laid_out, inputs, *rest, **options)
+
+    monkeypatch.setattr(decoder.search, "advance", noted)
+    start = Search.__call__
+    monkeypatch.setattr(Search, "__call__", lambda self, *a, **o: seen.append((a[2], a[3])) or start(self, *a, **o))
+    found = decoder.generate(params, sources, limits=limits)
+    ((inputs, constants),) = seen
+    whole = compiled(model, beam_search if settings.beam_size > 1 else greedy)(params, inputs, settings=constants)
+    tokens, lengths, scores = jax.device_get(whole)
+    (batch,) = decoder.batches([len(source) for source in sources])
+    for n, source in enumerate(batch.members):
+        answers = found[source]
+        assert [h.tokens for h in answers] == [tokens[n, k, : lengths[n, k]].tolist() for k in range(len(answers))]
+        np.testing.assert_allclose([h.score for h in answers], scores[n, : len(answers)], rtol=1e-6)
+    assert rows[0] == 32 and rows[-1] == 8, rows
+    assert len({len(answers[0].tokens) for answers in found}) > 4, "all answers are of one length"
+
+
+def test_compiling_ahead_leaves_nothing_to_compile():
+    """Law: after `compile` for 8 rows, answers of any length compile nothing more."""
+    model, params = model_of(SMALL)
+    decoder = Decoder(model, DecodeConfig(max_new_tokens=40))
+    decoder.compile(params, 8, [5, 6, 7, 8, 9, EOS])
+    parts = (decoder.search.start, decoder.search.advance)
+    assert [num_programs(part) for part in parts] == [1, 2]
+    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[1, 40, 3, 20, 33])
+    assert [num_programs(part) for part in parts] == [1, 2]
