@@ -1,5 +1,6 @@
 """Options of XLA, the compiler of every step, by the kind of device."""
 
+import functools
 import re
 from dataclasses import dataclass, fields
 
@@ -8,19 +9,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.hardware import TPUS
 from flaxformer_lite.parallel.sharding import replicated
-
-TPUS = {
-    "TPU v4": "v4",
-    "TPU v5 lite": "v5e",
-    "TPU v5e": "v5e",
-    "TPU v5": "v5p",
-    "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e",
-    "TPU v6e": "v6e",
-    "TPU7x": "tpu7x",
-}
-"""Kinds of TPU by JAX's `device_kind`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +62,21 @@ class CompilerOptions(Checked, at="train.compiler_options"):
         device = mesh.devices.flat[0]
         kind = TPUS.get(device.device_kind, device.platform)
         options = dict(word.split("=", 1) for word in getattr(self, kind, ()))
-        if options:
-            nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
-            try:
-                jax.jit(lambda x: x, compiler_options=options).lower(nothing).compile()
-            except jax.errors.JaxRuntimeError as error:
-                raise ValueError(
-                    f"{self._path}.{kind} is {', '.join(getattr(self, kind))}, which the compiler refuses "
-                    f"({str(error).splitlines()[0]}): correct the name or the value (True and False for switches), or leave it out"
-                ) from None
+        if (reason := refusal(tuple(options.items()), mesh)) is not None:
+            raise ValueError(
+                f"{self._path}.{kind} is {', '.join(getattr(self, kind))}, which the compiler refuses ({reason}): correct the name "
+                "or the value (True and False for switches), or leave it out"
+            )
         return options
+
+
+@functools.cache
+def refusal(options: tuple[tuple[str, str], ...], mesh: Mesh) -> str | None:
+    """Returns why the compiler of a mesh refuses the options: it is asked once, with the smallest program."""
+    nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
+    try:
+        if options:
+            jax.jit(lambda x: x, compiler_options=dict(options)).lower(nothing).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).splitlines()[0]
+    return None

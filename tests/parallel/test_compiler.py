@@ -14,6 +14,7 @@ from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.parallel import CompilerOptions, make_mesh
+from flaxformer_lite.parallel.compiler import refusal
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import MeshRunner, TrainTask, make_runner, runners
 from tests.support import needs
@@ -47,6 +48,14 @@ def test_a_wrong_option_is_named_when_the_runner_is_made(word: str, why: str):
         ValueError, match=rf"^train\.compiler_options\.cpu is {word}, which the compiler refuses \(.*{why}"
     ):
         MeshRunner(task, make_mesh(devices=jax.devices()[:1]))
+
+
+def test_a_compiler_is_asked_once_for_all_runners_of_a_mesh():
+    refusal.cache_clear()
+    task = TrainTask.of(with_options(cpu=("xla_cpu_enable_fast_math=False",)))
+    for _ in range(3):
+        MeshRunner(task, make_mesh(devices=jax.devices()[:1]))
+    assert refusal.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("words", [("xla_no_value",), ("xla_twice=1", "xla_twice=2"), ("xla spaced=1",), ("=1",)])

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -220,7 +221,11 @@ def command(name: str, words: Sequence[str], settings: Settings) -> str:
         if not any(f"{option[2:]}.".replace("-", "_").startswith(f"{setting}.") for setting in settings)
         for word in (option, *typed)
     ]
-    return " ".join(filter(None, ("flaxformer-lite train", shlex.join([name, *kept]), as_options(settings))))
+    file = Path(name)
+    folder = file.parent if file.name == "config.json" else file
+    is_run = (folder / "config.json").is_file() and (kept or settings)
+    own = ["--workdir", f"{folder}-fit"] if is_run else []  # the run keeps its settings
+    return " ".join(filter(None, ("flaxformer-lite train", shlex.join([name, *own, *kept]), as_options(settings))))
 
 
 def as_json(fit: Fit, command: str | None) -> dict[str, Any]:

@@ -138,6 +138,8 @@ class Plan:
     devices: int
     mesh: dict[str, int]
     step: str
+    batch_shapes: int
+    """Number of the shapes of a batch, of which the one with the most positions is planned."""
     rows: int
     source_length: int
     target_length: int
@@ -215,6 +217,7 @@ def make_plan(
         devices=len(slice_.devices),
         mesh=dict(mesh.shape),
         step="decode" if decode else "train",
+        batch_shapes=len(batch_shapes(config.objective, config.data)),
         rows=bucket.rows,
         source_length=bucket.lengths.source if config.model.num_encoder_layers else 0,
         target_length=bucket.lengths.target if config.model.num_decoder_layers else 0,
@@ -282,7 +285,8 @@ def in_words(plan: Plan) -> str:
     slices = f"{plan.num_slices} slices of " if plan.num_slices > 1 else ""
     lines = [
         f"{plan.step} step on {slices}{plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
-        f"{plan.rows} rows of {lengths}",
+        f"{plan.rows} rows of {lengths}"
+        + (f", of {plan.batch_shapes} batch shapes the one with the most positions" if plan.batch_shapes > 1 else ""),
         *plan.attention,
         "",
         "memory of a device" + " " * 27 + "MiB",

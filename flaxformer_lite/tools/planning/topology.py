@@ -81,11 +81,11 @@ CHIPS = {
     chip.name: chip
     for chip in (
         # In the order of the fields: name, flops, memory and its bandwidth, a link's and the network's, torus, pod, mode.
-        Chip("v4", PEAK_FLOPS["TPU v4"], 32 * GIB, 1200e9, 50e9, 25e9 / 4, 3, 4, 4096, "megacore", SOURCES_OF_V4),
-        Chip("v5e", PEAK_FLOPS["TPU v5e"], 16 * GIB, 819e9, 400e9 / 8, 800e9 / 256, 2, 16, 256),
-        Chip("v5p", PEAK_FLOPS["TPU v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 50e9 / 8, 3, 4, 8960, "megacore"),
-        Chip("v6e", PEAK_FLOPS["TPU v6e"], 32 * GIB, 1638e9, 800e9 / 8, 100e9 / 8, 2, 16, 256, matrix_unit=256),
-        Chip("tpu7x", 2 * PEAK_FLOPS["TPU7x"], 192 * GIB, 7380e9, 1200e9 / 12, 100e9 / 8, 3, 4, 9216, matrix_unit=256),
+        Chip("v4", PEAK_FLOPS["v4"], 32 * GIB, 1200e9, 50e9, 25e9 / 4, 3, 4, 4096, "megacore", SOURCES_OF_V4),
+        Chip("v5e", PEAK_FLOPS["v5e"], 16 * GIB, 819e9, 400e9 / 8, 800e9 / 256, 2, 16, 256),
+        Chip("v5p", PEAK_FLOPS["v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 50e9 / 8, 3, 4, 8960, "megacore"),
+        Chip("v6e", PEAK_FLOPS["v6e"], 32 * GIB, 1638e9, 800e9 / 8, 100e9 / 8, 2, 16, 256, matrix_unit=256),
+        Chip("tpu7x", 2 * PEAK_FLOPS["tpu7x"], 192 * GIB, 7380e9, 1200e9 / 12, 100e9 / 8, 3, 4, 9216, matrix_unit=256),
     )
 }
 """By the names that topologies start with. Each tpu7x chip is two devices."""
