@@ -67,7 +67,7 @@ def duplicate(pairs: Sequence[Pair]) -> Broken:
 
 def length(pairs: Sequence[Pair]) -> Broken:
     """one side too long or too short for the other"""
-    source, target = (np.array([len(pair[side].strip()) for pair in pairs], float) for side in (0, 1))
+    source, target = (np.array([len(pair[side].strip()) or 1 for pair in pairs], float) for side in (0, 1))
     usual, spread = np.ones(len(pairs), bool), 0.0
     for _ in range(6):  # without those far away, what is usual is known better
         scale = np.median(target[usual] / source[usual])
@@ -99,9 +99,9 @@ def language(pairs: Sequence[Pair]) -> Broken:
         for (places, counts), side in zip(blocks, ofs, strict=True):
             line = np.repeat(np.arange(len(counts)), counts)
             for across in (0, 1):
-                s = (side ^ across)[line]
-                seen = (tables[s, places] - (1 - across)).clip(0)  # but for the text itself
-                means.append(np.bincount(line, np.log(seen + 0.1) - rates[s], len(counts)))
+                table = (side ^ across)[line]
+                seen = (tables[table, places] - (1 - across)).clip(0)  # but for the text itself
+                means.append(np.bincount(line, np.log(seen + 0.1) - rates[table], len(counts)))
         own, other = (np.concatenate(means[across::2]) / number for across in (0, 1))
         for here in (slice(len(pairs)), slice(len(pairs), None)):
             usual = (own[here] - np.median(own[here])) * np.sqrt(number[here].clip(max=60))
@@ -126,7 +126,7 @@ def translation(pairs: Sequence[Pair]) -> Broken:
     """no more words that translate each other than in two sentences put together by chance"""
     found, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     # Where the text is too small to tell, good pairs come as low as their best come high: few of them are lost.
-    return found <= min(np.quantile(chance, 0.99), 2 * np.median(found) - np.quantile(found, 0.98))
+    return found < min(np.quantile(chance, 0.99), 2 * np.median(found) - np.quantile(found, 0.98))
 
 
 RULES: dict[str, Callable[[Sequence[Pair]], Broken]] = {

@@ -45,13 +45,15 @@ class WordTable:
             self.totals = np.bincount(owner, self.counts, words)
             table = self.counts / self.totals[owner]
         found = np.bincount(np.fromiter((word for text in targets for word in text), np.int64), minlength=words)
+        self.keys = np.append(self.keys, words**2)  # so that every key has a place
+        self.counts = np.append(self.counts, 0.0)
         self.frequency = (found + 0.5) / (found.sum() + 0.5 * words)
 
     def scores(self, sources: Texts, targets: Texts) -> Float[np.ndarray, "N"]:
         """Returns for each pair the mean over its target words of log p(word | source) / p(word)."""
         source, target, place, pair = links(sources, targets)
         key = source * self.words + target
-        at = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        at = np.searchsorted(self.keys, key)
         count = np.where(self.keys[at] == key, self.counts[at], 0.0)
         p = (count + SMOOTHING * self.frequency[target]) / (self.totals[source] + SMOOTHING)
         lengths = np.array([len(text) for text in sources])
@@ -65,7 +67,7 @@ def links(
     sources: Texts, targets: Texts
 ) -> tuple[Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"], Int[np.ndarray, "L"]]:
     """Returns every link of a source word to a target word of its pair: both words, the target word's place, the pair."""
-    widths, heights = (np.array([len(text) for text in side]) for side in (sources, targets))
+    widths, heights = (np.array([len(text) for text in side], int) for side in (sources, targets))
     source, target = (np.fromiter((word for text in side for word in text), np.int64) for side in (sources, targets))
     pair_of_place = np.repeat(np.arange(len(heights)), heights)
     width = widths[pair_of_place]
@@ -111,4 +113,4 @@ def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[
                 given = [[0, *left[i]] for i in here]
                 for scores, order in ((found, here), (chance, there)):
                     scores[here] = np.minimum(scores[here], table.scores(given, [right[i] for i in order]))
-    return found, chance
+    return found.round(9), chance.round(9)  # words that nothing is known of score 0

@@ -92,6 +92,23 @@ def test_each_rule_finds_pairs_and_is_off_where_it_is_asked_to_be():
         assert clean(made[:100], {rule}).found.keys() == RULES.keys() - {rule}
 
 
+def test_odd_texts_are_cleaned_too():
+    pairs = languages()[:60]
+    one_target = [Pair(pair.source, "tolu") for pair in pairs]
+    empty = [Pair("", "")] * 30
+    for made in (
+        [],
+        pairs[:1],
+        one_target,
+        empty,
+        pairs[:30] + empty,
+        [Pair(pair.source, pair.source) for pair in pairs],
+    ):
+        for off in ((), ("empty",), ("empty", "identical", "duplicate")):
+            cleaned = clean(made, off)
+            assert len(cleaned.kept) + sum(map(len, cleaned.found.values())) == len(made)
+
+
 def test_the_options_are_the_rules():
     assert (*RULES,) == RULE_NAMES
 
