@@ -6,7 +6,8 @@ python benchmarks/decode.py --shape m30k --peer ctranslate2
 With `--shape` a model of that size with random weights translates 64 sources of 15 random tokens, and every answer has 20 tokens.
 
 Needs ctranslate2, or torch and transformers. The run is exported to the peer first. Both sides get token ids, run in processes of
-their own on the same cores, and take turns. The first pass over the sentences compiles and is not counted. The columns:
+their own on the same cores, and take turns. The first pass over the sentences, which compiles, and the first round are not counted.
+Where the rounds of the peer differ by more than 10 % there is no ratio, and the exit status is 1. The columns:
 
   tokens / CPU s, tokens / s   generated tokens, the end included, per second; the median over the rounds
   ratio                        ours divided by the peer's, round by round: the median, and the least and the most
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from sides import SHAPES, VOCAB_SIZE, ask, start
+from sides import SHAPES, VOCAB_SIZE, ask, refusal, start
 
 PEERS = ("ctranslate2", "hf")
 MAX_LENGTH = 128
@@ -67,12 +68,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.shape:
             options.run = random_run(options.shape, Path(folder))
-        for beam in options.beam:
-            compare(options, beam, Path(folder))
+        found = [compare(options, beam, Path(folder)) for beam in options.beam_size]
+    sys.exit(0 if all(found) else 1)
 
 
-def compare(options: argparse.Namespace, beam: int, folder: Path) -> None:
-    """Lets both sides take turns, and prints the rows of the table."""
+def compare(options: argparse.Namespace, beam: int, folder: Path) -> bool:
+    """Lets both sides take turns, and prints the rows of the table; returns whether their ratio can be trusted."""
     ids, exported = folder / "ids.json", folder / str(options.peer)
     if not ids.exists():
         encode(options, ids)
@@ -85,12 +86,13 @@ def compare(options: argparse.Namespace, beam: int, folder: Path) -> None:
     rounds: dict[str, list[Times]] = {side: [] for side in sides}
     for side, process in processes.items():
         answers[side] = ask(process)
-    for _ in range(options.rounds):
+    for number in range(options.rounds + 1):
         for side, process in processes.items():
-            rounds[side].append(Times(*ask(process)))
+            times = Times(*ask(process))
+            rounds[side] += [times] if number else []
     for process in processes.values():
         process.communicate("end\n")
-    report(beam, rounds, answers)
+    return report(beam, rounds, answers)
 
 
 def random_run(shape: str, folder: Path) -> str:
@@ -152,17 +154,21 @@ def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Names
     return [*words, "--beam-size", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
 
 
-def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:
+def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> bool:
+    """Prints speeds and ratios; returns False where the rounds allow no ratio."""
     print(f"\nbeam {beam}\n{'':14} {'tokens / CPU s':>14} {'tokens / s':>11}")
     for side, times in rounds.items():
         rates = [statistics.median(t.tokens / seconds for t, seconds in pairs) for pairs in by_clock(times)]
         print(f"{side:14} {rates[0]:14.0f} {rates[1]:11.0f}")
+    why = None
     if len(rounds) == 2:
         ours, theirs = rounds.values()
+        why = refusal([*rounds][1], [times.cpu for times in theirs])
         found = sorted((a.tokens / a.cpu) / (b.tokens / b.cpu) for a, b in zip(ours, theirs, strict=True))
         same = sum(a == b for a, b in zip(*answers.values(), strict=True))
-        print(f"ratio by CPU   {statistics.median(found):.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
+        print(why or f"ratio by CPU   {statistics.median(found):.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
         print(f"same           {same} of {len(answers['ours'])}")
+    return why is None
 
 
 def by_clock(times: list[Times]) -> tuple[list[tuple[Times, float]], list[tuple[Times, float]]]:
@@ -188,7 +194,7 @@ def measure(options: argparse.Namespace) -> None:
 def ours(options: argparse.Namespace) -> Translate:
     import flaxformer_lite
 
-    run, beam = flaxformer_lite.load(options.run, weights_dtype=options.weights_dtype), options.beam[0]
+    run, beam = flaxformer_lite.load(options.run, weights_dtype=options.weights_dtype), options.beam_size[0]
     fewest, most = lengths(options)
     settings = {"beam_size": beam, "num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most}
 
@@ -211,12 +217,14 @@ def ctranslate2(options: argparse.Namespace) -> Translate:
     names, ids_of = (json.loads((folder / f"{side}_vocabulary.json").read_text()) for side in (source, target))
     numbers = {name: number for number, name in enumerate(ids_of)}
     fewest, most = lengths(options)
+    config = json.loads((folder / "config.json").read_text())
+    own = slice(int(config["add_source_bos"]), -1 if config["add_source_eos"] else None)  # the library adds the others
 
     def translate(sources: Ids) -> Ids:
-        tokens = [[names[i] for i in row] for row in sources]
+        tokens = [[names[i] for i in row[own]] for row in sources]
         results = translator.translate_batch(
             tokens,
-            beam_size=options.beam[0],
+            beam_size=options.beam_size[0],
             max_batch_size=options.batch,
             min_decoding_length=fewest,
             max_decoding_length=most,
@@ -246,7 +254,7 @@ def hugging_face(options: argparse.Namespace) -> Translate:
                 found = model.generate(
                     input_ids=tokens,
                     attention_mask=(tokens != pad).long(),
-                    num_beams=options.beam[0],
+                    num_beams=options.beam_size[0],
                     min_new_tokens=fewest,
                     max_new_tokens=most,
                 )

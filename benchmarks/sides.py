@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ SHAPES = {"tiny": Sizes(4, 128, 256, 4), "m30k": Sizes(3, 256, 1024, 4), "base":
 """The models of random weights that are compared."""
 VOCAB_SIZE = 8000
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
+MOST_SPREAD = 0.1
+"""The largest spread of a baseline that ratios are reported for."""
 
 
 def start(words: Sequence[str], threads: int, *, huge_pages: bool = True) -> "subprocess.Popen[str]":
@@ -46,6 +49,16 @@ def ask(process: "subprocess.Popen[str]") -> Any:
     process.stdin.write("go\n")
     process.stdin.flush()
     return json.loads(process.stdout.readline())
+
+
+def refusal(baseline: str, seconds: Sequence[float]) -> str | None:
+    """Returns why the rounds allow no ratio: the slowest and the fastest of the baseline differ by more than 10 % of its median."""
+    spread = (max(seconds) - min(seconds)) / statistics.median(seconds)
+    if spread <= MOST_SPREAD:
+        return None
+    return (
+        f"no ratio: the rounds of {baseline} differ by {spread:.0%}, more than {MOST_SPREAD:.0%}: try a quieter machine"
+    )
 
 
 def run_alone(words: Sequence[str], environment: Mapping[str, str]) -> Any:

@@ -1,13 +1,14 @@
 """Compares a train step on the CPU with PyTorch's: the same model, the same batch, dropout on, Adam, label smoothing.
 
-python benchmarks/train_step.py --shape tiny --peer torch-compile [--threads 1] [--rounds 7] [--steps 5] [--json FILE]
+python benchmarks/train_step.py --shape tiny --peer torch-compile torch [--threads 1] [--rounds 7] [--steps 5] [--json FILE]
 
-Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. Both sides run in processes of their own on
-the same cores, take turns of `--steps` steps, and start with steps that are not counted. Every row of the batch is full, so nobody
-pays for padding; PyTorch gets no padding mask at all. The columns:
+Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. `-bf16` is PyTorch's autocast. All sides run
+in processes of their own on the same cores, take turns of `--steps` steps, and start with steps and a round that are not counted.
+Every row of the batch is full, so nobody pays for padding; PyTorch gets no padding mask at all. Where the rounds of a peer differ
+by more than 10 % there is no ratio to it, and the exit status is 1. The columns:
 
-  CPU s, wall s   of one step, the median over the rounds
-  ratio           the peer's divided by ours, round by round: the median, and the least and the most
+  user s, system s, wall s   of one step, the median over the rounds; CPU: user and system
+  ratio                      the peer's divided by ours, round by round: the median, and the least and the most
 
 With `--peak` it also prints which part of the machine's float32 matrix product the step reaches (operations by training/flops.py).
 """
@@ -15,19 +16,20 @@ With `--peak` it also prints which part of the machine's float32 matrix product 
 import argparse
 import dataclasses
 import json
+import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sides import SHAPES, VOCAB_SIZE, ask, start
+from sides import SHAPES, VOCAB_SIZE, ask, refusal, start
 
 CONFIG = "multi30k_en_de"
 """The config of this package that has everything but the sizes."""
 ROWS, LENGTH = 128, 32
 """Rows of a batch, and the tokens of each on either side."""
-PEERS = ("torch", "torch-compile", "hf")
+PEERS = ("torch", "torch-compile", "torch-bf16", "torch-compile-bf16", "hf")
 WARM_UP = 3
 """Steps that are not counted, among them the one that compiles."""
 
@@ -37,14 +39,20 @@ Step = Callable[[], float]
 class Times(NamedTuple):
     """Seconds of one step."""
 
-    cpu: float
+    user: float
+    system: float
     wall: float
+
+    @property
+    def cpu(self) -> float:
+        return self.user + self.system
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--peer", choices=PEERS, nargs="+", default=[])
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="model.dtype of our side")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
@@ -61,7 +69,7 @@ def main() -> None:
 
 def compare(options: argparse.Namespace) -> None:
     """Lets both sides take turns, and prints the table."""
-    sides = [side for side in ("ours", options.peer) if side]
+    sides = ["ours", *options.peer]
     processes = {
         side: start(words_of(side, options), options.threads, huge_pages=not options.no_huge_pages) for side in sides
     }
@@ -69,40 +77,43 @@ def compare(options: argparse.Namespace) -> None:
         assert process.stdout is not None
         print(f"{side}: {process.stdout.readline().strip()}", flush=True)
     rounds: dict[str, list[Times]] = {side: [] for side in sides}
-    for _ in range(options.rounds):
+    for number in range(options.rounds + 1):
         for side, process in processes.items():
-            rounds[side].append(Times(*ask(process)))
+            times = Times(*ask(process))
+            rounds[side] += [times] if number else []
     for process in processes.values():
         process.communicate("end\n")
-    report(options, rounds)
+    sys.exit(0 if report(options, rounds) else 1)
 
 
 def words_of(side: str, options: argparse.Namespace) -> list[str]:
     """Returns the words that start the process of one side."""
     words = [__file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
+    words += ["--dtype", options.dtype]
     return [*words, "--threads", str(options.threads), *(["--peak"] if options.peak else [])]
 
 
-def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> None:
-    """Prints medians, and the ratios of the rounds."""
-    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, float32, {options.threads} thread(s)")
-    print(f"{'':14} {'CPU s':>8} {'wall s':>8}")
+def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> bool:
+    """Prints medians, and the ratios of the rounds; returns False where the rounds of a peer allow none."""
+    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, {options.dtype}, {options.threads} thread(s)")
+    print(f"{'':20} {'user s':>8} {'system s':>8} {'wall s':>8}")
     for side, times in rounds.items():
-        print(
-            f"{side:14} {statistics.median(t.cpu for t in times):8.3f} {statistics.median(t.wall for t in times):8.3f}"
-        )
-    ratios = {}
-    if options.peer:
-        for name in Times._fields:
-            found = sorted(
-                getattr(theirs, name) / getattr(ours, name)
-                for ours, theirs in zip(rounds["ours"], rounds[options.peer], strict=True)
-            )
-            ratios[name] = (statistics.median(found), found[0], found[-1])
-            print(f"ratio of {name:5} {ratios[name][0]:8.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
+        print(f"{side:20} " + " ".join(f"{statistics.median(column):8.3f}" for column in zip(*times, strict=True)))
+    ratios, trusted = {}, True
+    for peer in options.peer:
+        if why := refusal(peer, [times.cpu for times in rounds[peer]]):
+            print(why)
+            trusted = False
+            continue
+        for name in ("cpu", "wall"):
+            pairs = zip(rounds["ours"], rounds[peer], strict=True)
+            found = sorted(getattr(theirs, name) / getattr(ours, name) for ours, theirs in pairs)
+            ratios[f"{peer} {name}"] = (statistics.median(found), found[0], found[-1])
+            print(f"ratio to {peer} by {name:4} {statistics.median(found):.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"options": vars(options), "rounds": rounds, "ratios": ratios}, file, indent=1)
+    return trusted
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -113,18 +124,19 @@ def measure(options: argparse.Namespace) -> None:
     for line in sys.stdin:
         if line.strip() != "go":
             break
-        cpu, wall = time.process_time(), time.perf_counter()
+        before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         for _ in range(options.steps):
             step()
-        times = Times((time.process_time() - cpu) / options.steps, (time.perf_counter() - wall) / options.steps)
-        print(json.dumps(times), flush=True)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = (after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, time.perf_counter() - wall)
+        print(json.dumps([x / options.steps for x in seconds]), flush=True)
 
 
 # This package ----------------------------------------------------------------------------------------------------------
 
 
-def experiment(shape: str) -> Any:
-    """Returns the shipped config with a model of another size, computing in float32."""
+def experiment(shape: str, dtype: Any = "float32") -> Any:
+    """Returns the shipped config with a model of another size."""
     from flaxformer_lite.config import load_config
 
     config, sizes = load_config(CONFIG), SHAPES[shape]
@@ -137,7 +149,7 @@ def experiment(shape: str) -> Any:
         d_model=sizes.d_model,
         d_ff=sizes.d_ff,
         num_heads=sizes.num_heads,
-        dtype="float32",
+        dtype=dtype,
     )
     return dataclasses.replace(config, model=model)
 
@@ -161,7 +173,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     from flaxformer_lite.training import MeshRunner, TrainTask
     from flaxformer_lite.training.throughput import training_flops
 
-    config = experiment(options.shape)
+    config = experiment(options.shape, options.dtype)
     source, target = random_tokens(config.model.vocab_size)
     shifted, all_tokens = np.roll(target, 1, 1), np.ones(source.shape, bool)
     inputs = Inputs(source_tokens=source, source_mask=all_tokens, target_tokens=shifted, target_mask=all_tokens)
@@ -210,10 +222,14 @@ def pytorch(options: argparse.Namespace) -> tuple[Step, str]:
     torch.manual_seed(0)
     settings = json.loads(to_json(experiment(options.shape)))["model"]
     translator = Transformer(settings, LENGTH, label_smoothing=0.1)
-    loss_of = torch.compile(translator) if options.measure == "torch-compile" else translator
-    return torch_step(
-        translator, lambda source, shifted, target: loss_of(target, source, shifted), settings["vocab_size"]
-    )
+    compiled = torch.compile(translator) if "compile" in options.measure else translator
+    half = options.measure.endswith("bf16")
+
+    def loss_of(source: Any, shifted: Any, target: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return compiled(target, source, shifted)
+
+    return torch_step(translator, loss_of, settings["vocab_size"])
 
 
 def torch_step(model: Any, loss_of: Callable[..., Any], vocab_size: int) -> tuple[Step, str]:

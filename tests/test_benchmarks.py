@@ -42,6 +42,16 @@ def test_the_report_has_an_mfu_only_where_the_peak_is_known(gpu: ModuleType):
     assert "at least" not in unknown[4]
 
 
+def test_there_is_no_ratio_where_the_rounds_of_the_baseline_differ(monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand: 0.09 and 0.11 of a median of 1.0."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from sides import refusal  # type: ignore[import-not-found]
+
+    assert refusal("torch", [1.0, 1.05, 0.96]) is None
+    why = refusal("torch", [1.0, 1.06, 0.95])
+    assert why == "no ratio: the rounds of torch differ by 11%, more than 10%: try a quieter machine"
+
+
 def toy(tmp_path: Path, shape: str, *words: str) -> tuple[dict, str]:
     """Returns the figures of a model's toy form, and what it prints."""
     command = [
