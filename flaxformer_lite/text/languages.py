@@ -67,9 +67,9 @@ class Languages(Checked, at="data.languages"):
             code = code or (self.direction[number] if self.direction else "")
             if code and code not in self.codes:
                 listed = cut(", ".join(self.codes))
-                near = suggest(code, self.codes, 3, 0.3) or f"; the languages are {listed}"
+                near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or f"the languages are {listed}"
                 raise ValueError(
-                    f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages{near}"
+                    f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}"
                 )
             if not code and needed:
                 raise ValueError(
