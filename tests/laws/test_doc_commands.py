@@ -126,6 +126,8 @@ NOT_RUN = {
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
     r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/objectives/test_instruction.py trains a small one",
     r"--from": "needs a run of several languages; tests/interop/hf/test_languages.py runs it",
+    r"minilm|MiniLM|classify_docstrings": "needs a downloaded encoder; tests/interop/hf imports small ones",
+    r"chat_dates_lora|dates_before_1900": "needs its base and files; tests/laws/test_recipes.py trains both on small bases",
     r"ADAPTERS|runs/adapted": "needs adapters of PEFT; tests/interop/hf/test_peft.py reads and writes small ones",
     r"configs/mine\.py|SYSTEM|torch-transformer": "reads weights of another system; tests/interop/systems runs it on theirs",
     r"runs/mine/config|--help": "is read by the fast test alone",

@@ -150,9 +150,14 @@ def as_options(mesh: str) -> list[str]:
 
 @needs.libtpu
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in CONFIGS if path.stem != "dates_before_1900"], ids=lambda path: path.stem
+)
 def test_every_config_compiles(path: Path):
-    """For its smallest sensible slice, which it fits; with layers in a loop, which compiles several times faster."""
+    """For its smallest sensible slice, which it fits; with layers in a loop, which compiles several times faster.
+
+    dates_before_1900 has the train step of quickstart.
+    """
     topology, mesh = SLICES.get(path.stem, ("v5e:1x1", "data=1"))
     settings = [*as_options(mesh), "--model.scan-unroll", "1"]
     command = [sys.executable, "-m", "flaxformer_lite", "plan", f"configs/{path.name}", "--topology", topology]
