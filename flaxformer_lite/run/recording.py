@@ -162,21 +162,10 @@ class Recording:
 
     # Records and their texts ------------------------------------------------------------------------------------------
 
-    def located(self, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
-        """Yields all records of a split with their texts, in the order of their numbers; holds a few at a time."""
-        if (source := self.config.data.source(split)) is None:
-            return
-        names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
-        for name, (setting, part) in zip(names, source.parts(f"data.{split}"), strict=True):
-            for pair, files, line in part.located(setting):
-                assert isinstance(pair, Pair)
-                yield Place(number, name, files, line), pair
-                number += 1
-
     def places(self, records: Iterable[int]) -> dict[int, Place]:
         """Returns the places of records by their numbers, from one pass over the texts up to the last of them."""
         wanted, found = set(records), dict[int, Place]()
-        for place, _ in self.located() if wanted else ():
+        for place, _ in located(self.config) if wanted else ():
             if place.record in wanted:
                 found[place.record] = place
                 if len(found) == len(wanted):
@@ -196,6 +185,18 @@ class Recording:
                 f"data.max_target_length {data.max_target_length}"
             )
         return f"no batch up to step {self.config.train.steps}, the last one, has it"
+
+
+def located(config: Config, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
+    """Yields all records of a split with their texts, in the order of their numbers; holds a few at a time."""
+    if (source := config.data.source(split)) is None:
+        return
+    names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
+    for name, (setting, part) in zip(names, source.parts(f"data.{split}"), strict=True):
+        for pair, files, line in part.located(setting):
+            assert isinstance(pair, Pair)
+            yield Place(number, name, files, line), pair
+            number += 1
 
 
 def open_recording(folder: RunFolder, progress: Progress | None = None) -> Recording:

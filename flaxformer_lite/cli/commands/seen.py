@@ -7,8 +7,12 @@ Nothing is written, and the run may be training.
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.base.console import Progress, note
+
+if TYPE_CHECKING:  # it needs JAX
+    from flaxformer_lite.run.recording import Recording
 
 MOST_RECORDS = 20
 """Records that are shown without --json."""
@@ -20,14 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", help="a file of the training data, with --line")
     parser.add_argument("--line", type=int, metavar="N", help="the number of the line, from 1")
     parser.add_argument("--pattern", metavar="REGEX", help="a regular expression for a part of a source or of a target")
+    parser.add_argument(
+        "--near",
+        choices=("eval", "test"),
+        help="list the records of data.eval or data.test that are nearly in the training data, nearest first",
+    )
     parser.add_argument("--json", action="store_true", help="write every record as JSON, with all its readings")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if (arguments.file is None) != (arguments.line is None):
         raise ValueError("--file and --line belong together: give both")
-    if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern)) != 1:
-        raise ValueError("give one of TEXT, --file with --line, and --pattern: they are different questions")
+    if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
+        raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
     from flaxformer_lite.run.recording import open_recording  # with JAX
     from flaxformer_lite.tools.recorder.seen import by_line, by_pattern, by_text, elsewhere, seen
     from flaxformer_lite.workdir import open_run
@@ -41,6 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.update("looking for it")
+        if arguments.near is not None:
+            show_near(recording, arguments)
+            return
         found = seen(recording, matches, arguments.text or "")
     if arguments.json:
         for record in found:
@@ -52,3 +64,19 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")
     if recording.reached < recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} of {recording.config.train.steps} steps")
+
+
+def show_near(recording: "Recording", arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
+
+    found = near_duplicates(recording.config, arguments.near)
+    if arguments.json:
+        for near in found:
+            print(json.dumps(near.as_json(), ensure_ascii=False))
+        return
+    for near in [near for near in found if near.share >= NEAR][:MOST_RECORDS]:
+        print(near.in_words())
+    many = sum(near.share >= NEAR for near in found)
+    note(
+        f"{many:,} of {len(found):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import Split
-from flaxformer_lite.run.recording import Place, Reading, Recording
+from flaxformer_lite.run.recording import Place, Reading, Recording, located
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
@@ -93,7 +93,7 @@ def by_line(file: str, line: int) -> Matches:
 
 def find(recording: Recording, matches: Matches, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
     """Yields the records of a split that match, from one pass over its texts. Raises: ValueError if they are too many."""
-    for number, (place, pair) in enumerate(filter(lambda found: matches(*found), recording.located(split))):
+    for number, (place, pair) in enumerate(filter(lambda found: matches(*found), located(recording.config, split))):
         if number == MOST_FOUND:
             raise ValueError(f"more than {MOST_FOUND:,} records match: look for something longer")
         yield place, pair

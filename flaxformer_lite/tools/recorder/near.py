@@ -1,0 +1,92 @@
+"""Near duplicates between evaluation data and training data, by the n-grams of words that they share (contamination)."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Any
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import Pair
+from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.run.recording import Place, located
+
+WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
+"""Words in an n-gram. Sentences are short; for documents as in Chowdhery et al. 2022, arXiv:2204.02311, section 8."""
+NEAR = 0.7
+"""The least share of common n-grams of a near duplicate. Reference: the same."""
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+"""A word, or a sign of Chinese or Japanese, which are written without spaces."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """A record of the evaluation data, and the record of the training data that has most of its n-grams."""
+
+    share: float
+    """The share of its n-grams that the other one has; of a pair those of both sides together."""
+    place: Place
+    pair: Pair
+    train_place: Place | None
+    """None if no record has any of them."""
+    train_pair: Pair | None
+
+    def in_words(self) -> str:
+        """Returns the share, both places and both texts, between tabs."""
+        texts = [" → ".join(filter(None, pair[:2])) if pair else "" for pair in (self.pair, self.train_pair)]
+        shown = [shorten(text, 100, placeholder=" …") for text in texts]
+        return "\t".join([f"{self.share:.2f}", str(self.place), str(self.train_place or "none"), *shown])
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns all of it, ready for JSON."""
+        return {
+            "share": self.share,
+            "eval": {**self.place._asdict(), **self.pair._asdict()},
+            "train": {**self.train_place._asdict(), **self.train_pair._asdict()}
+            if self.train_place and self.train_pair
+            else None,
+        }
+
+
+def ngrams(pair: Pair) -> set[int]:
+    """Returns hashes of the n-grams of both sides. Case and punctuation do not count; a shorter text is one n-gram."""
+    n, found = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
+    for side, text in enumerate(pair[:2]):
+        words = WORD.findall(text.casefold())
+        found |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
+    return found
+
+
+def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
+    """Returns every record of a split with its nearest record of the training data, nearest first.
+
+    It reads the training data once, and holds the n-grams of the split only.
+
+    Raises: ValueError if there is no such data.
+    """
+    if config.data.source(split) is None or config.data.source("train") is None:
+        raise ValueError(f"data.{split} or data.train is None: near duplicates are of two sets of data; set both")
+    records = list(located(config, split))
+    sizes, having = list[int](), dict[int, list[int]]()
+    for number, (_, pair) in enumerate(records):
+        own = ngrams(pair)
+        sizes.append(len(own))
+        for gram in own:
+            having.setdefault(gram, []).append(number)
+    best: list[tuple[int, Place | None, Pair | None]] = [(0, None, None)] * len(records)
+    for place, pair in located(config, "train"):
+        for number, common in Counter(numbers_of(pair, having)).items():
+            if common > best[number][0]:
+                best[number] = common, place, pair
+    found = [
+        Near(common / max(size, 1), *record, place, pair)
+        for record, size, (common, place, pair) in zip(records, sizes, best, strict=True)
+    ]
+    return sorted(found, key=lambda near: -near.share)
+
+
+def numbers_of(pair: Pair, having: dict[int, list[int]]) -> Iterator[int]:
+    """Yields for each n-gram of a pair the records that have it too."""
+    for gram in ngrams(pair):
+        yield from having.get(gram, ())

@@ -1,0 +1,67 @@
+"""Oracles: shares worked by hand, and all pairs of records compared one by one."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import Pair, ParallelText, PlainText
+from flaxformer_lite.tools.recorder.near import near_duplicates, ngrams
+from tests.support.experiments import tiniest_config
+
+
+def config_of(folder: Path, train: list[Pair], evaluated: list[Pair]) -> Config:
+    for name, pairs in (("train", train), ("eval", evaluated)):
+        for side in ("source", "target"):
+            (folder / f"{name}.{side}").write_text("".join(getattr(pair, side) + "\n" for pair in pairs))
+    files = {
+        name: ParallelText(source=f"{folder}/{name}.source", target=f"{folder}/{name}.target")
+        for name in ("train", "eval")
+    }
+    tiny = tiniest_config()
+    return dataclasses.replace(tiny, data=dataclasses.replace(tiny.data, **files))
+
+
+def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Path):
+    """`a b c d e` has three n-grams and `v w x y` two; the second record of training has the first two of each: 4 of 5."""
+    train = [Pair("a b c", "v w"), Pair("A, b c d!", "v w x y"), Pair("q", "q")]
+    found = near_duplicates(
+        config_of(tmp_path, train, [Pair("nothing like it", "at all"), Pair("a b c d e", "v w x y")])
+    )
+    assert [(near.share, near.place.line, near.train_place and near.train_place.line) for near in found] == [
+        (0.8, 2, 2),
+        (0.0, 1, None),
+    ]
+    assert found[0].train_pair == train[1]
+    assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
+
+
+def test_the_nearest_is_that_of_all_comparisons(tmp_path: Path):
+    random = np.random.default_rng(4)
+
+    def texts(number: int) -> list[Pair]:
+        return [
+            Pair(*(" ".join(random.choice(list("abc"), random.integers(1, 9))) for _ in "st")) for _ in range(number)
+        ]
+
+    train, evaluated = texts(60), texts(20)
+    found = near_duplicates(config_of(tmp_path, train, evaluated))
+    assert len(found) == 20 and [near.share for near in found] == sorted((near.share for near in found), reverse=True)
+    for near in found:
+        own = ngrams(near.pair)
+        shares = [len(own & ngrams(pair)) / len(own) for pair in train]
+        assert near.share == max(shares)
+        assert near.train_place is None or shares[near.train_place.line - 1] == max(shares)
+
+
+def test_without_evaluation_data_there_is_nothing_to_compare(tmp_path: Path):
+    tiny = tiniest_config()
+    config = dataclasses.replace(
+        tiny,
+        data=dataclasses.replace(tiny.data, train=PlainText(path="x"), eval=None),
+        train=dataclasses.replace(tiny.train, text_metrics=()),
+    )
+    with pytest.raises(ValueError, match=r"data\.eval or data\.train is None"):
+        near_duplicates(config)
