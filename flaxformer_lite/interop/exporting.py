@@ -33,6 +33,7 @@ from flaxformer_lite.interop.weight_files import new_folder, read_settings, writ
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.text import LanguageTokenizers
 from flaxformer_lite.text.kinds import CHAT_TEMPLATE, copy_hub_files
 from flaxformer_lite.workdir import open_run
 
@@ -149,9 +150,11 @@ def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | No
     require_absent(folder, "folder")
     with exporting(run, weights, "ctranslate2") as (loaded, _):
         check_prompts_are_causal(loaded, "ctranslate2")
-        count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, folder)
+        tokenizers = loaded.tokenizers  # there the tokens of languages are part of a text
+        tokenizers = tokenizers.plain if isinstance(tokenizers, LanguageTokenizers) else tokenizers
+        count, notes = ctranslate2.export_run(loaded.config, loaded.params, tokenizers, folder)
         with kept_if_good(folder):
-            check.check_ctranslate2(folder, loaded.config, loaded.params, loaded.tokenizers)
+            check.check_ctranslate2(folder, loaded.config, loaded.params, tokenizers)
             copy_hub_files(loaded.folder.path, folder)
     report(notes, count, loaded, output)
 

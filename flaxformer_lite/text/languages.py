@@ -110,7 +110,12 @@ class LanguageTokenizers(Tokenizers):
         """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
         for token in languages.tokens:
             token_id(tokenizers.source, token)
-        return cls(tokenizers.source, tokenizers.target, languages).reading_by(Direction((), (), {}))
+        return cls(tokenizers.source, tokenizers.target, languages).plain
+
+    @property
+    def plain(self) -> "LanguageTokenizers":
+        """The tokenizers that give a source no language."""
+        return self.reading_by(Direction((), (), {}))
 
     def reading_by(self, direction: Direction) -> "LanguageTokenizers":
         end = () if self.source.eos_id is None else (self.source.eos_id,)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite import import_hf, load
+from flaxformer_lite import export_ctranslate2, import_hf, load
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
@@ -19,6 +20,7 @@ from flaxformer_lite.text import Languages, LanguageTokenizers
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.languages import direction_label
 from flaxformer_lite.text.tokenizer import Tokenizers
+from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import num_programs, use_one_device
 from tests.support.hf_folders import DATA
@@ -175,3 +177,27 @@ def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
 def test_languages_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Languages(**settings)
+
+
+@needs.ctranslate2
+@pytest.mark.slow
+def test_ctranslate2_reads_a_direction_as_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/systems/ctranslate2.md says: the language before a source, and the other as the prefix of its answer."""
+    import ctranslate2
+
+    use_one_device(monkeypatch)
+    run = load(import_hf(folder_with("m2m_100/nllb", "nllb", tmp_path / "model"), tmp_path / "run"))
+    export_ctranslate2(run.folder.path, tmp_path / "folder")
+    translator = ctranslate2.Translator(str(tmp_path / "folder"), compute_type="float32")
+    direction, ids = run.between("deu_Latn", "fra_Latn"), run.tokenizer.encode("the cat sat")
+    for beam_size in (1, 4):
+        settings = {"max_decoding_length": 9, "min_decoding_length": 0, "beam_size": beam_size}
+        (found,) = translator.translate_batch(
+            [["deu_Latn", *run.tokenizer.pieces(ids)]], target_prefix=[["fra_Latn"]], **settings
+        )
+        sources = [direction.tokenizer.as_source(ids)]
+        ours = direction.hypotheses_of_ids(
+            sources, beam_size=beam_size, num_hypotheses=1, max_new_tokens=9, early_stopping=True
+        )[0][0]
+        names = token_names(direction.tokenizer, 150)
+        assert [names[i] for i in ours.tokens] == found.hypotheses[0]
