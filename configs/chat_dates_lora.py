@@ -4,7 +4,7 @@ Source:   docs/fine-tuning.md has the lines of Python that write 3,000 conversat
           "month" and "day". The base saw conversations of one turn alone.
 Command:  python train.py configs/chat_dates.py
           python train.py configs/chat_dates_lora.py
-          flaxformer-lite generate runs/chat_dates_lora --chat "Freitag, 20. November 2026" month
+          flaxformer-lite generate runs/chat_dates_lora --chat "5 maggio 2031" year month
 Expected: on 300 held-out conversations, after 200 steps, one seed: accuracy of the answers' tokens 0.973, loss 0.082; before, 0.710
           and 2.646. Right answers to the first, second and third question: 27, 30 and 20 of 30; before, 58, 0 and 0 of 60.
           75 seconds of CPU time, on 2 cores that other work was using too.
