@@ -122,7 +122,7 @@ class Search:
             yield whole
             if over.any():
                 active = active & ~over[members]
-                state = state._replace(active=jnp.asarray(active))
+                state = state._replace(active=state.active & ~over[members])
             rows, full = len(active), step == room
             if active.sum() <= few:
                 rows = max(FEWEST_ROWS, padded_rows(int(active.sum())))
@@ -137,7 +137,9 @@ class Search:
     ) -> tuple[SearchInputs, State]:
         """Returns what `resize` does; on a CPU by NumPy, which compiles nothing."""
         if platform() == "cpu":
-            return resize(jax.device_get(inputs), jax.device_get(state), order, capacity)
+            moved = resize(jax.device_get(inputs), jax.device_get(state), order, capacity)
+            # Arrays that are bound to a device stay so: a program is compiled for either kind.
+            return jax.device_put(moved, state.step.sharding) if state.step.committed else moved
         found: tuple[SearchInputs, State] = self.resize(inputs, state, order, capacity=capacity)
         return found
 

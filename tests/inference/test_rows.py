@@ -56,12 +56,16 @@ def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, cas
     assert len({len(answers[0].tokens) for answers in found}) > 4, "all answers are of one length"
 
 
-def test_compiling_ahead_leaves_nothing_to_compile():
-    """Law: after `compile` for 8 rows, answers of any length compile nothing more."""
+@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_compiling_ahead_leaves_nothing_to_compile(committed):
+    """Law: after `compile` for 8 rows, answers of any length compile nothing more; also of parameters bound to a device."""
     model, params = model_of(SMALL)
+    params = jax.device_put(params, jax.devices()[0] if committed else None)
     decoder = Decoder(model, DecodeConfig(max_new_tokens=40))
     decoder.compile(params, 8, [5, 6, 7, 8, 9, EOS])
     parts = (decoder.search.start, decoder.search.advance)
     assert [num_programs(part) for part in parts] == [1, 2]
     decoder.generate(params, [[5, 6, EOS]] * 5, limits=[1, 40, 3, 20, 33])
+    never = [lambda tokens: None, lambda tokens: 1]
+    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[2, 40, 3, 20, 33], watch=lambda index: never[index % 2])
     assert [num_programs(part) for part in parts] == [1, 2]
