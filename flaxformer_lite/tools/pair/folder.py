@@ -43,7 +43,7 @@ def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: 
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
-    elif output.exists() and (not output.is_dir() or any(output.iterdir())):
+    elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
         raise ValueError(f"--output {output} is there, and was not made by `pair`: give a new folder")
     else:
         divide(read_pairs(files), asked, off, languages(files), data)

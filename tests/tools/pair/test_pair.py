@@ -70,13 +70,17 @@ def test_a_mistake_is_one_line(toy: Path, words: list[str], message: str, capsys
     assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and message in error
 
 
-def test_a_folder_of_something_else_is_refused(toy: Path, capsys: pytest.CaptureFixture):
-    files = write(toy, languages()[:300])
+@pytest.mark.parametrize(
+    ("name", "message"), [("mine", "was not made by `pair`"), (".data.0a1b.unfinished", "10 pairs left")]
+)
+def test_a_folder_of_something_else_is_refused(toy: Path, name: str, message: str, capsys: pytest.CaptureFixture):
+    """One in which a kill left half of the data is not: it is made anew."""
+    files = write(toy, languages()[:10])
     (toy / "run").mkdir()
-    (toy / "run" / "mine").touch()
+    (toy / "run" / name).touch()
     with pytest.raises(SystemExit):
         main(["pair", *files, "-o", "run"])
-    assert "was not made by `pair`" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
