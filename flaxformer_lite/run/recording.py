@@ -100,13 +100,22 @@ class Recording:
 
     def batch(self, step: int) -> Batch:
         """Returns the batch of a step as the trainer makes it, as NumPy arrays. Raises: ValueError if there is no such step."""
+        return self.data.train.batch(self.batch_of(step))
+
+    def batch_of(self, step: int) -> int:
+        """Returns the number of the batch that a step reads, from 0. Raises: ValueError if there is no such step."""
         if not 1 <= step <= self.config.train.steps:
             raise ValueError(f"step is {step}: the run has the steps 1 to {self.config.train.steps}")
-        return self.data.train.batch(self.loop_state.batch_of(step))
+        return self.loop_state.batch_of(step)
 
     def rows(self, step: int) -> list[RecordedRow]:
         """Returns the rows of a step in their order, without those that only fill up. Raises: ValueError as `batch` does."""
-        batch, number, train = self.batch(step), self.loop_state.batch_of(step), self.data.train
+        return self.rows_of_batch(self.batch_of(step), step)
+
+    def rows_of_batch(self, number: int, step: int) -> list[RecordedRow]:
+        """Returns the rows of a batch, from 0, as `step` reads it, or read it before a rollback left it out."""
+        train = self.data.train
+        batch = train.batch(number)
         examples = train.plan.batch(number).examples.tolist()
         kept = [row for row, i in enumerate(examples) if i != PADDING_ROW]
         records = {row: [record for record, _ in train.pieces_read(examples[row], number, row)] for row in kept}

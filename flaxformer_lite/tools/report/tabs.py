@@ -10,6 +10,7 @@ from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.attention import Attended, attended
 from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
 from flaxformer_lite.tools.report.plots import Chart
+from flaxformer_lite.tools.report.recorded import near_table, spike_tables, spikes
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
 
@@ -32,6 +33,8 @@ class Report:
     translations: list[Table] = field(default_factory=list)
     attention: list[Attended] = field(default_factory=list)
     data: Figures = field(default_factory=dict)
+    recorded: list[Table] = field(default_factory=list)
+    """Near duplicates of the evaluation data, and the rows of batches whose loss was a spike."""
     settings: list[dict[str, Any]] = field(default_factory=list)
     """For each setting its path, its value in each run, and whether the values differ."""
     changes: list[Table] = field(default_factory=list)
@@ -80,6 +83,12 @@ def make_report(
                 lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1, weights)),
             ),
         ]
+        if run.config.data.source("eval") is not None and run.config.data.source("train") is not None:
+            near = f"{run.name}: near duplicates"
+            parts.append(("data", near, lambda run=run: report.recorded.append(near_table(run))))
+        if spikes(run):
+            rows = f"{run.name}: loss spikes"
+            parts.append(("data", rows, lambda run=run: report.recorded.extend(spike_tables(run))))
     for done, (tab, part, make) in enumerate(parts):
         show(part, done, len(parts))
         try:

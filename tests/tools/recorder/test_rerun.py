@@ -19,6 +19,8 @@ from flaxformer_lite.model import DropoutRates, ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.recording import Recording, open_recording
 from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_losses, without_record, without_row
+from flaxformer_lite.tools.report.facts import RunFacts
+from flaxformer_lite.tools.report.recorded import MOST_LINES, near_table, spike_tables, spikes
 from flaxformer_lite.training import TrainTask, train, train_step
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import rows, tiniest_config, use_one_device
@@ -143,3 +145,22 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
     ):
         assert message in typed(*words)[1].splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")} == written
+
+
+def test_the_report_names_the_rows_of_a_spike_and_near_duplicates(recording: Recording):
+    """Oracle: the batch of the line in train.log, row by row; the evaluation data is the training data itself."""
+    with (recording.folder.path / "train.log").open("a", encoding="utf-8") as file:
+        file.write(
+            "12:00:00 step      5  a loss spike on batch 4: 9.0000, where the 100 steps before had 3.0000 ± 0.1000\n"
+        )
+    run = RunFacts("a", str(recording.folder.path), recording.folder)
+    assert spikes(run) == [(5, 4)]
+    (table,) = spike_tables(run)
+    assert [int(line[1]) for line in sorted(table.rows, key=lambda line: int(line[1]))] == [
+        row.row for row in recording.rows(5)
+    ]
+    losses = [float(line[0]) for line in table.rows]
+    assert losses == sorted(losses, reverse=True) and losses[0] > losses[-1]
+    assert {line[4] for line in table.rows} == {row.target for row in recording.rows(5)}
+    near = near_table(run)
+    assert near.note.startswith("40 of 40 records") and [line[0] for line in near.rows] == ["1.00"] * MOST_LINES
