@@ -136,7 +136,7 @@ def test_an_encoder_starts_with_batches_for_short_texts(tmp_path: Path, monkeypa
 
 
 def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flaxformer_lite.interop.importing.copy_companions", interrupted)
