@@ -46,6 +46,8 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "marian/shared": (BART,),
     "marian/separate": (BART[2:],),
     **dict.fromkeys(("llama/mha", "llama/model", "gpt2/untied", "gpt2/model", "gpt2/classification", "bert/model"), ()),
+    **dict.fromkeys(("m2m_100/nllb", "mbart/plain"), (BART,)),
+    **dict.fromkeys(("mt5/plain", "umt5/encoder", "xlm_roberta/classification", "camembert/model"), ()),
     **dict.fromkeys(("bert/regression", "roberta/classification", "distilbert/classification", "bart/untied"), ()),
 }
 """Names that the model gives one tensor, by folder."""
