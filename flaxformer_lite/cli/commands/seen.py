@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.pattern is not None:
         matches = by_pattern(arguments.pattern)
     else:
-        matches = by_line(arguments.file, arguments.line)
+        matches = by_line(arguments.file or "", arguments.line or 0)  # with --near neither is read
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.update("looking for it")
