@@ -104,6 +104,8 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
         "teach": ["quickstart", "--teacher", run],
         "export": ["hf", run, "out"],
         "plan": [run, "--topology", "v5e:1x1"],
+        "rows": [run, 1],
+        "rerun": [run, 1, "--without", 0],
     }
     status, message = typed(capsys, command, *words.get(command, [run]), "--import", run.parent / "renamed.py")
     assert (status, message) == (0, "") and re.fullmatch(r"config_renamed_[0-9a-f]{8}", read[0])

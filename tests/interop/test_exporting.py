@@ -92,7 +92,7 @@ def test_a_model_that_no_system_has_fits_nothing():
 def test_the_settings_in_the_way_are_named_by_their_groups(monkeypatch: pytest.MonkeyPatch):
     """By hand: no family has them; no system has prompts that attend to themselves, CTranslate2 no endless answer."""
     config = config_of(dataclasses.replace(tiny_config().model, positions=ALiBi()))
-    near = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    near = "position_padding_id, positions"
     assert exports_in_words(config) == f"Hugging Face: no ({near}); CTranslate2: no (positions)"
     endless = dataclasses.replace(config, decode=DecodeConfig(eos_ids=()))
     assert exports_in_words(endless) == f"Hugging Face: no ({near}); CTranslate2: no (positions, decode.eos_ids)"

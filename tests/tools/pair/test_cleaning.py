@@ -7,8 +7,8 @@ from flaxformer_lite.cli.commands.pair import RULE_NAMES
 from flaxformer_lite.data import Pair
 from flaxformer_lite.tools.pair import RULES, clean
 from flaxformer_lite.tools.pair.lexical import translation_scores
+from tests.support.made_up_languages import NUMBER, languages
 
-NUMBER = 3_000
 Break = Callable[[Pair, Pair, random.Random], Pair]
 
 
@@ -37,21 +37,6 @@ BROKEN: dict[str, Break] = {
     "boilerplate": lambda pair, other, draw: Pair(pair.source, "tolu mase rimo kana tesi"),
     "misread": lambda pair, other, draw: Pair(pair.source, (pair.target + " süß").encode().decode("latin-1")),
 }
-
-
-def languages(seed: int = 0) -> list[Pair]:
-    """Sentences of a small grammar, and their translations: word by word, in another order, with another ending."""
-    draw = random.Random(seed)
-
-    def word(consonants: str, vowels: str) -> str:
-        return "".join(draw.choice(consonants) + draw.choice(vowels) for _ in range(draw.choice((2, 3))))
-
-    lexicon = [(word("bdgklpv", "aeu"), word("hmnrst", "aiou")) for _ in range(400)]
-    pairs = []
-    for _ in range(NUMBER):
-        words = [lexicon[int(400 * draw.random() ** 2)] for _ in range(draw.randrange(5, 13))]
-        pairs.append(Pair(" ".join(w[0] for w in words) + ".", " ".join(w[1] for w in reversed(words)) + "."))
-    return pairs
 
 
 def broken(share: float) -> tuple[list[Pair], dict[int, str]]:

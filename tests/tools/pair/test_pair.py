@@ -13,7 +13,7 @@ from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import recipe
 from flaxformer_lite.tools.pair.cleaning import plain
 from tests.support import needs
-from tests.tools.pair.test_cleaning import languages
+from tests.support.made_up_languages import languages
 
 
 def write(folder: Path, pairs: list[Pair]) -> list[str]:
