@@ -115,7 +115,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     train = data.source("train")
     versions = None if data.store is None or train is None else train.versions()
     if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
-        settings = [FORMAT, repr(train), versions, repr(kinds), vocab_sizes]
+        settings = [FORMAT, name_of(train), versions, repr(kinds), vocab_sizes]
         folder = Path(data.store, f"tokenizer-{_hash(settings)}")
         if check_tokenizers(folder):
             return load_tokenizers(folder)
@@ -197,7 +197,7 @@ class TokenStore:
             versions = [f"texts {digest}" for digest in text_digests(PairStream(source, setting, progress))]
         key: dict[str, Any] = {
             "format": FORMAT,
-            "source": repr(source),
+            "source": name_of(source),
             "versions": versions,
             "tokenizers": [hashlib.sha256(tokenizer.to_bytes()).hexdigest() for tokenizer in both],
             "limits": [MOST_RECORDS, MOST_CHARACTERS],
@@ -308,9 +308,14 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def name_of(source: DataSource | None) -> str:
+    """Returns the settings of a source; those that releases before data.languages did not have are left out at their default."""
+    return repr(source).replace(", languages=()", "")
+
+
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
     """Returns the stores of these sources in a folder of stores, with any tokenizer, and those that do not say whose they are."""
-    names, found = {repr(source) for source in sources}, []
+    names, found = {name_of(source) for source in sources}, []
     for folder in sorted(stores.glob("tokens-*")):
         with contextlib.suppress(ValueError):
             if read_key(folder)["source"] not in names:

@@ -4,8 +4,9 @@ A batch is a function of (seed, step), so nothing was recorded but the fingerpri
 """
 
 import bisect
+import itertools
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -108,24 +109,25 @@ class Recording:
             raise ValueError(f"step is {step}: the run has the steps 1 to {self.config.train.steps}")
         return self.loop_state.batch_of(step)
 
-    def rows(self, step: int) -> list[RecordedRow]:
-        """Returns the rows of a step in their order, without those that only fill up. Raises: ValueError as `batch` does."""
-        return self.rows_of_batch(self.batch_of(step), step)
+    def rows(self, *steps: int) -> list[RecordedRow]:
+        """Returns the rows of steps in their order, without those that only fill up. Raises: ValueError as `batch` does."""
+        return self.rows_of_batches({self.batch_of(step): step for step in steps})
 
-    def rows_of_batch(self, number: int, step: int) -> list[RecordedRow]:
-        """Returns the rows of a batch, from 0, as `step` reads it, or read it before a rollback left it out."""
-        train = self.data.train
-        batch = train.batch(number)
-        examples = train.plan.batch(number).examples.tolist()
-        kept = [row for row, i in enumerate(examples) if i != PADDING_ROW]
-        records = {row: [record for record, _ in train.pieces_read(examples[row], number, row)] for row in kept}
-        places = self.places(record for found in records.values() for record in found)
-        epoch = number // train.plan.batches_per_epoch + 1
-        found = []
-        for row in kept:
-            example = jax.tree.map(lambda array, row=row: array[row], batch)
-            texts = [decoded(tokenizer, ids) for tokenizer, ids in self._sides(example)]
-            found.append(RecordedRow(step, number, epoch, row, tuple(places[i] for i in records[row]), example, *texts))
+    def rows_of_batches(self, steps: Mapping[int, int]) -> list[RecordedRow]:
+        """Returns the rows of batches, from 0, each as its step reads it, or read it before a rollback left it out."""
+        train, records, found = self.data.train, dict[tuple[int, int], list[int]](), list[RecordedRow]()
+        for number in steps:
+            for row, example in enumerate(train.plan.batch(number).examples.tolist()):
+                if example != PADDING_ROW:
+                    records[number, row] = [record for record, _ in train.pieces_read(example, number, row)]
+        places = self.places(record for of_row in records.values() for record in of_row)
+        for number, of_batch in itertools.groupby(records, key=lambda at: at[0]):
+            batch, epoch = train.batch(number), number // train.plan.batches_per_epoch + 1
+            for _, row in of_batch:
+                example = jax.tree.map(lambda array, row=row: array[row], batch)
+                texts = [decoded(tokenizer, ids) for tokenizer, ids in self._sides(example)]
+                where = tuple(places[record] for record in records[number, row])
+                found.append(RecordedRow(steps[number], number, epoch, row, where, example, *texts))
         return found
 
     def _sides(self, example: Batch) -> Iterator[tuple[Tokenizer, Any]]:

@@ -94,6 +94,11 @@ class Run(TextPredictor):
             self, tokenizers=tokenizers.between(source, target), config=dataclasses.replace(config, decode=decode)
         )
 
+    def in_own_direction(self) -> "Run":
+        """Returns the run for texts of `data.languages.direction`, if it has one."""
+        languages = self.config.data.languages
+        return self.between() if languages is not None and languages.direction else self
+
     def check_direction(self) -> None:
         """Raises: ValueError if the decoder reads a language, and none is named."""
         tokenizers = self.required_tokenizers
@@ -372,10 +377,14 @@ class Run(TextPredictor):
             ids = cut(whole, config.data.longest.target, "text", "max_target_length", too_long)
             full = config.objective.prompt_attention == "full"
             return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
-        most, most_of_target = self.max_source_tokens, config.data.longest.target - 1
+        self.check_direction()
+        start = [config.decode.start_id]
+        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
+            start += tokenizers.ids_of("").first
+        most, most_of_target = self.max_source_tokens, config.data.longest.target - len(start)
         sources = cut(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
         targets = cut(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
-        return AttentionIds(tokenizers.source.as_source(sources), [config.decode.start_id, *targets], 0)
+        return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)
 
     def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:
         """Returns every layer's attention weights for what `attention_ids` returned."""
@@ -485,8 +494,7 @@ def load(
     )
     if tokenizers is not None:
         tokenizers = config.objective.reader(tokenizers, folder.path, config.data.longest)
-    run = Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)
-    return run.between() if config.data.languages is not None and config.data.languages.direction else run
+    return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step).in_own_direction()
 
 
 def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:

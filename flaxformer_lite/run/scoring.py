@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.console import Progress, warn
+from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Pair, ParallelText
 from flaxformer_lite.data.held_out import Split
@@ -71,10 +71,13 @@ def score(
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
     name, pairs, parts, settings = data
-    objective = run.config.objective
+    objective, languages = run.config.objective, run.config.data.languages
+    trainable = languages is None or languages.trainable
+    if not trainable:
+        note("the loss is left out: where data.languages has its tokens is for use alone")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
-        if not run.others:
+        if not run.others and trainable:
             progress.within("scoring")
             scores = run.metrics(
                 pairs,
@@ -87,8 +90,9 @@ def score(
         progress.update("translating", 0)
         # `metrics` has already warned of sources that are too long.
         answers: list[list[ScoredText]] = [[]] * len(pairs)
-        for label in dict.fromkeys(pair.label if run.config.data.languages is not None else "" for pair in pairs):
-            numbers = [i for i, pair in enumerate(pairs) if label in ("", pair.label)]
+        labels = [pair.label if languages is not None else "" for pair in pairs]
+        for label in dict.fromkeys(labels):
+            numbers = [i for i, found in enumerate(labels) if found == label]
             before = len(pairs) - sum(not answer for answer in answers)
             found = (run.between(*label.split()) if label else run).hypotheses(
                 [pairs[i].source for i in numbers],

@@ -53,6 +53,11 @@ class Languages(Checked, at="data.languages"):
         return tuple(map(self.token.replace, ["{}"] * len(self.codes), self.codes))
 
     @property
+    def trainable(self) -> bool:
+        """Whether pairs can have the tokens at these places."""
+        return self.source != "behind" and self.target != "start"
+
+    @property
     def must_be_named(self) -> bool:
         """Whether no text can be translated without a direction: the decoder reads the language."""
         return self.target != "source"
@@ -74,7 +79,7 @@ class Languages(Checked, at="data.languages"):
             if not code and needed:
                 raise ValueError(
                     f"{name} is missing: this run translates between {len(self.codes)} languages, {cut(', '.join(self.codes))}; "
-                    "name the direction by --from and --to, from Python by run.between(source, target)"
+                    "name the direction by --from and --to, from Python by run.between(source, target), for data by its `languages`"
                 )
             found.append(code)
         return found[0], found[1]
@@ -141,7 +146,13 @@ class LanguageTokenizers(Tokenizers):
 
     def ids_of(self, label: str) -> Direction:
         """Returns the token ids of the direction that the label of a pair names."""
-        return self.ids(*(label.split() or self.languages.direction or (None, None)))
+        codes = label.split() or self.languages.direction or (None, None)
+        if len(codes) != 2:
+            raise ValueError(
+                f"a pair has the label {cut(repr(label))}: with data.languages it must be two codes, of source and target; "
+                "name them by `languages` of the data, and leave its label out"
+            )
+        return self.ids(*codes)
 
     @property
     def reading(self) -> str:
@@ -150,7 +161,7 @@ class LanguageTokenizers(Tokenizers):
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         labels = [pair[2] for pair in pairs]
         found = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
-        if any(direction.behind or "bos_id" in direction.decode for direction in found.values()):
+        if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
                 "alone: a training needs source='before' or 'none' and target='first' or 'source'"

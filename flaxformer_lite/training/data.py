@@ -168,11 +168,11 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Warns if no token of the first answer ends a text in decoding, as with a template of one's own."""
     answers = (record.target[record.answers] for record in records if record.answers is not None)
-    first = next((ids.tolist() for ids in answers if len(ids)), list(eos_ids))
-    if not {*eos_ids}.intersection(first):
+    first: list[int] = next((ids.tolist() for ids in answers if len(ids)), [])
+    if first and not {*eos_ids}.intersection(first):
         piece = tokenizer.pieces(first[-1:])[0]
         warn(
-            f"decode.eos_ids is {eos_ids}, and no answer ends with one of them: add its last token, {first[-1]} ({piece!r})"
+            f"decode.eos_ids is {eos_ids}, and the first answer has none of them: add its last token, {first[-1]} ({piece!r})"
         )
 
 

@@ -291,7 +291,7 @@ def test_inspect_shows_any_step_and_weights(folder: Path, command):
     status, out, _ = command("inspect", folder, "--weights", "average:2")
     lines = out.splitlines()
     assert lines[0] == f"Run {folder}" and lines[1].startswith("  model: encoder of")
-    lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    lacking = "position_padding_id, positions"
     assert lines[5] == f"  exports to: Hugging Face: no ({lacking}); CTranslate2: yes"
     assert "encoder/layers/attention/query/kernel" in out
     assert "SHA-256" in out

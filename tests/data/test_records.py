@@ -6,7 +6,7 @@ import numpy as np
 
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, evaluation_records
-from flaxformer_lite.data.records import Lengths, Pair, TokenPair
+from flaxformer_lite.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 
@@ -15,7 +15,7 @@ class Both(NamedTuple):
     tokens: np.ndarray
 
 
-class Joined:
+class Joined(RowMaker[Both]):
     """A row maker that is no objective: source and target in one row."""
 
     truncates_records = True
@@ -28,9 +28,6 @@ class Joined:
 
     def make_rows(self, records, longest, seed, tokenizer=None):
         return [np.concatenate(record[:2]) for record in records]
-
-    def training_rows(self, rows):
-        return rows
 
     def lengths(self, record) -> Lengths:
         return Lengths(len(record), 0)

@@ -66,6 +66,9 @@ def test_several_directions_are_trained_and_scored_each_and_together(
     answers = direction.hypotheses_of_ids([direction.tokenizer.as_source(direction.tokenizer.encode(t)) for t in texts])
     if target == "first":
         assert all(answer[0].tokens[0] == pieces["de"] for answer in answers)
+        assert direction.attention_ids("un", "eins", lambda *_: None).targets[1] == pieces["de"]
+        with pytest.raises(ValueError, match="from is missing"):
+            found.attention("un", "eins")
     assert direction.translate(texts) == [found.required_tokenizers.target_text(a[0].tokens) for a in answers]
     scores = found.evaluate("eval")
     alone = TSV(path=str(tmp_path / "fr-de.tsv"))

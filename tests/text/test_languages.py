@@ -58,6 +58,14 @@ def test_a_wrong_direction_names_the_nearest_code(codes: tuple, message: str):
         tokenizers().between(*codes)
 
 
+@pytest.mark.parametrize("label", ["news", "eng_Latn deu_Latn fra_Latn"])
+def test_a_label_that_is_no_direction_is_refused(label: str):
+    with pytest.raises(
+        ValueError, match=rf"^a pair has the label '{label}': with data\.languages it must be two codes"
+    ):
+        list(tokenizers().encode_pairs([("two", "zwei", label)]))
+
+
 def test_a_language_needs_a_token():
     with pytest.raises(ValueError, match=r"data\.languages has the token '<eng_Latn>', which is no piece"):
         tokenizers(token="<{}>")

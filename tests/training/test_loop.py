@@ -74,7 +74,9 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainTask, "of", task_of)
     patch.setattr(setup, "make_runner", runner_once)
     patch.setattr(
-        evaluation, "translate", lambda _, params, sources, *rest: [[ScoredText(str(len(s)), 0.0)] for s in sources]
+        evaluation,
+        "translate",
+        lambda _, params, sources, *rest, configs: [[ScoredText(str(len(s)), 0.0)] for s in sources],
     )
 
 

@@ -8,6 +8,7 @@ import argparse
 import importlib.util
 import json
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -55,23 +56,28 @@ def run(arguments: argparse.Namespace) -> None:
     if loaded.step < config.train.steps:
         return  # stopped by a signal, and said so
     data = scored_data(config, "test", None, None)
-    file = folder / "evaluations" / "test.json"
-    if not file.is_file():
+    file, exported, page = folder / "evaluations" / "pair.json", folder / "ctranslate2", folder / "report.html"
+    of_export = folder / "evaluations" / "ctranslate2.json"
+    scores = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if scores.get("step") != loaded.step:  # trained on since
+        shutil.rmtree(exported, ignore_errors=True)
+        for made in (of_export, page):
+            made.unlink(missing_ok=True)
         scores, hypotheses = score(loaded, data, {})
-        report = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
-        scoring.save(loaded, finite(report), data.pairs, hypotheses)
-    scores = json.loads(file.read_text(encoding="utf-8"))
+        scores = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
+        scoring.save(loaded, finite(scores), data.pairs, hypotheses)
+        write_whole(file, json.dumps(finite(scores), indent=2) + "\n")
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
-    exported, file = folder / "ctranslate2", folder / "evaluations" / "ctranslate2.json"
     if importlib.util.find_spec("ctranslate2") is None:
         note("left out: CTranslate2 is not installed (pip install ctranslate2)")
     else:
         if not exported.is_dir():
             export_ctranslate2(folder, exported)
-        if not file.is_file():
-            write_whole(file, json.dumps(score_int8(loaded, exported, data), indent=2) + "\n")
-        print(f"BLEU {json.loads(file.read_text(encoding='utf-8'))['bleu']:.2f}  of CTranslate2 in int8: {exported}")
-    page = folder / "report.html"
+        if not of_export.is_file():
+            write_whole(of_export, json.dumps(score_int8(loaded, exported, data), indent=2) + "\n")
+        print(
+            f"BLEU {json.loads(of_export.read_text(encoding='utf-8'))['bleu']:.2f}  of CTranslate2 in int8: {exported}"
+        )
     if importlib.util.find_spec("altair") is None:
         note('left out: the report needs altair (pip install "flaxformer-lite[report]")')
     else:

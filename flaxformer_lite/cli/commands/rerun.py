@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run.recording import open_recording  # with JAX
     from flaxformer_lite.tools.recorder.rerun import place_of, rerun, without_record, without_row
-    from flaxformer_lite.tools.recorder.seen import by_line, find
+    from flaxformer_lite.tools.recorder.seen import find_line
     from flaxformer_lite.workdir import open_run
+    from flaxformer_lite.workdir.folder import finite
 
     place = place_of(arguments.without)
     if place is None and not arguments.without.isdecimal():
@@ -45,13 +46,16 @@ def run(arguments: argparse.Namespace) -> None:
         if place is None:
             without = without_row(arguments.step, int(arguments.without))
         else:
-            found = [record for record, _ in find(recording, by_line(*place))]
-            if not found:
-                raise ValueError(f"--without is {arguments.without!r}: no record of data.train is there")
-            without = without_record(recording, found[0].record)
+            records = [record.record for record, _ in find_line(recording, *place)]
+            if len(records) != 1:
+                raise ValueError(
+                    f"--without is {arguments.without!r}: it must be a line of one record of data.train, but {len(records)} have "
+                    "it; give the number of a row"
+                )
+            without = without_record(recording, records[0])
         result = rerun(recording, arguments.step, arguments.steps, without, arguments.answer, progress)
     if arguments.json:
-        print(json.dumps(result.__dict__, ensure_ascii=False))
+        print(json.dumps(finite(result.__dict__), ensure_ascii=False))
         return
     origin = f"checkpoint {result.start}" if result.start else "the beginning"
     print(f"from {origin}; left out in step {', '.join(map(str, result.changed))}")

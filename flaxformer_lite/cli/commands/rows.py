@@ -6,6 +6,7 @@ Nothing is written, and the run may be training.
 """
 
 import argparse
+import itertools
 import json
 import re
 from textwrap import shorten
@@ -14,6 +15,8 @@ from flaxformer_lite.base.console import Progress, note
 
 SHOWN = 60
 """Characters of a text in a line."""
+AT_ONCE = 100
+"""Steps that are held; each time the texts are read once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +69,12 @@ def run(arguments: argparse.Namespace) -> None:
         texts = [shorten(text, SHOWN, placeholder=" …") for text in (row.source, row.target)]
         return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, [shown, *texts])])
 
-    for step in range(first, last + 1):
-        losses = None if losses_of is None else losses_of(params, recording.batch(step)).tolist()
-        for row in recording.rows(step):
-            print(show(row, losses and losses[row.row]))
+    for start in range(first, last + 1, AT_ONCE):
+        rows = recording.rows(*range(start, min(start + AT_ONCE, last + 1)))
+        for step, of_step in itertools.groupby(rows, key=lambda row: row.step):
+            losses = None if losses_of is None else losses_of(params, recording.batch(step)).tolist()
+            for row in of_step:
+                print(show(row, losses and losses[row.row]))
 
 
 def step_range(text: str) -> tuple[int, int]:

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.seen import by_line, by_pattern, by_text, elsewhere, seen
+    from flaxformer_lite.tools.recorder.seen import by_line, by_pattern, by_text, elsewhere, find, find_line, seen
     from flaxformer_lite.workdir import open_run
 
     if arguments.text is not None:
@@ -53,12 +53,14 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.near is not None:
             show_near(recording, arguments)
             return
-        found = seen(recording, matches, arguments.text or "")
+        of_line = arguments.line is not None
+        records = find_line(recording, arguments.file, arguments.line) if of_line else [*find(recording, matches)]
+        found = seen(recording, records, arguments.text or "")
     if arguments.json:
         for record in found:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    lines = [*(record.in_words() for record in found), *elsewhere(recording, matches)]
+    lines = [*elsewhere(recording, matches), *(record.in_words() for record in found)]
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")

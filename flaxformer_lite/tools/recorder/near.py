@@ -14,6 +14,8 @@ from flaxformer_lite.run.recording import Place, located
 
 WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
 """Words in an n-gram. Sentences are short; for documents as in Chowdhery et al. 2022, arXiv:2204.02311, section 8."""
+MOST_SHARING = 1_000
+"""Records that may share an n-gram: one that more have says nothing of any."""
 NEAR = 0.7
 """The least share of common n-grams of a near duplicate. Reference: the same."""
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
@@ -74,6 +76,7 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
         sizes.append(len(own))
         for gram in own:
             having.setdefault(gram, []).append(number)
+    having = {gram: numbers for gram, numbers in having.items() if len(numbers) <= MOST_SHARING}
     best: list[tuple[int, Place | None, Pair | None]] = [(0, None, None)] * len(records)
     for place, pair in located(config, "train"):
         for number, common in Counter(numbers_of(pair, having)).items():

@@ -112,6 +112,8 @@ def rerun(
         raise ValueError(
             f"other settings since step {late[-1]}, and no checkpoint from then to step {step}: choose a later step"
         )
+    if texts:
+        run_of(recording, state).check_direction()  # before any step
     for number in range(start + 1, step):
         state, _ = runner.train_step(state, runner.shard_batch(local(runner, recording.batch(number))))
         progress.update("repeating the steps before", number)
@@ -163,10 +165,15 @@ def evaluate(recording: Recording, config: Config, runner: Runner, params: PyTre
     return mean_metrics(runner, config.objective, params, data.datasets, data.parts, lambda done, total: None)
 
 
+def run_of(recording: Recording, state: TrainState) -> Run:
+    """Returns the run as it would be with another state."""
+    run = Run(recording.folder, recording.config, state.params, recording.data.tokenizers, int(state.step))
+    return run.in_own_direction()
+
+
 def answer(recording: Recording, state: TrainState, texts: Sequence[str]) -> list[str]:
     """Returns the translation or the continuation of each text."""
-    run = Run(recording.folder, recording.config, state.params, recording.data.tokenizers, int(state.step))
-    return ["" if target is None else target for target in run.own_targets(texts)] if texts else []
+    return ["" if target is None else target for target in run_of(recording, state).own_targets(texts)] if texts else []
 
 
 def row_losses(config: Config) -> Callable[[PyTree, Batch], Float[np.ndarray, "B"]]:

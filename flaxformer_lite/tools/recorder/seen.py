@@ -1,11 +1,11 @@
 """Records of the training data by their text or their line, each with the steps that read it, or why none does."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, Final
 
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
@@ -16,6 +16,8 @@ MOST_FOUND = 10_000
 """Records that one question may find."""
 MOST_SHOWN = 10
 """Readings of a record that are shown."""
+
+SPLITS: Final = ("train", "eval", "test")
 
 Matches = Callable[[Place, Pair], bool]
 """Whether a record is looked for."""
@@ -76,12 +78,15 @@ def by_pattern(pattern: str) -> Matches:
     try:
         search = re.compile(pattern).search
     except re.error as error:
-        raise ValueError(f"--pattern is {pattern!r}: no regular expression ({error})") from None
+        raise ValueError(f"--pattern is {pattern!r}: correct the regular expression ({error})") from None
     return lambda place, pair: search(pair.source) is not None or search(pair.target) is not None
 
 
 def by_line(file: str, line: int) -> Matches:
-    """Finds the record that has a line of a file, whose name is that of the config or another path to it."""
+    """Finds records that may have a line of a file, whose name is that of the config or another path to it.
+
+    A text with line breaks is several lines of some files, and one line of others: of several records the last one has it.
+    """
     path = Path(file).resolve()
 
     def matches(place: Place, pair: Pair) -> bool:
@@ -99,9 +104,15 @@ def find(recording: Recording, matches: Matches, split: Split = "train") -> Iter
         yield place, pair
 
 
-def seen(recording: Recording, matches: Matches, text: str = "") -> list[Seen]:
-    """Returns the matching records of the training data, with all that reads them. text: as in `Recording.readings`."""
-    found = list(find(recording, matches))
+def find_line(recording: Recording, file: str, line: int) -> list[tuple[Place, Pair]]:
+    """Returns the record of the training data that has a line of a file; several where sources share the file, or none."""
+    found = {split: list(find(recording, by_line(file, line), split)) for split in SPLITS}
+    last = max((place.line for records in found.values() for place, _ in records), default=0)
+    return [(place, pair) for place, pair in found["train"] if place.line == last]
+
+
+def seen(recording: Recording, found: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
+    """Returns records of the training data with all that reads them. text: as in `Recording.readings`."""
     readings = dict[int, list[Reading]]()
     for reading in recording.readings([place.record for place, _ in found], text) if found else ():
         readings.setdefault(reading.record, []).append(reading)
@@ -117,6 +128,6 @@ def described(recording: Recording, place: Place, pair: Pair, readings: list[Rea
 
 def elsewhere(recording: Recording, matches: Matches) -> Iterable[str]:
     """Yields the places of matching records in the data that no step reads: that of evaluations and of the test."""
-    for split in ("eval", "test"):
+    for split in SPLITS[1:]:
         for place, _ in find(recording, matches, split):
             yield f"{place}\tnever: it belongs to data.{split}"

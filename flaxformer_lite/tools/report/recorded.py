@@ -42,10 +42,11 @@ def spike_tables(run: RunFacts) -> list[Table]:
     recording, losses_of = open_recording(run.folder), row_losses(run.config)
     with open_checkpoints(run.config, run.folder, read_only=True) as checkpoints:
         at, params = restore_weights(checkpoints, run.config, "last", None)
-    tables = []
-    for step, batch in spikes(run):
+    tables, found = [], spikes(run)
+    rows_of = recording.rows_of_batches({batch: step for step, batch in found})
+    for step, batch in found:
         losses = losses_of(params, recording.data.train.batch(batch))
-        rows = sorted(recording.rows_of_batch(batch, step), key=lambda row: -losses[row.row])[:MOST_LINES]
+        rows = sorted((row for row in rows_of if row.batch == batch), key=lambda row: -losses[row.row])[:MOST_LINES]
         lines = [
             [f"{losses[row.row]:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
             for row in rows

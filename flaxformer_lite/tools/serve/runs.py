@@ -225,7 +225,10 @@ class ServedRun:
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if "translate" in self.tasks:
-            job, longest = self.translation_job(["."]), self.run.config.data.longest.source
+            languages = self.run.config.data.languages
+            code = None if languages is None or languages.direction else languages.codes[0]
+            job = self.translation_job(["."], direction=(code, code))  # one program has all directions
+            longest = self.run.config.data.longest.source
         elif "generate" in self.tasks:
             job, longest = self.generation_job([[0]], {}), self.max_prompt_tokens
         else:

@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import ParallelText, PlainText
+from flaxformer_lite.data import JSONLines, ParallelText, PlainText
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.recording import open_recording
@@ -91,6 +91,26 @@ def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: Drawn
     for words in ([], ["x", "--pattern", "y"], ["--file", "x"], ["--pattern", "("], [" "]):
         with pytest.raises(SystemExit):
             typed(pairs.folder, *words)
+
+
+def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed):
+    """By hand: the text of line 3 has two line breaks, but line 5 is another record."""
+    texts = [f"text {i} of a file" for i in range(1, 41)]
+    texts[2] = "text 3\nof a\nfile"
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tiny = tiniest_config()
+    source = JSONLines(path=str(path), source_field=None, target_field="text")
+    data = dataclasses.replace(tiny.data, train=source, eval=None, max_target_length=100)
+    model = ModelConfig(num_encoder_layers=0, num_decoder_layers=1, vocab_size=60, d_model=4, num_heads=1, d_ff=4)
+    config = dataclasses.replace(
+        tiny, objective=CausalLM(), model=model, data=data, train=TrainConfig(steps=2, checkpoint_every=2)
+    )
+    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
+    listen(run, monkeypatch)
+    for line, text in ((3, "text 3"), (5, "text 5 of a file")):
+        (found,) = [json.loads(row) for row in typed(run.folder, "--file", path, "--line", line, "--json").splitlines()]
+        assert (found["line"], found["target"].split("\n")[0]) == (line, text)
 
 
 def test_of_a_long_document_the_rows_with_the_text_are_shown(
