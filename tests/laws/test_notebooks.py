@@ -63,6 +63,21 @@ TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "eval_every=FINE_STEPS // 8": "eval_every=FINE_STEPS",
         },
     ),
+    "chat_with_adapters": (
+        {
+            "chat_dates": "--model.d-model 32 --model.d-ff 64 --model.num-decoder-layers 1 --model.scan-unroll 1 "
+            "--data.train.num-examples 480 --data.eval.num-examples 20 --optimizer.schedule.warmup-steps 2",
+            "chat_dates_lora": "--optimizer.schedule.warmup-steps 2",
+        },
+        {
+            "STEPS = 600": "STEPS = 4",
+            "FINE_STEPS = 200": "FINE_STEPS = 8",
+            "warmup_steps=20": "warmup_steps=2",
+            '"train", 3_000': '"train", 100',
+            '"valid", 300': '"valid", 20',
+            "chats[:50]": "chats[:1]",
+        },
+    ),
     "many_devices_and_plan": (
         {},
         {

@@ -102,7 +102,7 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     assert len(lines) <= 40 and lines[1].startswith("train       steps 12, ")
     lines = lines[len(describe_settings(config)) :]
     assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
-    lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    lacking = "position_padding_id, positions"
     assert lines[1] == f"exports to  Hugging Face: no ({lacking}); CTranslate2: yes"
     assert lines[3].startswith("data        200 training pairs in ")
     assert "MiB for a step of" in lines[5]
