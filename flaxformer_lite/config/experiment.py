@@ -9,6 +9,7 @@ import jax
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data import DataConfig
+from flaxformer_lite.data.held_out import SPLITS
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.decoder import check_vocabulary
 from flaxformer_lite.model.config import ModelConfig, SavedAs
@@ -104,7 +105,7 @@ class Config(Checked, at=""):
             )
 
     def _check_messages(self) -> None:
-        for split in ("train", "eval", "test"):
+        for split in SPLITS:
             source = getattr(self.data, split)
             for setting, part in [] if source is None else source.parts(f"data.{split}"):
                 if getattr(part, "messages_field", None) is not None and not self.objective.reads_messages:
@@ -119,7 +120,7 @@ class Config(Checked, at=""):
             raise ValueError(
                 f"data.languages is set, but objective.kind '{self.objective.kind}' translates nothing: set it to None"
             )
-        for split in ("train", "eval", "test"):
+        for split in SPLITS:
             source = getattr(self.data, split)
             for setting, part in [] if source is None else source.parts(f"data.{split}"):
                 if not (codes := getattr(part, "languages", ())):

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Pair
@@ -12,6 +12,7 @@ from flaxformer_lite.data.source import DataSource, LocatedSource, Row
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 Split = Literal["train", "eval", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @dataclass(frozen=True, kw_only=True)

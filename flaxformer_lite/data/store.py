@@ -133,7 +133,6 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
 
 def with_language_pieces(data: DataConfig) -> DataConfig:
     """Returns the settings with the tokens of languages among the pieces of the tokenizers that learn pieces."""
-
     if data.languages is None:
         return data
     tokens = data.languages.tokens

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         if place is None:
             without = without_row(arguments.step, int(arguments.without))
         else:
-            records = [record.record for record, _ in find_line(recording, *place)]
+            records = [record.record for record, _ in find_line(recording, *place)["train"]]
             if len(records) != 1:
                 raise ValueError(
                     f"--without is {arguments.without!r}: it must be a line of one record of data.train, but {len(records)} have "

@@ -41,12 +41,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     losses_of = None
     if arguments.losses:
-        from flaxformer_lite.tools.recorder.rerun import row_losses
-        from flaxformer_lite.workdir import open_checkpoints, restore_weights
+        from flaxformer_lite.tools.recorder.rerun import newest_row_losses
 
-        losses_of = row_losses(recording.config)
-        with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
-            _, params = restore_weights(checkpoints, recording.config, "last", None)
+        _, losses_of = newest_row_losses(recording)
 
     def show(row: RecordedRow, loss: float | None) -> str:
         places = [str(place) for place in row.places]
@@ -72,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     for start in range(first, last + 1, AT_ONCE):
         rows = recording.rows(*range(start, min(start + AT_ONCE, last + 1)))
         for step, of_step in itertools.groupby(rows, key=lambda row: row.step):
-            losses = None if losses_of is None else losses_of(params, recording.batch(step)).tolist()
+            losses = None if losses_of is None else losses_of(recording.batch(step)).tolist()
             for row in of_step:
                 print(show(row, losses and losses[row.row]))
 

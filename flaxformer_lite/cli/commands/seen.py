@@ -37,30 +37,33 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--file and --line belong together: give both")
     if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
+    from flaxformer_lite.data.held_out import SPLITS
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.seen import by_line, by_pattern, by_text, elsewhere, find, find_line, seen
+    from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, elsewhere, find, find_line, seen
     from flaxformer_lite.workdir import open_run
 
+    matches = None
     if arguments.text is not None:
         matches = by_text(arguments.text)
     elif arguments.pattern is not None:
         matches = by_pattern(arguments.pattern)
-    else:
-        matches = by_line(arguments.file or "", arguments.line or 0)  # with --near neither is read
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.update("looking for it")
         if arguments.near is not None:
             show_near(recording, arguments)
             return
-        of_line = arguments.line is not None
-        records = find_line(recording, arguments.file, arguments.line) if of_line else [*find(recording, matches)]
-        found = seen(recording, records, arguments.text or "")
+        if matches is None:
+            records = find_line(recording, arguments.file, arguments.line)
+        else:
+            splits = SPLITS[:1] if arguments.json else SPLITS
+            records = {split: list(find(recording, matches, split)) for split in splits}
+        found = seen(recording, records["train"], arguments.text or "")
     if arguments.json:
         for record in found:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    lines = [*elsewhere(recording, matches), *(record.in_words() for record in found)]
+    lines = [*elsewhere(records), *(record.in_words() for record in found)]
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")

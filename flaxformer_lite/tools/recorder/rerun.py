@@ -5,6 +5,7 @@ their division over micro-batches are the same.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.run.recording import Recording
 from flaxformer_lite.training import Runner, TrainState, TrainTask, make_runner, mean_metrics
 from flaxformer_lite.training.setup import first_state, mesh_for
-from flaxformer_lite.workdir import open_checkpoints
+from flaxformer_lite.workdir import open_checkpoints, restore_weights
 
 Without = Callable[[int, Batch], Batch]
 """Returns the batch of a step without what is left out."""
@@ -52,12 +53,10 @@ def without_row(step: int, row: int) -> Without:
         rows = len(batch.weights)
         if not 0 <= row < rows:
             raise ValueError(f"--without is {row}: the batch of step {step} has the rows 0 to {rows - 1}")
+        if now != step:
+            return batch
         keep = np.arange(rows) != row
-        return (
-            batch
-            if now != step
-            else jax.tree.map(lambda x: x * keep.reshape(-1, *[1] * (x.ndim - 1)).astype(x.dtype), batch)
-        )
+        return jax.tree.map(lambda x: x * keep.reshape(-1, *[1] * (x.ndim - 1)).astype(x.dtype), batch)
 
     return without
 
@@ -74,15 +73,14 @@ def without_record(recording: Recording, record: int) -> Without:
         for row in readings.get(step, ()):
             example = int(train.plan.batch(number).examples[row])
             own = [found == record for found, _ in train.pieces_read(example, number, row)]
-            segments = (
-                batch.inputs.target_segments if batch.inputs.source_segments is None else batch.inputs.source_segments
-            )
+            inputs = batch.inputs
+            segments = inputs.target_segments if inputs.source_segments is None else inputs.source_segments
             if all(own) or segments is None or segments[row].max() < len(own):
                 batch = without_row(step, row)(step, batch)
                 continue
             of_weights = np.asarray(segments[row])
-            if batch.inputs.predict_positions is not None:
-                of_weights = of_weights[batch.inputs.predict_positions[row]]
+            if inputs.predict_positions is not None:
+                of_weights = of_weights[inputs.predict_positions[row]]
             weights = np.array(batch.weights)
             weights[row, np.isin(of_weights, np.flatnonzero(own) + 1)] = 0
             batch = batch._replace(weights=weights)  # type: ignore[arg-type]
@@ -202,6 +200,14 @@ def row_losses(config: Config) -> Callable[[PyTree, Batch], Float[np.ndarray, "B
         return np.float64(found.sum) / np.where(found.count > 0, found.count, np.nan)
 
     return losses
+
+
+def newest_row_losses(recording: Recording) -> tuple[int, Callable[[Batch], Float[np.ndarray, "B"]]]:
+    """Returns the step of the newest checkpoint, and the function of `row_losses` with its parameters."""
+    losses = row_losses(recording.config)
+    with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
+        step, params = restore_weights(checkpoints, recording.config, "last", None)
+    return step, functools.partial(losses, params)
 
 
 def place_of(text: str) -> tuple[str, int] | None:

@@ -1,23 +1,21 @@
 """Records of the training data by their text or their line, each with the steps that read it, or why none does."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Final
+from typing import Any
 
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
-from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.data.held_out import SPLITS, Split
 from flaxformer_lite.run.recording import Place, Reading, Recording, located
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
 MOST_SHOWN = 10
 """Readings of a record that are shown."""
-
-SPLITS: Final = ("train", "eval", "test")
 
 Matches = Callable[[Place, Pair], bool]
 """Whether a record is looked for."""
@@ -104,11 +102,11 @@ def find(recording: Recording, matches: Matches, split: Split = "train") -> Iter
         yield place, pair
 
 
-def find_line(recording: Recording, file: str, line: int) -> list[tuple[Place, Pair]]:
-    """Returns the record of the training data that has a line of a file; several where sources share the file, or none."""
+def find_line(recording: Recording, file: str, line: int) -> dict[Split, list[tuple[Place, Pair]]]:
+    """Returns the record that has a line of a file, in its split; several where sources share the file, or none."""
     found = {split: list(find(recording, by_line(file, line), split)) for split in SPLITS}
     last = max((place.line for records in found.values() for place, _ in records), default=0)
-    return [(place, pair) for place, pair in found["train"] if place.line == last]
+    return {split: [one for one in records if one[0].line == last] for split, records in found.items()}
 
 
 def seen(recording: Recording, found: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
@@ -126,8 +124,11 @@ def described(recording: Recording, place: Place, pair: Pair, readings: list[Rea
     return Seen(place, pair, readings, epochs, "" if readings else recording.why_never(place.record))
 
 
-def elsewhere(recording: Recording, matches: Matches) -> Iterable[str]:
-    """Yields the places of matching records in the data that no step reads: that of evaluations and of the test."""
-    for split in SPLITS[1:]:
-        for place, _ in find(recording, matches, split):
-            yield f"{place}\tnever: it belongs to data.{split}"
+def elsewhere(found: Mapping[Split, Sequence[tuple[Place, Pair]]]) -> list[str]:
+    """Returns the places of records in the data that no step reads: that of evaluations and of the test."""
+    return [
+        f"{place}\tnever: it belongs to data.{split}"
+        for split, records in found.items()
+        for place, _ in records
+        if split != "train"
+    ]

@@ -4,10 +4,9 @@ import re
 
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
-from flaxformer_lite.tools.recorder.rerun import row_losses
+from flaxformer_lite.tools.recorder.rerun import newest_row_losses
 from flaxformer_lite.tools.report.facts import RunFacts
 from flaxformer_lite.tools.report.scores import Table
-from flaxformer_lite.workdir import open_checkpoints, restore_weights
 
 MOST_LINES = 20
 """Lines of a table."""
@@ -39,13 +38,12 @@ def spikes(run: RunFacts) -> list[tuple[int, int]]:
 
 def spike_tables(run: RunFacts) -> list[Table]:
     """Returns the rows of each batch whose loss was a spike, those of the highest losses by the newest checkpoint first."""
-    recording, losses_of = open_recording(run.folder), row_losses(run.config)
-    with open_checkpoints(run.config, run.folder, read_only=True) as checkpoints:
-        at, params = restore_weights(checkpoints, run.config, "last", None)
+    recording = open_recording(run.folder)
+    at, losses_of = newest_row_losses(recording)
     tables, found = [], spikes(run)
     rows_of = recording.rows_of_batches({batch: step for step, batch in found})
     for step, batch in found:
-        losses = losses_of(params, recording.data.train.batch(batch))
+        losses = losses_of(recording.data.train.batch(batch))
         rows = sorted((row for row in rows_of if row.batch == batch), key=lambda row: -losses[row.row])[:MOST_LINES]
         lines = [
             [f"{losses[row.row]:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
