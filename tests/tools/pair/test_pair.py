@@ -115,8 +115,8 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().out == out
     names = {file.name for file, when in before.items() if file.stat().st_mtime_ns != when}
     assert names <= {"config.json", "train.log"}, "a finished run was made again"
-    scores = json.loads((run / "evaluations" / "pair.json").read_text())
-    (run / "evaluations" / "pair.json").write_text(json.dumps(scores | {"step": scores["step"] - 1}))
+    scores = json.loads((run / "evaluations" / "test.json").read_text())
+    (run / "evaluations" / "test.json").write_text(json.dumps(scores | {"step": scores["step"] - 1}))
     main(words)
     assert capsys.readouterr().out == out
     assert (run / "report.html").stat().st_mtime_ns > before[run / "report.html"], "the report of an older step stayed"
