@@ -192,11 +192,11 @@ class Dataset(Generic[Example]):
         """Returns the random numbers of a row of batch `step`."""
         return example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
 
-    def pieces_read(self, i: int, step: int, row: int) -> list[tuple[int, int]]:
-        """Returns for each piece that the given row of batch `step` reads of row i: its record, and its number in that record."""
-        pieces, record = self.origins.pieces_of(i), self.records[i]
+    def records_read(self, i: int, step: int, row: int) -> list[int]:
+        """Returns the record of each piece that the given row of batch `step` reads of row i."""
+        records, record = self.origins.records_of(i), self.records[i]
         read = self.objective.pieces_read(record, self.generator(record, step, row))
-        return pieces if read is None else [pieces[number] for number in read]
+        return records if read is None else [records[number] for number in read]
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Generator[Example, None, None]:
         """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""

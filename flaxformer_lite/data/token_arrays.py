@@ -50,14 +50,13 @@ class Origins(NamedTuple):
     ends: Int[np.ndarray, "I"] | None = None
     """For each row the place after its last piece in `members`."""
 
-    def pieces_of(self, row: int) -> list[tuple[int, int]]:
-        """Returns for each piece of a row the number of its record, and the number of the piece in it, from 0."""
+    def records_of(self, row: int) -> list[int]:
+        """Returns the number of the record of each piece of a row."""
         pieces = np.array([row])
         if self.members is not None and self.ends is not None:
             pieces = self.members[self.ends[row - 1] if row else 0 : self.ends[row]]
         records = pieces if self.firsts is None else np.searchsorted(self.firsts, pieces, side="right") - 1
-        numbers = np.zeros_like(pieces) if self.firsts is None else pieces - self.firsts[records]
-        return list(zip(records.tolist(), numbers.tolist(), strict=True))
+        return [int(record) for record in records]
 
     def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
         """Returns the rows that hold a piece of one of the records, ascending."""

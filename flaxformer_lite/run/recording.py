@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.base.console import Progress, printable, warn
-from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Mixture, Pair
@@ -27,8 +25,9 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.setup import read_loop_state
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.manifest import check_seal, read_manifest, steps_in
+from flaxformer_lite.workdir.manifest import check_seal, manifests
 
 State = Literal["read", "skipped", "left out", "not yet"]
 """Whether a row was read, in a step whose update was skipped too, or left out by a rollback, or is still to come."""
@@ -61,6 +60,8 @@ class Reading(NamedTuple):
     row: int
     """The number of the row in the batch, from 0."""
     state: State
+    epoch: int
+    """From 1."""
 
 
 @dataclass(frozen=True)
@@ -115,25 +116,22 @@ class Recording:
 
     def rows_of_batches(self, steps: Mapping[int, int]) -> list[RecordedRow]:
         """Returns the rows of batches, from 0, each as its step reads it, or read it before a rollback left it out."""
-        train, records, found = self.data.train, dict[tuple[int, int], list[int]](), list[RecordedRow]()
+        train, tokenizers, records = self.data.train, self.data.tokenizers, dict[tuple[int, int, int], list[int]]()
         for number in steps:
-            for row, example in enumerate(train.plan.batch(number).examples.tolist()):
-                if example != PADDING_ROW:
-                    records[number, row] = [record for record, _ in train.pieces_read(example, number, row)]
-        places = self.places(record for of_row in records.values() for record in of_row)
-        for number, of_batch in itertools.groupby(records, key=lambda at: at[0]):
-            batch, epoch = train.batch(number), number // train.plan.batches_per_epoch + 1
-            for _, row in of_batch:
-                example = jax.tree.map(lambda array, row=row: array[row], batch)
-                texts = [decoded(tokenizer, ids) for tokenizer, ids in self._sides(example)]
-                where = tuple(places[record] for record in records[number, row])
-                found.append(RecordedRow(steps[number], number, epoch, row, where, example, *texts))
-        return found
+            for row, i in enumerate(train.plan.batch(number).examples.tolist()):
+                if i != PADDING_ROW:
+                    records[number, row, i] = train.records_read(i, number, row)
+        places = self.places(itertools.chain(*records.values()))
 
-    def _sides(self, example: Batch) -> Iterator[tuple[Tokenizer, Any]]:
-        """Yields both tokenizers, each with the tokens of its side; None for a side that the model does not read."""
-        yield self.data.tokenizers.source, example.inputs.source_tokens
-        yield self.data.tokenizers.target, example.inputs.target_tokens
+        def recorded(number: int, row: int, i: int) -> RecordedRow:
+            example = train.example(i, train.plan.batch(number).bucket.lengths, number, row)
+            source = decoded(tokenizers.source, example.inputs.source_tokens)
+            target = decoded(tokenizers.target, example.inputs.target_tokens)
+            where = tuple(places[record] for record in records[number, row, i])
+            epoch = number // train.plan.batches_per_epoch + 1
+            return RecordedRow(steps[number], number, epoch, row, where, example, source, target)
+
+        return [recorded(*at) for at in records]
 
     def readings(self, records: Sequence[int], text: str = "") -> list[Reading]:
         """Returns all rows that read a piece of one of the records, step after step to the last one of the training.
@@ -143,23 +141,18 @@ class Recording:
         train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
         wanted, rows = set(records), train.origins.rows_of(records)
         if text and train.origins.firsts is not None:
-            having = [
-                i for i in rows.tolist() if any(text in self._decoded(piece) for piece in train.records[i].pieces)
-            ]
+            tokenizer = self.data.tokenizers.target
+            texts = {i: [decoded(tokenizer, piece) for piece in train.records[i].pieces] for i in rows.tolist()}
+            having = [i for i, pieces in texts.items() if any(text in piece for piece in pieces)]
             rows = np.array(having or rows, np.int64)
         rows, found = rows[train.plan.placed[rows]], list[Reading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
             for batch, row in train.plan.find(rows, epoch):
-                read = {
-                    record for record, _ in train.pieces_read(int(train.plan.batch(batch).examples[row]), batch, row)
-                }
+                read = wanted.intersection(train.records_read(int(train.plan.batch(batch).examples[row]), batch, row))
                 if batch <= last:
                     step, state = self._step_of(batch)
-                    found += [Reading(record, step, batch, row, state) for record in sorted(read & wanted)]
+                    found += [Reading(record, step, batch, row, state, epoch + 1) for record in sorted(read)]
         return found
-
-    def _decoded(self, tokens: Int[np.ndarray, "T"]) -> str:
-        return decoded(self.data.tokenizers.target, tokens)
 
     def _step_of(self, batch: int) -> tuple[int | None, State]:
         """Returns the step that reads a batch, None if a rollback left it out, and whether it did so."""
@@ -210,16 +203,19 @@ def located(config: Config, split: Split = "train") -> Iterator[tuple[Place, Pai
             number += 1
 
 
-def open_recording(folder: RunFolder, progress: Progress | None = None) -> Recording:
+def open_recording(folder: RunFolder, progress: Progress | None = None, config: Config | None = None) -> Recording:
     """Reads the data of a run as its training does, and compares it with what the run was trained on. Writes nothing.
 
     The run may be training, or have been trained on other hosts or devices.
 
-    Raises: ValueError if the folder holds no run, if it was not trained here, or if the data has changed since.
+    config: the settings as they were typed; None: those of the folder. What was learnt must be the same.
+
+    Raises: ValueError if the folder holds no run, if it was not trained here, or if the data or the settings have changed since.
     """
-    config = folder.config()
+    own = folder.config()
+    config = own if config is None else config
     check_seal(folder.path, config, resumed=True)
-    step, meta = newest_meta(folder)
+    step, meta = next(((step, manifest["meta"]) for step, manifest in manifests(folder.checkpoints)), (0, None))
     if config.data.train is None or (meta is not None and meta["parameters_only"]):
         raise ValueError(f"{folder.path} took no step of a training: name a run that `flaxformer-lite train` has made")
     with tempfile.TemporaryDirectory() as scratch:
@@ -227,24 +223,9 @@ def open_recording(folder: RunFolder, progress: Progress | None = None) -> Recor
     if meta is None:
         warn(f"{folder.path} has no checkpoint yet: whether the data is still that of its steps is not known")
         meta = {"data": data.train.fingerprint}
-    loop_state = LoopState(**meta)
-    if loop_state.data != data.train.fingerprint:
-        raise ValueError(
-            f"the training data is not the data that {folder.path} was trained on up to step {step}, so which rows its steps read "
-            "is not known: restore the old data"
-        )
+    loop_state = read_loop_state(meta, step, folder, data)
     reached = max([step, *(row["step"] for row in folder.rows() if row["split"] == "train")])
     return Recording(folder, config, data, loop_state, reached)
-
-
-def newest_meta(folder: RunFolder) -> tuple[int, dict[str, Any] | None]:
-    """Returns the step of the newest checkpoint, and the numbers of the loop in it; 0 and None without one."""
-    for step in steps_in(folder.checkpoints)[::-1]:
-        try:
-            return step, read_manifest(folder.checkpoints, step)["meta"]
-        except DamageError:  # or deleted by the training, which has a newer one
-            continue
-    return 0, None
 
 
 # A row as text --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ nothing is compared with them.
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,13 @@ def read_document(path: Path) -> dict[str, Any]:
 def read_manifest(checkpoints: Path, step: int) -> dict[str, Any]:
     """Returns the content of `meta.json` of a checkpoint, in the folder of all checkpoints. Raises: DamageError."""
     return read_document(checkpoints / str(step) / "meta" / META)
+
+
+def manifests(checkpoints: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the steps and manifests that can be read, the newest first; a training may delete older ones meanwhile."""
+    for step in steps_in(checkpoints)[::-1]:
+        with contextlib.suppress(DamageError):
+            yield step, read_manifest(checkpoints, step)
 
 
 def why_damaged(checkpoints: Path, step: int, part: tuple[int, int] = (0, 1)) -> str | None:
@@ -157,12 +164,8 @@ def sealed_digests(folder: Path) -> dict[str, str]:
 
 def newest_seal(checkpoints: Path) -> tuple[int, Config, dict[str, str]] | None:
     """Returns the newest checkpoint with a readable seal, and its config and digests; None if there is none."""
-    for step in steps_in(checkpoints)[::-1]:
-        try:
-            found = read_manifest(checkpoints, step).get("seal")
-        except DamageError:
-            continue
-        if found is not None:
+    for step, manifest in manifests(checkpoints):
+        if (found := manifest.get("seal")) is not None:
             return step, from_json(json.dumps(found["config"]), f"checkpoint {step}"), found["tokenizers"]
     return None
 

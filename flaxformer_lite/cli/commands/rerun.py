@@ -7,6 +7,7 @@ Nothing is written.
 
 import argparse
 import json
+import re
 
 from flaxformer_lite.base.console import Progress
 
@@ -32,21 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.rerun import place_of, rerun, without_record, without_row
+    from flaxformer_lite.tools.recorder.rerun import rerun, without_record, without_row
     from flaxformer_lite.tools.recorder.seen import find_line
     from flaxformer_lite.workdir import open_run
     from flaxformer_lite.workdir.folder import finite
 
-    place = place_of(arguments.without)
-    if place is None and not arguments.without.isdecimal():
+    place = re.fullmatch(r"(?:(.+):)?(\d+)", arguments.without)
+    if place is None:
         raise ValueError(f"--without is {arguments.without!r}: give the number of a row, or FILE:LINE")
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
         progress.total = arguments.step + arguments.steps - 1
-        if place is None:
-            without = without_row(arguments.step, int(arguments.without))
+        if place[1] is None:
+            without = without_row(arguments.step, int(place[2]))
         else:
-            records = [record.record for record, _ in find_line(recording, *place)["train"]]
+            records = [record.record for record, _ in find_line(recording, place[1], int(place[2]))["train"]]
             if len(records) != 1:
                 raise ValueError(
                     f"--without is {arguments.without!r}: it must be a line of one record of data.train, but {len(records)} have "

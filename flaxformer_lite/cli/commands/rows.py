@@ -6,7 +6,6 @@ Nothing is written, and the run may be training.
 """
 
 import argparse
-import itertools
 import json
 import re
 from textwrap import shorten
@@ -39,25 +38,20 @@ def run(arguments: argparse.Namespace) -> None:
     if last > recording.reached:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
 
-    losses_of = None
+    loss_of = None
     if arguments.losses:
-        from flaxformer_lite.tools.recorder.rerun import newest_row_losses
+        from flaxformer_lite.tools.recorder.rerun import row_loss
 
-        _, losses_of = newest_row_losses(recording)
+        _, loss_of = row_loss(recording)
 
-    def show(row: RecordedRow, loss: float | None) -> str:
+    def show(row: RecordedRow) -> str:
+        loss = None if loss_of is None else loss_of(row.example)
         places = [str(place) for place in row.places]
         if arguments.json:
             found = {
-                "step": row.step,
-                "batch": row.batch,
-                "epoch": row.epoch,
-                "row": row.row,
-                "records": [place._asdict() for place in row.places],
-                "source": row.source,
-                "target": row.target,
-                "arrays": row.arrays,
+                name: getattr(row, name) for name in ("step", "batch", "epoch", "row", "source", "target", "arrays")
             }
+            found["records"] = [place._asdict() for place in row.places]
             return json.dumps(finite(found if loss is None else found | {"loss": loss}), ensure_ascii=False)
         shown = "" if loss is None else f"{loss:.4f}"
         if arguments.text:
@@ -67,11 +61,8 @@ def run(arguments: argparse.Namespace) -> None:
         return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, [shown, *texts])])
 
     for start in range(first, last + 1, AT_ONCE):
-        rows = recording.rows(*range(start, min(start + AT_ONCE, last + 1)))
-        for step, of_step in itertools.groupby(rows, key=lambda row: row.step):
-            losses = None if losses_of is None else losses_of(recording.batch(step)).tolist()
-            for row in of_step:
-                print(show(row, losses and losses[row.row]))
+        for row in recording.rows(*range(start, min(start + AT_ONCE, last + 1))):
+            print(show(row))
 
 
 def step_range(text: str) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
     from flaxformer_lite.data.held_out import SPLITS
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, elsewhere, find, find_line, seen
+    from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, find, find_line, seen
     from flaxformer_lite.workdir import open_run
 
     matches = None
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
         for record in found:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    lines = [*elsewhere(records), *(record.in_words() for record in found)]
+    held = [f"{place}\tnever: it belongs to data.{split}" for split in SPLITS[1:] for place, _ in records[split]]
+    lines = [*held, *(record.in_words() for record in found)]
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")

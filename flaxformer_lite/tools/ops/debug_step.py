@@ -15,13 +15,11 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import within_mesh
-from flaxformer_lite.training.data import read_data
-from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.runners import Runner, make_runner
-from flaxformer_lite.training.setup import first_state, mesh_for, read_loop_state
-from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key
-from flaxformer_lite.workdir import RunFolder, open_checkpoints
-from flaxformer_lite.workdir.manifest import check_seal
+from flaxformer_lite.run.recording import open_recording
+from flaxformer_lite.tools.recorder.rerun import before_step, placed
+from flaxformer_lite.training.runners import Runner
+from flaxformer_lite.training.step import TrainState, gradient, random_key
+from flaxformer_lite.workdir import RunFolder
 
 
 def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
@@ -29,38 +27,17 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
 
     The steps from the newest checkpoint before it are repeated, with the run's data, dropout and devices.
 
-    Raises: ValueError if there is no such run or step, or if the run needs several processes or `pmap`.
+    Raises: ValueError if there is no such run or step, or if the run needs several processes or `pmap`; as `open_recording`.
     """
-    if not 1 <= step <= config.train.steps:
-        raise ValueError(f"--debug-step is {step}: it must be between 1 and train.steps, which is {config.train.steps}")
     if config.train.runner != "mesh" or jax.process_count() > 1:
         raise ValueError("--debug-step repeats a step in one process with train.runner 'mesh': start it so")
-    folder = RunFolder(workdir, silent=True)
-    folder.config()
-    check_seal(folder.path, config, resumed=True)
-    with open_checkpoints(config, folder, read_only=True) as checkpoints, Progress(step) as progress:
-        data = read_data(config, folder, progress)
-        runner = make_runner("mesh", TrainTask.of(config), mesh_for(config))
-        start = max((found for found in checkpoints.steps() if found < step), default=0)
-        state, origin = (
-            (checkpoints.restore(runner.abstract_state, start)[1], "") if start else first_state(config, runner)
-        )
-        if origin:
-            progress.say(origin)
-        newest = checkpoints.latest()
-        loop_state = LoopState(data.train.fingerprint)
-        if newest:
-            loop_state = read_loop_state(checkpoints.meta(newest), newest, folder, data)
-
-        def batch(step: int) -> Batch:
-            return runner.shard_batch(data.train.batch(loop_state.batch_of(step), runner.local_rows))
-
-        for number in range(start + 1, step):
-            state, _ = runner.train_step(state, batch(number))
-            progress.update("repeating", number)
+    with Progress(step) as progress:
+        recording = open_recording(RunFolder(workdir, silent=True), progress, config)
+        number = recording.batch_of(step)  # before the steps are repeated: there may be no such step
+        runner, start, state = before_step(recording, config, step, progress)
         progress.update("looking for a NaN", step)
-        name = f"step {step}, from checkpoint {start}, reads batch {loop_state.batch_of(step)}"
-        return describe(runner, state, batch(step), name)
+        name = f"step {step}, from checkpoint {start}, reads batch {number}"
+        return describe(runner, state, placed(runner, recording.batch(step)), name)
 
 
 def describe(runner: Runner, state: TrainState, batch: Batch, name: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
+from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import Split
@@ -76,15 +77,20 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
         sizes.append(len(own))
         for gram in own:
             having.setdefault(gram, []).append(number)
-    having = {gram: numbers for gram, numbers in having.items() if len(numbers) <= MOST_SHARING}
+    if common := [gram for gram, numbers in having.items() if len(numbers) > MOST_SHARING]:
+        note(
+            f"{counted(len(common), 'n-gram')} of more than {MOST_SHARING:,} records of data.{split} are not looked for"
+        )
+    for gram in common:
+        del having[gram]
     best: list[tuple[int, Place | None, Pair | None]] = [(0, None, None)] * len(records)
     for place, pair in located(config, "train"):
-        for number, common in Counter(numbers_of(pair, having)).items():
-            if common > best[number][0]:
-                best[number] = common, place, pair
+        for number, shared in Counter(numbers_of(pair, having)).items():
+            if shared > best[number][0]:
+                best[number] = shared, place, pair
     found = [
-        Near(common / max(size, 1), *record, place, pair)
-        for record, size, (common, place, pair) in zip(records, sizes, best, strict=True)
+        Near(shared / max(size, 1), *record, place, pair)
+        for record, size, (shared, place, pair) in zip(records, sizes, best, strict=True)
     ]
     return sorted(found, key=lambda near: -near.share)
 

@@ -5,8 +5,6 @@ their division over micro-batches are the same.
 """
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
@@ -72,7 +70,7 @@ def without_record(recording: Recording, record: int) -> Without:
         number = recording.loop_state.batch_of(step)
         for row in readings.get(step, ()):
             example = int(train.plan.batch(number).examples[row])
-            own = [found == record for found, _ in train.pieces_read(example, number, row)]
+            own = [found == record for found in train.records_read(example, number, row)]
             inputs = batch.inputs
             segments = inputs.target_segments if inputs.source_segments is None else inputs.source_segments
             if all(own) or segments is None or segments[row].max() < len(own):
@@ -102,25 +100,16 @@ def rerun(
         raise ValueError(
             f"the steps {step} to {last} are not all of a run that has taken {recording.reached}: choose others"
         )
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, mesh=MeshConfig()))
-    runner = make_runner(config.train.runner, TrainTask.of(config), mesh_for(config))
-    start, state = state_before(recording, config, runner, step)
-    late = [row["step"] for row in recording.folder.rows() if row["split"] == "change" and row["step"] > start]
-    if late:
-        raise ValueError(
-            f"other settings since step {late[-1]}, and no checkpoint from then to step {step}: choose a later step"
-        )
     if texts:
-        run_of(recording, state).check_direction()  # before any step
-    for number in range(start + 1, step):
-        state, _ = runner.train_step(state, runner.shard_batch(local(runner, recording.batch(number))))
-        progress.update("repeating the steps before", number)
+        run_of(recording).check_direction()  # before any step
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, mesh=MeshConfig()))
+    runner, start, state = before_step(recording, config, step, progress)
     pair, losses, changed = [state, jax.tree.map(jnp.copy, state)], dict[int, tuple[float, float]](), list[int]()
     for number in range(step, last + 1):
         whole = recording.batch(number)
         less = without(number, whole)
         changed += [number] * (less is not whole)
-        found = [runner.train_step(pair[i], runner.shard_batch(local(runner, b))) for i, b in enumerate((whole, less))]
+        found = [runner.train_step(pair[i], placed(runner, batch)) for i, batch in enumerate((whole, less))]
         pair = [after for after, _ in found]
         losses[number] = float(found[0][1]["loss"]), float(found[1][1]["loss"])
         progress.update("repeating with and without", number)
@@ -129,88 +118,80 @@ def rerun(
             f"no row of the steps {step} to {last} has it: `flaxformer-lite seen` names the steps that read it"
         )
     progress.update("evaluating both")
-    metrics = [evaluate(recording, config, runner, after.params) for after in pair]
-    answers = [answer(recording, after, texts) for after in pair]
+    data = recording.data.eval
+    metrics = [
+        mean_metrics(runner, config.objective, after.params, data.datasets, data.parts, lambda done, total: None)
+        for after in pair
+        if data is not None
+    ] or [{}, {}]
+    answers = [run_of(recording, after.params).own_targets(texts) if texts else [] for after in pair]
     return Rerun(
         start,
         changed,
         losses,
         {name: (value, metrics[1][name]) for name, value in metrics[0].items()},
-        dict(zip(texts, zip(*answers, strict=True), strict=True)),
+        {text: (whole or "", less or "") for text, whole, less in zip(texts, *answers, strict=True)},
     )
 
 
-def state_before(recording: Recording, config: Config, runner: Runner, step: int) -> tuple[int, TrainState]:
-    """Returns the newest checkpoint before a step and its state; without one 0, and the state before the first step."""
-    with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
-        before = checkpoints.newest_regular(1, before=step)
-        if not before:
-            return 0, first_state(config, runner)[0]
-        return before[0], checkpoints.restore(runner.abstract_state, before[0])[1]
+def before_step(recording: Recording, config: Config, step: int, progress: Progress) -> tuple[Runner, int, TrainState]:
+    """Returns the runner of a config's devices, the newest checkpoint before a step, and the state right before the step.
 
+    The steps since the checkpoint are repeated; it is 0 without one, and they are all steps.
 
-def local(runner: Runner, batch: Batch) -> Batch:
-    """Returns the rows of a batch in the order of the runner's devices."""
-    rows = runner.local_rows(len(batch.weights))
-    return jax.tree.map(lambda x: x[rows], batch)
-
-
-def evaluate(recording: Recording, config: Config, runner: Runner, params: PyTree) -> dict[str, float]:
-    """Returns the objective's metrics on `data.eval`; none without it."""
-    data = recording.data.eval
-    if data is None:
-        return {}
-    return mean_metrics(runner, config.objective, params, data.datasets, data.parts, lambda done, total: None)
-
-
-def run_of(recording: Recording, state: TrainState) -> Run:
-    """Returns the run as it would be with another state."""
-    run = Run(recording.folder, recording.config, state.params, recording.data.tokenizers, int(state.step))
-    return run.in_own_direction()
-
-
-def answer(recording: Recording, state: TrainState, texts: Sequence[str]) -> list[str]:
-    """Returns the translation or the continuation of each text."""
-    return ["" if target is None else target for target in run_of(recording, state).own_targets(texts)] if texts else []
-
-
-def row_losses(config: Config) -> Callable[[PyTree, Batch], Float[np.ndarray, "B"]]:
-    """Returns a function of parameters and a batch: the loss of each row by itself, without dropout, in nats a counted token.
-
-    It is NaN for a row without such a token. Raises: ValueError if the loss of a row depends on the others.
+    Raises: ValueError if the run changed its settings since the checkpoint.
     """
-    objective = config.objective
-    task = TrainTask.of(dataclasses.replace(config, model=config.model.for_use))
+    runner = make_runner(config.train.runner, TrainTask.of(config), mesh_for(config))
+    with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
+        start = next(iter(checkpoints.newest_regular(1, before=step)), 0)
+        if start:
+            _, state, _ = checkpoints.restore(runner.abstract_state, start)
+        else:
+            state, origin = first_state(config, runner)
+            if origin:
+                progress.say(origin)
+    late = [row["step"] for row in recording.folder.rows() if row["split"] == "change" and row["step"] > start]
+    if late:
+        raise ValueError(
+            f"other settings since step {late[-1]}, and no checkpoint from then to step {step}: choose a later step"
+        )
+    for number in range(start + 1, step):
+        state, _ = runner.train_step(state, placed(runner, recording.batch(number)))
+        progress.update("repeating the steps before", number)
+    return runner, start, state
+
+
+def placed(runner: Runner, batch: Batch) -> Batch:
+    """Returns a batch on the runner's devices."""
+    rows = runner.local_rows(len(batch.weights))
+    return runner.shard_batch(jax.tree.map(lambda x: x[rows], batch))
+
+
+def run_of(recording: Recording, params: PyTree = None) -> Run:
+    """Returns the run as it would be with other parameters."""
+    return Run(recording.folder, recording.config, params, recording.data.tokenizers, 0).in_own_direction()
+
+
+def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
+    """Returns the step of the newest checkpoint, and the loss of a row by itself with its parameters, without dropout.
+
+    It is in nats a counted token, and NaN for a row without such a token.
+
+    Raises: ValueError if the loss of a row depends on the others.
+    """
+    config, objective = recording.config, recording.config.objective
     if not objective.rows_independent:
         raise ValueError(f"objective.kind is '{objective.kind}': the loss of a row depends on the others of its batch")
+    task = TrainTask.of(dataclasses.replace(config, model=config.model.for_use))
+    with open_checkpoints(config, recording.folder, read_only=True) as checkpoints:
+        step, params = restore_weights(checkpoints, config, "last", None)
 
     @jax.jit
-    def terms(params: PyTree, batch: Batch) -> LossTerm:
-        def of_row(row: Batch) -> LossTerm:
-            rows = jax.tree.map(lambda x: x[None], row)
-            outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
-            found = objective.metrics(outputs, rows)["loss"]
-            assert isinstance(found, LossTerm)
-            return found
+    def term(params: PyTree, row: Batch) -> LossTerm:
+        rows = jax.tree.map(lambda x: x[None], row)
+        outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
+        found = objective.metrics(outputs, rows)["loss"]
+        assert isinstance(found, LossTerm)
+        return found
 
-        return jax.lax.map(of_row, batch)
-
-    def losses(params: PyTree, batch: Batch) -> Float[np.ndarray, "B"]:
-        found = jax.device_get(terms(params, batch))
-        return np.float64(found.sum) / np.where(found.count > 0, found.count, np.nan)
-
-    return losses
-
-
-def newest_row_losses(recording: Recording) -> tuple[int, Callable[[Batch], Float[np.ndarray, "B"]]]:
-    """Returns the step of the newest checkpoint, and the function of `row_losses` with its parameters."""
-    losses = row_losses(recording.config)
-    with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
-        step, params = restore_weights(checkpoints, recording.config, "last", None)
-    return step, functools.partial(losses, params)
-
-
-def place_of(text: str) -> tuple[str, int] | None:
-    """Returns the file and the line of `FILE:LINE`; None for another text."""
-    found = re.fullmatch(r"(.+):(\d+)", text)
-    return None if found is None else (found[1], int(found[2]))
+    return step, lambda row: float(term(params, row).mean)

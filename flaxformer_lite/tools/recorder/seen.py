@@ -1,7 +1,7 @@
 """Records of the training data by their text or their line, each with the steps that read it, or why none does."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import SPLITS, Split
-from flaxformer_lite.run.recording import Place, Reading, Recording, located
+from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
@@ -28,19 +28,17 @@ class Seen:
     place: Place
     pair: Pair
     readings: list[Reading]
-    epochs: list[int]
-    """The epoch of each reading, from 1."""
     never: str
     """The reason why the run reads it in no step; empty if it does."""
 
     def in_words(self) -> str:
         """Returns the record in a line, and its readings in another."""
         text = shorten(" → ".join(filter(None, self.pair[:2])), 100, placeholder=" …")
-        found = [f"step {r.step} row {r.row}" if r.step else f"batch {r.batch} row {r.row}" for r in self.readings]
-        groups = {
-            state: [name for name, reading in zip(found, self.readings, strict=True) if reading.state == state]
-            for state in dict.fromkeys(reading.state for reading in self.readings)
-        }
+        groups = dict[State, list[str]]()
+        for r in self.readings:
+            groups.setdefault(r.state, []).append(
+                f"step {r.step} row {r.row}" if r.step else f"batch {r.batch} row {r.row}"
+            )
         lines = [
             f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(names[:MOST_SHOWN])}{', …' * (len(names) > MOST_SHOWN)}"
             for state, names in groups.items()
@@ -49,13 +47,11 @@ class Seen:
 
     def as_json(self) -> dict[str, Any]:
         """Returns all of it, ready for JSON."""
-        readings = [
-            {**reading._asdict(), "epoch": epoch} for reading, epoch in zip(self.readings, self.epochs, strict=True)
-        ]
+        readings = [reading._asdict() for reading in self.readings]
         return {**self.place._asdict(), **self.pair._asdict(), "readings": readings, "never": self.never}
 
 
-WORDS = {
+WORDS: dict[State, str] = {
     "read": "read",
     "skipped": "read, without an update,",
     "left out": "left out by a rollback",
@@ -68,7 +64,7 @@ def by_text(text: str) -> Matches:
     """Finds records whose source or target contains a text. Raises: ValueError for a blank one."""
     if not text.strip():
         raise ValueError("the text to look for is blank: give some words of a record")
-    return lambda place, pair: text in pair.source or text in pair.target
+    return by_pattern(re.escape(text))
 
 
 def by_pattern(pattern: str) -> Matches:
@@ -114,21 +110,9 @@ def seen(recording: Recording, found: Sequence[tuple[Place, Pair]], text: str = 
     readings = dict[int, list[Reading]]()
     for reading in recording.readings([place.record for place, _ in found], text) if found else ():
         readings.setdefault(reading.record, []).append(reading)
-    return [described(recording, place, pair, readings.get(place.record, [])) for place, pair in found]
-
-
-def described(recording: Recording, place: Place, pair: Pair, readings: list[Reading]) -> Seen:
-    """Returns a record with its readings, or why there are none."""
-    batches = recording.data.train.plan.batches_per_epoch
-    epochs = [reading.batch // batches + 1 for reading in readings]
-    return Seen(place, pair, readings, epochs, "" if readings else recording.why_never(place.record))
-
-
-def elsewhere(found: Mapping[Split, Sequence[tuple[Place, Pair]]]) -> list[str]:
-    """Returns the places of records in the data that no step reads: that of evaluations and of the test."""
     return [
-        f"{place}\tnever: it belongs to data.{split}"
-        for split, records in found.items()
-        for place, _ in records
-        if split != "train"
+        Seen(place, pair, readings[at], "")
+        if (at := place.record) in readings
+        else Seen(place, pair, [], recording.why_never(at))
+        for place, pair in found
     ]

@@ -144,19 +144,27 @@ def attention_map(
     )
 
 
-def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str, subtitle: str = "") -> Chart:
-    """Returns bars of how often each number of `unit` occurs, one colour for each named group."""
+def histogram(
+    title: str,
+    counts: Mapping[str, Mapping[Any, int]],
+    unit: str,
+    subtitle: str = "",
+    *,
+    items: str = "texts",
+    least: float = 1,
+) -> Chart:
+    """Returns bars of how many items have each number of `unit`, in steps of `least` or more; one colour for each named group."""
     alt = altair()
     values = [
         {unit: number, "of": name, "count": count} for name, group in counts.items() for number, count in group.items()
     ]
-    bins = alt.X(f"{unit}:Q", title=unit, bin=alt.Bin(maxbins=40, minstep=1))
+    bins = alt.X(f"{unit}:Q", title=unit, bin=alt.Bin(maxbins=40, minstep=least))
     return (
         alt.Chart(alt.Data(values=values))
         .mark_bar(opacity=0.65)
         .encode(
             x=bins,
-            y=alt.Y("sum(count):Q", stack=None, title="texts"),
+            y=alt.Y("sum(count):Q", stack=None, title=items),
             color=alt.Color("of:N", title=None, legend=alt.Legend(orient="bottom")),
             tooltip=["of:N", bins, alt.Tooltip("sum(count):Q", title="count", format=",")],
         )

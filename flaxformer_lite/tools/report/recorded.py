@@ -1,10 +1,13 @@
-"""Tables from the flight recorder: near duplicates of the evaluation data, and the rows of batches whose loss was a spike."""
+"""From the flight recorder: near duplicates of the evaluation data, and the rows of batches whose loss was a spike."""
 
+import math
 import re
+from collections import Counter
 
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
-from flaxformer_lite.tools.recorder.rerun import newest_row_losses
+from flaxformer_lite.tools.recorder.rerun import row_loss
+from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.facts import RunFacts
 from flaxformer_lite.tools.report.scores import Table
 
@@ -36,22 +39,26 @@ def spikes(run: RunFacts) -> list[tuple[int, int]]:
     return list(dict.fromkeys((int(step), int(batch)) for step, batch in found))[-MOST_SPIKES:]
 
 
-def spike_tables(run: RunFacts) -> list[Table]:
-    """Returns the rows of each batch whose loss was a spike, those of the highest losses by the newest checkpoint first."""
+def spike_parts(run: RunFacts) -> tuple[dict[str, plots.Chart], list[Table]]:
+    """Returns the losses of each batch whose loss was a spike beside those of the batch before, and its rows, highest loss first.
+
+    One bad row stands alone in the picture; after a bad update all rows have higher losses.
+    """
     recording = open_recording(run.folder)
-    at, losses_of = newest_row_losses(recording)
-    tables, found = [], spikes(run)
-    rows_of = recording.rows_of_batches({batch: step for step, batch in found})
+    at, loss_of = row_loss(recording)
+    note, found = f"each row by itself, by the parameters of step {at}, without dropout", spikes(run)
+    steps = {number: step for step, batch in found for number in (batch - 1, batch) if number >= 0}
+    rows = [(loss_of(row.example), row) for row in recording.rows_of_batches(steps)]
+    rows = sorted((pair for pair in rows if not math.isnan(pair[0])), key=lambda pair: -pair[0])
+    charts, tables = dict[str, plots.Chart](), list[Table]()
     for step, batch in found:
-        losses = losses_of(recording.data.train.batch(batch))
-        rows = sorted((row for row in rows_of if row.batch == batch), key=lambda row: -losses[row.row])[:MOST_LINES]
+        title = f"{run.name}: rows of batch {batch}, whose loss was a spike at step {step}"
+        of_batch = {number: [(loss, row) for loss, row in rows if row.batch == number] for number in (batch - 1, batch)}
+        counts = {f"batch {number}": Counter(loss for loss, _ in own) for number, own in of_batch.items() if own}
+        charts[title] = plots.histogram(title, counts, "loss", note, items="rows", least=0)
         lines = [
-            [f"{losses[row.row]:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
-            for row in rows
+            [f"{loss:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
+            for loss, row in of_batch[batch][:MOST_LINES]
         ]
-        head = ["loss", "row", "place", "source", "target"]
-        note = f"each row by itself, by the parameters of step {at}, without dropout"
-        tables.append(
-            Table(f"{run.name}: rows of batch {batch}, whose loss was a spike at step {step}", head, lines, note)
-        )
-    return tables
+        tables.append(Table(title, ["loss", "row", "place", "source", "target"], lines, note))
+    return charts, tables

@@ -10,7 +10,7 @@ from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.attention import Attended, attended
 from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
 from flaxformer_lite.tools.report.plots import Chart
-from flaxformer_lite.tools.report.recorded import near_table, spike_tables, spikes
+from flaxformer_lite.tools.report.recorded import near_table, spike_parts, spikes
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
 
@@ -41,6 +41,11 @@ class Report:
     """The settings that were changed while a run trained; one table, or none."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """By tab the parts that could not be made, and why."""
+
+    def add_recorded(self, charts: Figures, tables: Sequence[Table]) -> None:
+        """Adds parts that the flight recorder has made."""
+        self.data.update(charts)
+        self.recorded.extend(tables)
 
     def figures(self) -> Figures:
         """Returns every chart, for files."""
@@ -88,7 +93,7 @@ def make_report(
             parts.append(("data", near, lambda run=run: report.recorded.append(near_table(run))))
         if spikes(run):
             rows = f"{run.name}: loss spikes"
-            parts.append(("data", rows, lambda run=run: report.recorded.extend(spike_tables(run))))
+            parts.append(("data", rows, lambda run=run: report.add_recorded(*spike_parts(run))))
     for done, (tab, part, make) in enumerate(parts):
         show(part, done, len(parts))
         try:

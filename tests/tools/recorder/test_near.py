@@ -38,6 +38,16 @@ def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Pat
     assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
 
 
+def test_what_many_records_share_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """By hand: `a b c` is in two records of the evaluation, where one may have it; `v` is left, one of two n-grams."""
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.near.MOST_SHARING", 1)
+    pairs = [Pair("a b c", "v"), Pair("a b c", "w")]
+    assert [near.share for near in near_duplicates(config_of(tmp_path, pairs[:1], pairs))] == [0.5, 0]
+    assert "1 n-gram of more than 1 records of data.eval are not looked for" in capsys.readouterr().err
+
+
 def test_the_nearest_is_that_of_all_comparisons(tmp_path: Path):
     random = np.random.default_rng(4)
 

@@ -4,27 +4,31 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite import load
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import PlainText
+from flaxformer_lite.data import TSV, PlainText
 from flaxformer_lite.model import DropoutRates, ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.recording import Recording, open_recording
-from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_losses, without_record, without_row
+from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, without_record, without_row
 from flaxformer_lite.tools.report.facts import RunFacts
-from flaxformer_lite.tools.report.recorded import MOST_LINES, near_table, spike_tables, spikes
+from flaxformer_lite.tools.report.recorded import MOST_LINES, near_table, spike_parts, spikes
 from flaxformer_lite.training import TrainTask, train, train_step
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import rows, tiniest_config, use_one_device
 
+Typed = Callable[..., Any]
 pytestmark = pytest.mark.slow
 LINES = [" ".join(f"{word}{i}" for word in ("some", "words", "and", "more")[: 1 + i % 4]) for i in range(40)]
 
@@ -55,6 +59,21 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
         use_one_device(patch)
         train(config, folder / "run")
         yield open_recording(RunFolder(folder / "run"))
+
+
+@pytest.fixture
+def typed(recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+    """Runs a command on the run; returns what it wrote."""
+
+    def command(name: str, *words: object) -> Any:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", name, str(recording.folder.path), *map(str, words)])
+        with contextlib.suppress(SystemExit):
+            main()
+        return capsys.readouterr()
+
+    use_one_device(monkeypatch)
+    return command
 
 
 def by_hand(recording: Recording, step: int, positions: np.ndarray) -> list[float]:
@@ -100,11 +119,12 @@ def test_without_a_line_its_positions_alone_do_not_count(recording: Recording):
     assert abs(found[5][1] - found[5][0]) > 1e-5
 
 
-def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Recording):
+def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Recording, typed: Typed):
     """Law: their mean over the counted tokens is the evaluation's loss; each is that of an evaluation of its texts alone."""
     task, batch = TrainTask.of(recording.config), jax.tree.map(jnp.asarray, recording.batch(3))
-    params = jax.jit(task.initialize)().params
-    losses, counts = row_losses(recording.config)(params, batch), np.asarray(batch.weights).sum(-1)
+    params, (step, loss_of) = load(str(recording.folder.path)).params, row_loss(recording)
+    counts = np.asarray(batch.weights).sum(-1)
+    losses = np.array([loss_of(jax.tree.map(lambda x, i=i: x[i], batch)) for i in range(len(counts))])
     outputs = task.model.apply({"params": params}, task.inputs(batch))
     whole = task.objective.metrics(outputs, batch)["loss"]
     assert np.nansum(losses * counts) == pytest.approx(float(whole.sum), rel=1e-5)
@@ -114,26 +134,39 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
         outputs, batch._replace(weights=batch.weights * (np.arange(len(counts)) == shown.row)[:, None])
     )
     assert losses[shown.row] == pytest.approx(float(alone["loss"].mean), rel=1e-5)
+    assert step == 8
+    lines = [line.split("\t") for line in typed("rows", 3, "--losses").out.splitlines()]
+    assert [line[3] for line in lines] == [f"{losses[row.row]:.4f}" for row in recording.rows(3)]
 
 
-def test_the_command_shows_both_and_refuses_what_changes_nothing(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
-    def typed(*words: object) -> tuple[str, str]:
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rerun", str(recording.folder.path), *map(str, words)])
-        with contextlib.suppress(SystemExit):
-            main()
-        return capsys.readouterr()
-
+def test_damaged_rows_have_the_highest_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: of 2,000 pairs, 20 of which have a wrong target, at least 95 % are among the 5 % with the highest losses."""
     use_one_device(monkeypatch)
+    damaged = set(np.random.default_rng(0).choice(2000, 20, replace=False).tolist())
+    lines = [f"{i % 10}\t{(i + 3 * (i in damaged)) % 10}\n" for i in range(2000)]
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    tiny = tiniest_config()
+    data = dataclasses.replace(
+        tiny.data, train=TSV(path=f"{tmp_path}/pairs.tsv"), eval=None, bucket_lengths=(4,), tokens_per_batch=4 * 400
+    )
+    training = TrainConfig(steps=60, checkpoint_every=60)
+    train(dataclasses.replace(tiny, data=data, train=training), tmp_path / "run")
+    recording = open_recording(RunFolder(tmp_path / "run"))
+    _, loss_of = row_loss(recording)
+    losses = {row.places[0].record: loss_of(row.example) for row in recording.rows(*range(1, 6))}
+    first = sorted(losses, key=lambda record: -losses[record])[:100]
+    assert len(losses) == 2000 and len(damaged.intersection(first)) >= 19
+
+
+def test_the_command_shows_both_and_refuses_what_changes_nothing(recording: Recording, typed: Typed):
     written = {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")}
-    found = json.loads(typed(8, "--without", "1", "--json", "--answer", "some0")[0])
+    found = json.loads(typed("rerun", 8, "--without", "1", "--json", "--answer", "some0").out)
     assert found["start"] == 6 and found["changed"] == [8]
+    assert found["answers"]["some0"][0] == load(str(recording.folder.path)).own_targets(["some0"])[0]
     assert found["metrics"]["loss"][0] == rows(recording.folder.path)[-1]["loss"]
     assert found["metrics"]["loss"][0] != found["metrics"]["loss"][1]
     place = recording.rows(8)[0].places[0]
-    lines = typed(8, "--without", f"{place.files[0]}:{place.line}")[0].splitlines()
+    lines = typed("rerun", 8, "--without", f"{place.files[0]}:{place.line}").out.splitlines()
     assert lines[0] == "from checkpoint 6; left out in step 8" and lines[2].startswith("loss of step 8")
     absent = {i + 1 for i in range(40)} - {place.line for row in recording.rows(8) for place in row.places}
     for words, message in (
@@ -143,24 +176,35 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
         ((8, "--without", "99"), "has the rows 0 to 7"),
         ((9, "--without", "1"), "are not all of a run that has taken 8"),
     ):
-        assert message in typed(*words)[1].splitlines()[-1]
+        assert message in typed("rerun", *words).err.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")} == written
 
 
-def test_the_report_names_the_rows_of_a_spike_and_near_duplicates(recording: Recording):
+def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Recording, typed: Typed):
     """Oracle: the batch of the line in train.log, row by row; the evaluation data is the training data itself."""
     with (recording.folder.path / "train.log").open("a", encoding="utf-8") as file:
         file.write(
             "12:00:00 step      5  a loss spike on batch 4: 9.0000, where the 100 steps before had 3.0000 ± 0.1000\n"
         )
-    run = RunFacts("a", str(recording.folder.path), recording.folder)
+    run, (_, loss_of) = RunFacts("a", str(recording.folder.path), recording.folder), row_loss(recording)
     assert spikes(run) == [(5, 4)]
-    (table,) = spike_tables(run)
+    charts, (table,) = spike_parts(run)
+    bars = charts[table.title].to_dict()["data"]["values"]
     assert [int(line[1]) for line in sorted(table.rows, key=lambda line: int(line[1]))] == [
         row.row for row in recording.rows(5)
     ]
     losses = [float(line[0]) for line in table.rows]
     assert losses == sorted(losses, reverse=True) and losses[0] > losses[-1]
     assert {line[4] for line in table.rows} == {row.target for row in recording.rows(5)}
+    for step in (4, 5):
+        own = sorted(bar["loss"] for bar in bars if bar["of"] == f"batch {step - 1}" for _ in range(bar["count"]))
+        assert own == sorted(loss_of(row.example) for row in recording.rows(step))
     near = near_table(run)
     assert near.note.startswith("40 of 40 records") and [line[0] for line in near.rows] == ["1.00"] * MOST_LINES
+    out, err = typed("seen", "--near", "eval")
+    assert out.splitlines() == ["\t".join(line) for line in near.rows]
+    assert err.splitlines()[-1].endswith("40 of 40 records of data.eval have 70% of their n-grams in one of data.train")
+    found = [json.loads(line) for line in typed("seen", "--near", "eval", "--json").out.splitlines()]
+    assert [(one["share"], one["eval"]["line"], one["train"]["line"]) for one in found] == [
+        (1, i, i) for i in range(1, 41)
+    ]
