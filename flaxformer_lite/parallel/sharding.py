@@ -11,9 +11,11 @@ Reference: Rajbhandari et al. 2020, arXiv:1910.02054 (fsdp, there stage 3); Shoe
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -141,6 +143,35 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def replicated(mesh: Mesh) -> NamedSharding:
     """Returns the sharding of an array that is whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
+
+
+def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until_ready) -> PyTree:
+    """Returns `keep` of each array, whole and divided over the devices of the first process; None in all other processes.
+
+    All processes call it. One array at a time is gathered, and each device gets its share alone. A single process has all arrays.
+    """
+
+    def leaf(x: Array) -> Any:
+        whole = whole_in_each_process(x)
+        return keep(whole) if jax.process_index() == 0 else None
+
+    return jax.tree.map(leaf, tree)
+
+
+def whole_in_each_process(x: Array) -> Array:
+    """Returns an array of a mesh on the devices of this process alone, divided by the same axes as far as these devices suffice."""
+    if x.is_fully_addressable:
+        return x
+    assert isinstance(x.sharding, NamedSharding)
+    mesh, spec, processes = x.sharding.mesh, x.sharding.spec, jax.process_count()
+    fsdp = math.gcd(mesh.shape["fsdp"], mesh.size // processes)
+    tensor = math.gcd(mesh.shape["tensor"], mesh.size // processes // fsdp)
+    devices = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    grid = np.array(devices).reshape(processes, -1, fsdp, tensor)
+    if not x.is_fully_replicated:
+        x = jax.device_put(x, NamedSharding(Mesh(grid, ("process", *MESH_AXES)), spec))
+    here = NamedSharding(Mesh(grid[jax.process_index()], MESH_AXES), spec)
+    return jax.make_array_from_single_device_arrays(x.shape, here, [shard.data for shard in x.addressable_shards])
 
 
 # Inside a traced function ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from flaxformer_lite.inference.generation import encode_prompt, generate_texts, 
 from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
+from flaxformer_lite.parallel.sharding import gather_to_first
 from flaxformer_lite.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
@@ -119,7 +120,7 @@ class Evaluator:
         metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, show)
         if self.decoder is None:
             return metrics
-        decoder, local = self.decoder, self.processes.local_replica(params)
+        decoder, local = self.decoder, gather_to_first(params)
         names = self._text_metric_names
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(

@@ -33,6 +33,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.parallel.sharding import gather_to_first
 from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.manifest import (
     META,
@@ -181,7 +182,7 @@ class Checkpoints:
         base = None if self._base is None else self._base.reference(state)
         state = state if self._base is None else self._base.without(state)
         if not self._shared:
-            state = gather_to_first(state)
+            state = gather_to_first(state, np.asarray)
             if jax.process_index() > 0:
                 return
         values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
@@ -454,16 +455,6 @@ def allgather_texts(text: str, most: int = 256) -> list[str]:
     mine = np.frombuffer(text.encode()[:most].ljust(most), np.uint8)
     rows = multihost_utils.process_allgather(mine).reshape(-1, most)
     return [bytes(row).decode(errors="ignore").rstrip() for row in rows]
-
-
-def gather_to_first(state: PyTree) -> PyTree:
-    """Returns the whole arrays of a state on the host of the first process, one after the other; None for each elsewhere."""
-
-    def whole(x: Any) -> np.ndarray | None:
-        array = np.asarray(x) if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True)
-        return array if jax.process_index() == 0 else None
-
-    return jax.tree.map(whole, state)
 
 
 def make_manager(folder: Path, policy: Checkpoints, read_only: bool, shared: bool) -> ocp.CheckpointManager:

@@ -80,7 +80,7 @@ class State(NamedTuple):
 
 def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gathered: list[str] = []
-    monkeypatch.setattr(checkpoints, "gather_to_first", lambda x: gathered.extend(leaves_by_path(x.params)) or x)
+    monkeypatch.setattr(checkpoints, "gather_to_first", lambda x, keep: gathered.extend(leaves_by_path(x.params)) or x)
     frozen = {"kernel": np.ones((3, 5), np.float32)}
     state = State(jax.tree.map(jax.device_put, {"query": frozen | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
     base, retention = Base("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
@@ -150,14 +150,6 @@ class Processes:
     def stop_request(self) -> StopRequest:
         """Returns a stop request on which all processes agree."""
         return StopRequest() if self.count == 1 else StopConsensus()
-
-    def local_replica(self, params: PyTree) -> PyTree:
-        """Returns the whole parameters on this process's devices, for computations without the others."""
-        if self.count == 1:
-            return params
-        mesh = jax.tree.leaves(params)[0].sharding.mesh
-        whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
-        return jax.tree.map(lambda x: x.addressable_data(0), whole)
 
     def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Computes metrics in the first process alone; returns them, bit for bit, in all."""

@@ -45,6 +45,30 @@ os._exit(1)
 """
 
 
+GATHERS = """
+import itertools, jax, numpy as np, sys
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from flaxformer_lite.parallel.sharding import MESH_AXES, gather_to_first
+expected = np.arange(3 * 8 * 20, dtype=np.float32).reshape(3, 8, 20)
+for order, shape in itertools.product(([0, 1, 2, 3], [0, 2, 1, 3]), ((1, 4, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2))):
+    mesh = Mesh(np.array(jax.devices())[order].reshape(shape), MESH_AXES)
+    sharding = NamedSharding(mesh, PartitionSpec(None, "fsdp", "tensor"))
+    found = gather_to_first(jax.make_array_from_callback(expected.shape, sharding, expected.__getitem__))
+    assert (found is None) == (sys.argv[2] == "1")
+    if found is not None:
+        np.testing.assert_array_equal(found, expected)
+        assert [shard.data.size for shard in found.addressable_shards] == [expected.size // 2] * 2, shape
+"""
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 class Processes:
     """Processes that train together: `python train.py` with virtual devices, and what each said on stderr.
 
@@ -63,9 +87,7 @@ class Processes:
         own_devices: Sequence[int] = (),
         die_after_joining: int | None = None,
     ):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+        coordinator = free_address()
         environment = os.environ | {
             "PYTHONPATH": str(ROOT),
             "JAX_PLATFORMS": "cpu",
@@ -228,6 +250,15 @@ def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, ca
         assert processes.ends() == [0, 0], processes.said(0)
     assert last_row(run)["chrf"] == pytest.approx(expected["chrf"]) != 0
     assert read_document(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
+
+
+@pytest.mark.slow
+def test_the_first_one_gets_whole_arrays_in_shards():
+    """Law: bit for bit, whatever the order of the devices in the mesh; each of two devices gets half."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    words = [sys.executable, "-c", GATHERS, free_address()]
+    started = [subprocess.Popen([*words, str(i)], env=environment) for i in range(2)]
+    assert [process.wait(240) for process in started] == [0, 0]
 
 
 # Ends ------------------------------------------------------------------------------------------------------------------
