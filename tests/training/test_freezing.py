@@ -48,7 +48,7 @@ def trained_layers(path: str, x: np.ndarray) -> np.ndarray:
     return np.array([False, True]) if path.startswith("encoder/layers/feed_forward/") else np.zeros(len(x), bool)
 
 
-@pytest.mark.parametrize("num_micro_batches", [1, 2])
+@pytest.mark.parametrize("num_micro_batches", quick([1, 2], (1).__eq__))
 @pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
 def test_frozen_parameters_keep_their_bits_and_the_others_move(name: str, num_micro_batches: int):
     """With weight decay and a moving average, which must not move either."""
@@ -95,6 +95,7 @@ def test_what_trains_moves_as_under_the_whole_gradient():
         np.testing.assert_allclose(leaves_by_path(after.params)[path], expected, rtol=1e-5, atol=1e-7, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_chain_of_ones_own_sees_no_frozen_parameter():
     """Plain weight decay of everything, which a chain may do, moves only what trains."""
     task = dataclasses.replace(TrainTask.of(CONFIG), optimizer=optax.add_decayed_weights(-0.1), ema_decay=None)

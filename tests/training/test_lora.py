@@ -45,7 +45,7 @@ def trained(name: str) -> tuple[TrainState, TrainState]:
     return after_steps(RUNNERS[name](TrainTask.of(CONFIG)), 3)
 
 
-@pytest.mark.parametrize("name", quick(RUNNERS, "fsdp 2, tensor 3".__eq__))
+@pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
 def test_only_adapters_move_and_all_of_them(name: str):
     before, after = trained(name)
     for path, new in leaves_by_path(after.params).items():

@@ -115,6 +115,7 @@ def test_micro_batches_change_nothing(batch: Batch, params: PyTree, double: None
     chex.assert_trees_all_close(whole, parts, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_weighs_tokens_as_one_sentence_at_a_time(params: PyTree, double: None):
     """Law, in float64: the gradient of a batch is the token-weighted mean of its rows' own, and padding is nothing to it.
 
