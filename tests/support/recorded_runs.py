@@ -73,10 +73,10 @@ class DrawnRun:
 
     folder: Path
     config: Config
-    received: dict[int, tuple[np.ndarray, Batch]]
-    texts: dict[str, list[str]]
+    drawn: str = ""
+    texts: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     """The lines of every file of training data."""
-    drawn: str
+    received: dict[int, tuple[np.ndarray, Batch]] = dataclasses.field(default_factory=dict)
 
 
 def drawn_objective(random: np.random.Generator) -> tuple[Objective, ModelConfig]:
@@ -169,7 +169,7 @@ def draw_run(seed: int, folder: Path, patch: Any, killed: Callable[[DrawnRun], N
     kills = set(random.integers(2, STEPS, random.integers(3)).tolist())
     wrong = set(random.integers(checkpoint_every + 1, STEPS + 1, rollbacks).tolist())
     drawn = f"seed {seed}: {objective.kind}, {devices} devices, {hosts} hosts, kills {kills}, wrong {wrong}"
-    run = DrawnRun(folder / "run", config, {}, texts, drawn)
+    run = DrawnRun(folder / "run", config, drawn, texts)
     listen(run, patch, devices, hosts, int(random.integers(hosts)), kills, wrong, killed)
     return run
 

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -31,25 +30,19 @@ class Near:
     """The share of its n-grams that the other one has; of a pair those of both sides together."""
     place: Place
     pair: Pair
-    train_place: Place | None
+    train: tuple[Place, Pair] | None
     """None if no record has any of them."""
-    train_pair: Pair | None
 
     def in_words(self) -> str:
         """Returns the share, both places and both texts, between tabs."""
-        texts = [" → ".join(filter(None, pair[:2])) if pair else "" for pair in (self.pair, self.train_pair)]
-        shown = [shorten(text, 100, placeholder=" …") for text in texts]
-        return "\t".join([f"{self.share:.2f}", str(self.place), str(self.train_place or "none"), *shown])
+        place, pair = self.train or ("none", Pair("", ""))
+        shown = [shorten(" → ".join(filter(None, both[:2])), 100, placeholder=" …") for both in (self.pair, pair)]
+        return "\t".join([f"{self.share:.2f}", str(self.place), str(place), *shown])
 
     def as_json(self) -> dict[str, Any]:
         """Returns all of it, ready for JSON."""
-        return {
-            "share": self.share,
-            "eval": {**self.place._asdict(), **self.pair._asdict()},
-            "train": {**self.train_place._asdict(), **self.train_pair._asdict()}
-            if self.train_place and self.train_pair
-            else None,
-        }
+        train = None if self.train is None else self.train[0]._asdict() | self.train[1]._asdict()
+        return {"share": self.share, "eval": self.place._asdict() | self.pair._asdict(), "train": train}
 
 
 def ngrams(pair: Pair) -> set[int]:
@@ -83,19 +76,13 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
         )
     for gram in common:
         del having[gram]
-    best: list[tuple[int, Place | None, Pair | None]] = [(0, None, None)] * len(records)
-    for place, pair in located(config, "train"):
-        for number, shared in Counter(numbers_of(pair, having)).items():
+    best: list[tuple[int, tuple[Place, Pair] | None]] = [(0, None)] * len(records)
+    for train in located(config, "train"):
+        for number, shared in Counter(n for gram in ngrams(train[1]) for n in having.get(gram, ())).items():
             if shared > best[number][0]:
-                best[number] = shared, place, pair
+                best[number] = shared, train
     found = [
-        Near(shared / max(size, 1), *record, place, pair)
-        for record, size, (shared, place, pair) in zip(records, sizes, best, strict=True)
+        Near(shared / max(size, 1), *record, nearest)
+        for record, size, (shared, nearest) in zip(records, sizes, best, strict=True)
     ]
     return sorted(found, key=lambda near: -near.share)
-
-
-def numbers_of(pair: Pair, having: dict[int, list[int]]) -> Iterator[int]:
-    """Yields for each n-gram of a pair the records that have it too."""
-    for gram in ngrams(pair):
-        yield from having.get(gram, ())

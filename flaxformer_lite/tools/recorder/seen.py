@@ -48,7 +48,7 @@ class Seen:
     def as_json(self) -> dict[str, Any]:
         """Returns all of it, ready for JSON."""
         readings = [reading._asdict() for reading in self.readings]
-        return {**self.place._asdict(), **self.pair._asdict(), "readings": readings, "never": self.never}
+        return self.place._asdict() | self.pair._asdict() | {"readings": readings, "never": self.never}
 
 
 WORDS: dict[State, str] = {

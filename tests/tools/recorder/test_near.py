@@ -30,12 +30,13 @@ def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Pat
     found = near_duplicates(
         config_of(tmp_path, train, [Pair("nothing like it", "at all"), Pair("a b c d e", "v w x y")])
     )
-    assert [(near.share, near.place.line, near.train_place and near.train_place.line) for near in found] == [
+    assert [(near.share, near.place.line, near.train and near.train[0].line) for near in found] == [
         (0.8, 2, 2),
         (0.0, 1, None),
     ]
-    assert found[0].train_pair == train[1]
+    assert found[0].train and found[0].train[1] == train[1]
     assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
+    assert [len(ngrams(pair)) for pair in (Pair("a", "a"), Pair("", "a b c d e f g h i"))] == [2, 2]
 
 
 def test_what_many_records_share_is_told(
@@ -63,7 +64,7 @@ def test_the_nearest_is_that_of_all_comparisons(tmp_path: Path):
         own = ngrams(near.pair)
         shares = [len(own & ngrams(pair)) / len(own) for pair in train]
         assert near.share == max(shares)
-        assert near.train_place is None or shares[near.train_place.line - 1] == max(shares)
+        assert near.train is None or near.train[0].line - 1 == shares.index(max(shares))
 
 
 def test_without_evaluation_data_there_is_nothing_to_compare(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import JSONLines, ParallelText, PlainText
+from flaxformer_lite.data import DataSource, JSONLines, ParallelText, PlainText
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.recording import open_recording
@@ -39,10 +39,21 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DrawnRun:
     config = with_train(
         config, steps=6, checkpoint_every=2, max_skipped_steps=1, max_rollbacks=1, text_metrics=(), eval_every=99
     )
-    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
+    run = DrawnRun(tmp_path / "run", config)
     listen(run, monkeypatch, wrong={4})
     path = run.folder / "config.json"
     path.write_text(path.read_text().replace('"steps": 6', '"steps": 12'))
+    return run
+
+
+def language_run(folder: Path, source: DataSource, steps: int, patch: pytest.MonkeyPatch) -> DrawnRun:
+    """A run of a language model in one row or more a document."""
+    tiny = tiniest_config()
+    data = dataclasses.replace(tiny.data, train=source, eval=None, max_target_length=100)
+    model = ModelConfig(num_encoder_layers=0, num_decoder_layers=1, vocab_size=60, d_model=4, num_heads=1, d_ff=4)
+    train = TrainConfig(steps=steps, checkpoint_every=2)
+    run = DrawnRun(folder / "run", dataclasses.replace(tiny, objective=CausalLM(), model=model, data=data, train=train))
+    listen(run, patch)
     return run
 
 
@@ -99,15 +110,7 @@ def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch
     texts[2] = "text 3\nof a\nfile"
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    tiny = tiniest_config()
-    source = JSONLines(path=str(path), source_field=None, target_field="text")
-    data = dataclasses.replace(tiny.data, train=source, eval=None, max_target_length=100)
-    model = ModelConfig(num_encoder_layers=0, num_decoder_layers=1, vocab_size=60, d_model=4, num_heads=1, d_ff=4)
-    config = dataclasses.replace(
-        tiny, objective=CausalLM(), model=model, data=data, train=TrainConfig(steps=2, checkpoint_every=2)
-    )
-    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
-    listen(run, monkeypatch)
+    run = language_run(tmp_path, JSONLines(path=str(path), source_field=None, target_field="text"), 2, monkeypatch)
     for line, text in ((3, "text 3"), (5, "text 5 of a file")):
         (found,) = [json.loads(row) for row in typed(run.folder, "--file", path, "--line", line, "--json").splitlines()]
         assert (found["line"], found["target"].split("\n")[0]) == (line, text)
@@ -119,16 +122,7 @@ def test_of_a_long_document_the_rows_with_the_text_are_shown(
     """Oracle: the needle is in one piece of ten, which comes once an epoch."""
     words = [f"w{i:03}" for i in range(200)]
     (tmp_path / "a.txt").write_text("\n".join([" ".join(words), "another document of a few words"]) + "\n")
-    tiny = tiniest_config()
-    sizes = {"vocab_size": 60, "d_model": 4, "num_heads": 1, "d_ff": 4}
-    data = dataclasses.replace(
-        tiny.data, train=PlainText(path=f"{tmp_path}/a.txt", documents="lines"), eval=None, max_target_length=100
-    )
-    model = ModelConfig(num_encoder_layers=0, num_decoder_layers=1, **sizes)
-    train = TrainConfig(steps=6, checkpoint_every=3)
-    config = dataclasses.replace(tiny, objective=CausalLM(), model=model, data=data, train=train)
-    run = DrawnRun(tmp_path / "run", config, {}, {}, "")
-    listen(run, monkeypatch)
+    run = language_run(tmp_path, PlainText(path=f"{tmp_path}/a.txt", documents="lines"), 6, monkeypatch)
     (needle,) = [json.loads(line) for line in typed(run.folder, "w050 w051", "--json").splitlines()]
     recording = open_recording(RunFolder(run.folder))
     expected = [(step, row.row) for step in range(1, 7) for row in recording.rows(step) if "w050 w051" in row.target]
