@@ -117,6 +117,10 @@ def test_changed_data_and_runs_that_trained_nothing_are_refused(
         shutil.rmtree(checkpoint)
     open_recording(RunFolder(run.folder))
     assert "has no checkpoint yet" in capsys.readouterr().err
+    imported = {"meta": {"parameters_only": "a hub"}}
+    monkeypatch.setattr("flaxformer_lite.run.recording.manifests", lambda checkpoints: iter([(1, imported)]))
+    with pytest.raises(ValueError, match="took no step of a training"):
+        open_recording(RunFolder(run.folder))
 
 
 def test_the_command_and_python_show_the_same_rows(

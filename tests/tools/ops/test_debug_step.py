@@ -38,4 +38,6 @@ def test_a_step_is_repeated_exactly_and_its_first_nan_is_found(tmp_path: Path, m
     for step in (0, 9):
         with pytest.raises(ValueError, match=f"step is {step}: the run has the steps 1 to 8"):
             debug_step(config, tmp_path / "run", step)
+    with pytest.raises(ValueError, match="in one process with"):
+        debug_step(with_train(config, runner="pmap"), tmp_path / "run", 7)
     assert first.startswith("the first NaN: invalid value (nan) encountered in ") and "losses.py" in first

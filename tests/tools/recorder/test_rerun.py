@@ -137,6 +137,8 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
     assert step == 8
     lines = [line.split("\t") for line in typed("rows", 3, "--losses").out.splitlines()]
     assert [line[3] for line in lines] == [f"{losses[row.row]:.4f}" for row in recording.rows(3)]
+    assert json.loads(typed("rows", 3, "--losses", "--json").out.splitlines()[0])["loss"] == losses[shown.row]
+    assert f", loss {losses[shown.row]:.4f}\n" in typed("rows", 3, "--losses", "--text").out
 
 
 def test_damaged_rows_have_the_highest_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -158,7 +160,9 @@ def test_damaged_rows_have_the_highest_losses(tmp_path: Path, monkeypatch: pytes
     assert len(losses) == 2000 and len(damaged.intersection(first)) >= 19
 
 
-def test_the_command_shows_both_and_refuses_what_changes_nothing(recording: Recording, typed: Typed):
+def test_the_command_shows_both_and_refuses_what_changes_nothing(
+    recording: Recording, typed: Typed, monkeypatch: pytest.MonkeyPatch
+):
     written = {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")}
     found = json.loads(typed("rerun", 8, "--without", "1", "--json", "--answer", "some0").out)
     assert found["start"] == 6 and found["changed"] == [8]
@@ -178,9 +182,15 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(recording: Reco
     ):
         assert message in typed("rerun", *words).err.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")} == written
+    changed = [*recording.folder.rows(), {"step": 7, "split": "change"}]
+    monkeypatch.setattr(RunFolder, "rows", lambda self: changed)
+    assert "other settings since step 7" in typed("rerun", 8, "--without", "1").err.splitlines()[-1]
+    monkeypatch.setattr(CausalLM, "rows_independent", False)
+    with pytest.raises(ValueError, match="the loss of a row depends on the others"):
+        row_loss(recording)
 
 
-def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Recording, typed: Typed):
+def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Recording, typed: Typed, tmp_path: Path):
     """Oracle: the batch of the line in train.log, row by row; the evaluation data is the training data itself."""
     with (recording.folder.path / "train.log").open("a", encoding="utf-8") as file:
         file.write(
@@ -188,6 +198,10 @@ def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Rec
         )
     run, (_, loss_of) = RunFacts("a", str(recording.folder.path), recording.folder), row_loss(recording)
     assert spikes(run) == [(5, 4)]
+    (tmp_path / "train.log").write_text(
+        "".join(f"step {i // 2}  a loss spike on batch {i // 2 - 1}: 9\n" for i in range(4, 20))
+    )
+    assert spikes(RunFacts("b", "", RunFolder(tmp_path))) == [(7, 6), (8, 7), (9, 8)]
     charts, (table,) = spike_parts(run)
     bars = charts[table.title].to_dict()["data"]["values"]
     assert [int(line[1]) for line in sorted(table.rows, key=lambda line: int(line[1]))] == [

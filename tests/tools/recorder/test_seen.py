@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,9 +100,35 @@ def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: Drawn
     for side in ("source", "target"):
         lines = [line.split("\t")[0] for line in typed(pairs.folder, f"number 07 here {side}").splitlines()]
         assert [line.rpartition(":")[2] for line in lines if not line.startswith(" ")] == ["7", "33"]
+    assert typed(pairs.folder, "number .7").startswith("never: no record"), "a text is no pattern"
     for words in ([], ["x", "--pattern", "y"], ["--file", "x"], ["--pattern", "("], [" "]):
         with pytest.raises(SystemExit):
             typed(pairs.folder, *words)
+
+
+def test_of_long_answers_the_first_part_is_shown(
+    pairs: DrawnRun, typed: Typed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Oracle: all lines. The path of a file may be another than that of the config."""
+    path = os.path.relpath(pairs.config.data.train.source)
+    (whole,) = [json.loads(line) for line in typed(pairs.folder, "--file", path, "--line", 32, "--json").splitlines()]
+    assert whole["line"] == 32
+    several = typed(pairs.folder, "--pattern", ".", "--json").splitlines()
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", 1)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.seen.MOST_RECORDS", 2)
+    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", str(pairs.folder), "--pattern", "."])
+    main()
+    out, err = capsys.readouterr()
+    assert "30 more records" in err and "have taken 6 of 12 steps" in err
+    assert out.count("train.source:") == 2
+    read = next(one for one in map(json.loads, several) if sum(r["state"] == "read" for r in one["readings"]) > 1)
+    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", str(pairs.folder), read["source"]])
+    main()
+    first = next(r for r in read["readings"] if r["state"] == "read")
+    assert f"rows: step {first['step']} row {first['row']}, …\n" in capsys.readouterr().out
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_FOUND", len(several) - 1)
+    with pytest.raises(SystemExit):
+        typed(pairs.folder, "--pattern", ".")
 
 
 def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed):
