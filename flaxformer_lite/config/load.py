@@ -5,9 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-import tyro
-from tyro.constructors import PrimitiveTypeInfo, UnsupportedTypeAnnotationError
-
 from flaxformer_lite.base.bounds import type_hints
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.remote_files import is_url, read_url
@@ -66,6 +63,9 @@ def found_file(path: str) -> Path:
 
 def show_help(config: Config, path: str) -> NoReturn:
     """Prints every setting with its value and its meaning, as tyro writes them, and ends with status 0."""
+    import tyro  # only for the help
+    from tyro.constructors import PrimitiveTypeInfo, UnsupportedTypeAnnotationError
+
     variants = "\n".join(f"  {setting:<24} {', '.join(kinds)}" for setting, kinds in choices(config))
     registry = tyro.constructors.ConstructorRegistry()
     kinds = {value for setting, value in flatten(config).items() if setting.endswith(".kind")}

@@ -4,14 +4,14 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
-
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.significance import PairedTest
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.inference.config import BleuTokenizer, MetricConfig
+
+if TYPE_CHECKING:  # imported where texts are scored: commands that only decode start sooner
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 BY_LANGUAGE: dict[str, BleuTokenizer] = {
     "zh": "zh",
@@ -101,6 +101,8 @@ def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
 @functools.cache
 def check_installed(name: BleuTokenizer) -> None:
     """Raises: ValueError with the package that a tokenizer needs, or the file that it could not get."""
+    from sacrebleu.metrics.bleu import BLEU
+
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError, OSError, SystemExit) as error:
@@ -110,14 +112,18 @@ def check_installed(name: BleuTokenizer) -> None:
         raise ValueError(f"metrics.bleu_tokenizer is {name!r}, which is not installed: {remedy}") from error
 
 
-def make_bleu(config: MetricConfig, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
+def make_bleu(config: MetricConfig, *, lowercase: bool = False, effective_order: bool = False) -> "BLEU":
     """Returns sacreBLEU's metric for settings that `resolve` returned."""
+    from sacrebleu.metrics.bleu import BLEU
+
     # `force` only silences the warning that tokenised text looks tokenised.
     name = config.bleu_tokenizer
     return BLEU(tokenize=name, force=name == "none", lowercase=lowercase, effective_order=effective_order)
 
 
-def make_chrf(config: MetricConfig) -> CHRF:
+def make_chrf(config: MetricConfig) -> "CHRF":
+    from sacrebleu.metrics.chrf import CHRF
+
     return CHRF(char_order=config.chrf_char_order, word_order=config.chrf_word_order)
 
 
@@ -172,6 +178,8 @@ def compare(
 
     Reference: Koehn 2004, EMNLP; sacreBLEU's paired bootstrap.
     """
+    from sacrebleu.significance import PairedTest
+
     plus = "+" * config.chrf_word_order
     metrics = {"BLEU": make_bleu(resolve(config, references)), f"chrF2{plus}": make_chrf(config)}
     test = PairedTest(list(systems.items()), metrics, [list(references)], test_type="bs", n_samples=1000)

@@ -1,11 +1,11 @@
-"""Checkpoints of a run: a thin class around Orbax's CheckpointManager, which it has quiet and with digests.
+"""Checkpoints of a run: a thin class around Orbax's CheckpointManager, which writes them quietly and with digests.
 
 A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *valid* if all its files are as they were written,
 otherwise *damaged*. It is *interim* if it was saved only because the run was stopped, otherwise *regular*.
 
 Orbax writes into a temporary folder and renames it at the end, so a step exists completely or not at all. Orbax detects no
 flipped bit in the array data, which carries no checksum, and reports damaged files by tracebacks from other threads. So the
-files are compared with their digests before Orbax reads them.
+files are compared with their digests before they are read, by TensorStore alone: without Orbax a command starts sooner.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import json
 import logging
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,32 +26,19 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+import tensorstore
 from jax.experimental import multihost_utils
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.parallel.sharding import gather_to_first
 from flaxformer_lite.workdir.base import Base
-from flaxformer_lite.workdir.manifest import (
-    META,
-    difference,
-    leaf_types,
-    read_manifest,
-    why_damaged,
-    write_digests,
-    write_own_digests,
-)
+from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, why_damaged
 
 QUIET = Quiet("orbax")
-
-SAVE_SECONDS = 100 * 365 * 86_400
-"""The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
-
-SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
-"""The same for several processes, whose barriers count milliseconds in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +75,6 @@ class Retention:
 def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
     """Returns the steps that are not interim, ascending."""
     return sorted(step for step, manifest in manifests.items() if not manifest.get("interim"))
-
-
-class CheckedTree(ocp.PyTreeCheckpointHandler):
-    """Orbax's handler for trees. Each process computes the digests of the files that it wrote, once they are complete; the first
-    one adds those of the others last, before the atomic rename."""
-
-    async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> Any:
-        written = await super().async_save(directory, *arguments, **named)
-        own = f"ocdbt.process_{jax.process_index()}"  # Orbax's name
-        return [ocp.future.ChainedFuture(written or [], lambda: write_own_digests(Path(directory), own))]
-
-    def finalize(self, directory: Any) -> None:
-        super().finalize(directory)
-        write_digests(Path(directory))
 
 
 class Checkpoints:
@@ -145,8 +118,13 @@ class Checkpoints:
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
         logging.getLogger("absl").addFilter(QUIET)
-        self._orbax: ocp.CheckpointManager = make_manager(self._folder, self, read_only, shared)
-        for step in self._orbax.all_steps():
+        self._orbax: Any = None
+        if not read_only:
+            from flaxformer_lite.workdir.manager import make_manager
+
+            self._orbax = make_manager(self._folder, self, shared)
+        self._there = [int(path.name) for path in self._folder.glob("*") if path.name.isdecimal()] if read_only else []
+        for step in self._all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
                 self._manifests[step] = read_manifest(self._folder, step)
 
@@ -179,6 +157,8 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
+        import orbax.checkpoint as ocp
+
         base = None if self._base is None else self._base.reference(state)
         state = state if self._base is None else self._base.without(state)
         if not self._shared:
@@ -198,9 +178,9 @@ class Checkpoints:
             self.wait()
         except TimeoutError as error:  # the state of that step is gone; this one is the next try
             self._warn(f"{error}: saving step {step} instead")
-        if step in self._damaged and step in self._orbax.all_steps():
+        if step in self._damaged and step in self._all_steps():
             self._delete(step)
-        if step in self._orbax.all_steps():
+        if step in self._all_steps():
             self._replace(step, content)
         else:
             self._manifests[step] = content
@@ -228,7 +208,7 @@ class Checkpoints:
             self._require_valid(step)
         saved = abstract_state if self._base is None else self._base.without(abstract_state)
         self._require_same_tree(step, leaf_types(saved), "")
-        state = read_tree(self._orbax, step, saved)
+        state = read_tree(self._folder / str(step) / "state", saved)
         if self._base is not None:
             state = self._base.complete_state(state, abstract_state, self._reference(step))
         chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
@@ -243,7 +223,7 @@ class Checkpoints:
     def delete_after(self, step: int) -> None:
         """Deletes all checkpoints after `step`, so that the run can save these steps again with other numbers."""
         self.wait()
-        for later in [other for other in self._orbax.all_steps() if other > step]:
+        for later in [other for other in self._all_steps() if other > step]:
             self._delete(later)
 
     def _delete(self, step: int) -> None:
@@ -290,7 +270,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
-        return sorted(step for step in self._orbax.all_steps() if step not in self._damaged)
+        return sorted(step for step in self._all_steps() if step not in self._damaged)
 
     def latest(self) -> int | None:
         """Returns the newest step, or None."""
@@ -299,7 +279,7 @@ class Checkpoints:
     def latest_valid(self) -> int:
         """Returns the newest valid step, with a warning for each damaged one that is newer. Raises: ValueError without one."""
         self.wait()
-        step = next(self._valid_steps(self._orbax.all_steps()), None)
+        step = next(self._valid_steps(self._all_steps()), None)
         if step is None:
             damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
             damaged = damaged or "it has none; train the run first"
@@ -309,7 +289,7 @@ class Checkpoints:
     def newest_regular(self, n: int, before: float = math.inf) -> list[int]:
         """Returns the newest `n` valid regular steps before `before`, or fewer if there are fewer, the newest first."""
         self.wait()
-        steps = regular(self._with_manifests(self._orbax.all_steps()))
+        steps = regular(self._with_manifests(self._all_steps()))
         return list(itertools.islice(self._valid_steps(step for step in steps if step < before), n))
 
     def best(self) -> int | None:
@@ -335,11 +315,13 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until the checkpoint in progress is complete. Raises OSError, once, if saving it failed."""
+        if self._orbax is None:
+            return
         try:
             self._orbax.wait_until_finished()
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
             reason = str(error).partition("\n")[0]
-            before = [self._folder / str(step) for step in self._orbax.all_steps() if step != self._saved]
+            before = [self._folder / str(step) for step in self._all_steps() if step != self._saved]
             # Each part of Orbax and TensorStore has its own words for that. A save may have made the folder anew.
             if not self._folder.is_dir() or (before and not any(folder.is_dir() for folder in before)):
                 reason = f"{os.strerror(errno.ENOENT)}: the folder was moved, deleted or unmounted"
@@ -352,7 +334,13 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            self._orbax.close()
+            if self._orbax is not None:
+                self._orbax.close()
+
+    def _all_steps(self) -> Sequence[int]:
+        """Returns the complete steps: those that were there first, if the folder is only read."""
+        there: Sequence[int] = self._there if self._orbax is None else self._orbax.all_steps()
+        return there
 
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
         return {step: self._manifests.get(step, {}) for step in steps}
@@ -390,7 +378,7 @@ class Checkpoints:
             self._orbax.delete(other)
 
     def _require(self, step: int) -> None:
-        steps = sorted(self._orbax.all_steps())
+        steps = sorted(self._all_steps())
         if step not in steps:
             there = ", ".join(map(str, steps)) or "none"
             raise ValueError(f"step {step} is not in {self._folder}: the steps there are {there}")
@@ -447,7 +435,7 @@ class Checkpoints:
     def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
         abstract = self._saved_part(abstract)
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
-        return read_tree(self._orbax, step, {field: abstract}, partial=True)[field]
+        return read_tree(self._folder / str(step) / "state", {field: abstract})[field]
 
 
 def allgather_texts(text: str, most: int = 256) -> list[str]:
@@ -457,51 +445,17 @@ def allgather_texts(text: str, most: int = 256) -> list[str]:
     return [bytes(row).decode(errors="ignore").rstrip() for row in rows]
 
 
-def make_manager(folder: Path, policy: Checkpoints, read_only: bool, shared: bool) -> ocp.CheckpointManager:
-    """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete.
-
-    If not `shared`, it belongs to this process alone and waits for no other.
-    """
-    if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
-        for incomplete in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
-            shutil.rmtree(incomplete)
-    processes = ocp.options.MultiprocessingOptions()
-    if not shared:
-        here = jax.process_index()
-        processes = ocp.options.MultiprocessingOptions(
-            primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process{here}"
-        )
-        folder.mkdir(parents=True, exist_ok=True)  # Orbax does this for all processes together only
-    registry = ocp.DefaultCheckpointHandlerRegistry()
-    tree = CheckedTree(multiprocessing_options=processes)
-    document = ocp.JsonCheckpointHandler(filename=META, multiprocessing_options=processes)
-    # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
-    registry.add("state", ocp.args.PyTreeSave, tree)
-    registry.add("state", ocp.args.PyTreeRestore, tree)
-    registry.add("meta", ocp.args.JsonSave, document)
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy,
-        read_only=read_only,
-        create=shared,
-        multiprocessing_options=processes,
-        # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
-        async_options=ocp.AsyncOptions(
-            timeout_secs=SAVE_SECONDS if jax.process_count() == 1 else SAVE_SECONDS_OF_SEVERAL,
-            create_directories_asynchronously=False,
-        ),
-    )
-    return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
-
-
-def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, partial: bool = False) -> PyTree:
-    """Returns the arrays of a checkpoint with the shardings in `abstract`, or on the first local device.
-
-    `partial` reads only the arrays that are in `abstract`.
-    """
+def read_tree(folder: Path, abstract: PyTree) -> PyTree:
+    """Returns the arrays in `abstract` of a checkpoint's state, with the shardings there, or on the first local device."""
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here), abstract
-    )
-    restore_args = ocp.checkpoint_utils.construct_restore_args(target)
-    arguments = ocp.args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=partial)
-    return manager.restore(step, args=ocp.args.Composite(state=arguments)).state
+    database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}  # as Orbax writes it
+
+    def read(path: str, x: Any) -> Array:
+        kvstore = database | {"path": path.replace("/", ".")}
+        stored = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, read=True, context=context).result()
+        sharding = getattr(x, "sharding", None) or here
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: stored[index].read().result())
+
+    context, leaves = tensorstore.Context(), leaves_by_path(abstract)
+    with ThreadPoolExecutor() as pool:
+        return jax.tree.unflatten(jax.tree.structure(abstract), pool.map(read, leaves, leaves.values()))

@@ -27,7 +27,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from flaxformer_lite.base.console import Quiet
 from flaxformer_lite.workdir import checkpoints as checkpoint_module
-from flaxformer_lite.workdir.checkpoints import CheckedTree, Checkpoints, Retention
+from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
+from flaxformer_lite.workdir.manager import CheckedTree
 from flaxformer_lite.workdir.manifest import read_document, why_damaged
 from tests.support.paths import ROOT
 
