@@ -95,7 +95,8 @@ def compare(options: argparse.Namespace, shape: str) -> None:
             "JAX_COMPILATION_CACHE_DIR": folder,
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        environment |= {"JAX_PLATFORMS": "cpu"} if options.toy else {}
+        # On busy cores threads wait for each other: a step of a toy in PyTorch took 450 to 790 ms with two, 38 to 48 with one.
+        environment |= {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"} if options.toy else {}
         words = [__file__, *options.settings, "--shape", shape, "--steps", str(options.steps), *["--toy"] * options.toy]
         words += ["--rows", str(options.rows or (TOY_ROWS if options.toy else ROWS[shape]))]
         words += ["--peer-mode", options.peer_mode]
@@ -130,7 +131,7 @@ def report(shape: str, planned: Figures, rounds: dict[str, list[Figures]]) -> li
     lines.append(f"{'':8}{'ms a step':>10}{'tokens/s':>11}{'TFLOP/s':>9}{'MFU':>8}{'memory':>9}{'loss':>8}")
     for side, turns in rounds.items():
         seconds = statistics.median(turn["seconds"] for turn in turns)
-        rates = f"{seconds * 1e3:10.1f}{tokens / seconds:11,.0f}{operations / seconds / 1e12:9.2f}"
+        rates = f"{seconds * 1e3:10.1f}{tokens / seconds:11,.0f}{figure(operations / seconds / 1e12):>9}"
         mfu = "–" if peak is None else f"{operations / seconds / peak:.1%}"
         lines.append(
             f"{side:8}{rates}{mfu:>8}{in_gib(turns[-1]['memory']):>9}{turns[-1]['loss']:8.3f}  {turns[-1]['version']}"
@@ -141,7 +142,7 @@ def report(shape: str, planned: Figures, rounds: dict[str, list[Figures]]) -> li
         lines.append(f"{'ratio':8}{statistics.median(ratios):10.2f}   ({ratios[0]:.2f} to {ratios[-1]:.2f})")
     least = f": at least {operations / peak * 1e3:.1f} ms at {peak / 1e12:,.1f} TFLOP/s, as published" if peak else ""
     lines += [
-        f"{'plan':8}memory {in_gib(planned['memory'])}, {operations / 1e12:.3f} TFLOP a step{least}",
+        f"{'plan':8}memory {in_gib(planned['memory'])}, {figure(operations / 1e12)} TFLOP a step{least}",
         "TFLOP a step = 6 × weights × positions + 6 × layers × heads × queries × keys × (width of a key + of a value), masked",
         f"pairs included; the second term is {planned['attention'] / operations:.1%} of it. MFU = TFLOP a step / seconds / peak.",
     ]
@@ -149,7 +150,12 @@ def report(shape: str, planned: Figures, rounds: dict[str, list[Figures]]) -> li
 
 
 def in_gib(memory: int | None) -> str:
-    return "–" if memory is None else f"{memory / 2**30:.2f}"
+    return "–" if memory is None else figure(memory / 2**30)
+
+
+def figure(x: float) -> str:
+    """Returns a number with two decimals, or as a power of ten if it is one of a toy."""
+    return f"{x:.2f}" if x >= 0.1 else f"{x:.1e}"
 
 
 # This package ----------------------------------------------------------------------------------------------------------

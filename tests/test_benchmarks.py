@@ -36,10 +36,12 @@ def test_the_report_has_an_mfu_only_where_the_peak_is_known(gpu: ModuleType):
     assert lines[3].split() == ["ours", "800.0", "2,000", "5.00", "50.0%", "2.00", "4.500", "none"]
     assert lines[4].split() == ["torch", "1100.0", "1,455", "3.64", "36.4%", "–", "4.500", "none"]
     assert lines[5].split(maxsplit=2) == ["ratio", "2.00", "(1.10 to 2.00)"]
-    assert "memory 3.00, 4.000 TFLOP a step: at least 400.0 ms" in lines[6] and "25.0% of it" in lines[8]
+    assert "memory 3.00, 4.00 TFLOP a step: at least 400.0 ms" in lines[6] and "25.0% of it" in lines[8]
     unknown = gpu.report("toy", planned | {"peak": None}, {"ours": ours})
     assert unknown[3].split() == ["ours", "800.0", "2,000", "5.00", "–", "2.00", "4.500", "none"]
     assert "at least" not in unknown[4]
+    small = gpu.report("toy", planned | {"weights": 1.5e9, "attention": 0.5e9, "memory": 2**20}, {"ours": ours})
+    assert small[3].split()[3] == "2.5e-03" and "memory 9.8e-04, 2.0e-03 TFLOP a step" in small[4]
 
 
 def test_there_is_no_ratio_where_the_rounds_of_the_baseline_differ(monkeypatch: pytest.MonkeyPatch):
