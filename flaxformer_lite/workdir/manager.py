@@ -47,7 +47,9 @@ def make_manager(folder: Path, policy: Any, shared: bool) -> ocp.CheckpointManag
         )
         folder.mkdir(parents=True, exist_ok=True)  # Orbax does this for all processes together only
     registry = ocp.DefaultCheckpointHandlerRegistry()
-    registry.add("state", ocp.args.PyTreeSave, CheckedTree(multiprocessing_options=processes))
+    # The layout that `read_tree` reads, whatever Orbax's default is
+    tree = CheckedTree(use_ocdbt=True, use_zarr3=False, multiprocessing_options=processes)
+    registry.add("state", ocp.args.PyTreeSave, tree)
     document = ocp.JsonCheckpointHandler(filename=META, multiprocessing_options=processes)
     registry.add("meta", ocp.args.JsonSave, document)
     options = ocp.CheckpointManagerOptions(
