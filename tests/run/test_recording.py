@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def test_the_rows_of_a_step_are_those_that_the_trainer_received(
     check_run(draw_run(seed, tmp_path, monkeypatch, check_batches))
 
 
-def test_beyond_the_newest_step_are_the_rows_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_beyond_the_newest_step_are_the_rows_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     run = draw_run(1, tmp_path, monkeypatch)
     config = run.folder / "config.json"
     config.write_text(config.read_text().replace(f'"steps": {STEPS}', f'"steps": {STEPS + 5}'))
@@ -92,6 +95,9 @@ def test_beyond_the_newest_step_are_the_rows_to_come(tmp_path: Path, monkeypatch
     record = recording.rows(STEPS + 5)[0].places[0].record
     states = {(r.step or 0) > STEPS: r.state for r in recording.readings([record])}
     assert states[True] == "not yet" and states[False] != "not yet"
+    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rows", str(run.folder), str(STEPS + 5)])
+    main()
+    assert f"the run is known to have taken {STEPS} steps" in capsys.readouterr().err
     with pytest.raises(ValueError, match=f"step is {STEPS + 6}: the run has the steps 1 to {STEPS + 5}"):
         recording.rows(STEPS + 6)
 
@@ -113,6 +119,12 @@ def test_changed_data_and_runs_that_trained_nothing_are_refused(
         main()
     assert end.value.code == 2 and "is not the data that" in capsys.readouterr().err.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
+    config = run.folder / "config.json"
+    text = config.read_text()
+    config.write_text(re.sub(r'"max_target_length": \d+', '"max_target_length": 19', text))
+    with pytest.raises(ValueError, match="differs from the settings that checkpoint"):
+        open_recording(RunFolder(run.folder))
+    config.write_text(text)
     for checkpoint in (run.folder / "checkpoints").iterdir():
         shutil.rmtree(checkpoint)
     open_recording(RunFolder(run.folder))

@@ -152,7 +152,9 @@ def test_of_a_long_document_the_rows_with_the_text_are_shown(
     run = language_run(tmp_path, PlainText(path=f"{tmp_path}/a.txt", documents="lines"), 6, monkeypatch)
     (needle,) = [json.loads(line) for line in typed(run.folder, "w050 w051", "--json").splitlines()]
     recording = open_recording(RunFolder(run.folder))
-    expected = [(step, row.row) for step in range(1, 7) for row in recording.rows(step) if "w050 w051" in row.target]
-    assert [(r["step"], r["row"]) for r in needle["readings"]] == expected != []
+    found = [row for step in range(1, 7) for row in recording.rows(step) if "w050 w051" in row.target]
+    expected = [(row.step, row.row, epoch) for epoch, row in enumerate(found, 1)]
+    assert [(r["step"], r["row"], r["epoch"]) for r in needle["readings"]] == expected != []
+    assert [row.epoch for row in found] == [epoch for _, _, epoch in expected]
     (spread,) = [json.loads(line) for line in typed(run.folder, " ".join(words[:60]), "--json").splitlines()]
     assert len(spread["readings"]) > len(expected)
