@@ -250,7 +250,8 @@ def in_words(fit: Fit, command: str | None) -> str:
     lines += ["", f"needed: {mib(fit.found.needed_bytes).strip()} MiB; free: {mib(free).strip()} MiB"]
     changed = [setting for setting in CHANGES if setting in settings]
     lines += [f"{setting} {settings[setting]} {CHANGES[setting]}" for setting in changed]
-    if "train.num_micro_batches" in settings and any(vars(fit.config.model.dropout).values()):
+    rates = (rate for name, rate in flatten(fit.config).items() if re.search(r"dropout\..*_rate$|lora\.dropout$", name))
+    if "train.num_micro_batches" in settings and any(rates):
         lines.append("train.num_micro_batches changes the random numbers of dropout")
     elif not changed:
         lines.append(

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.model import DropoutRates, LoRA
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
 from flaxformer_lite.tools.planning import fit as fit_module
@@ -104,8 +106,11 @@ def test_micro_batches_become_fewer_where_much_is_free():
     assert (
         "needed: 1,710.7 MiB; free: 337.3 MiB" in words
         and words.endswith("the command")
-        and "random numbers of dropout" in words
+        and "losses are those of the config as it is" in words
     )
+    for change in ({"dropout": DropoutRates(residual_rate=0.1)}, {"lora": LoRA(dropout=0.1)}):
+        config = replace(result.config, model=replace(result.config.model, **change))
+        assert "random numbers of dropout" in in_words(replace(result, config=config), "the command")
 
 
 def test_micro_batches_leave_every_batch_as_it_is():
