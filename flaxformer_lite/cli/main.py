@@ -42,6 +42,7 @@ COMMANDS = {
     "plan": "plan",
     "import": "import_weights",
     "export": "export",
+    "extend": "extend",
     "configs": "configs",
     "doctor": "doctor",
 }

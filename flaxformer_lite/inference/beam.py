@@ -80,7 +80,8 @@ def beam_search(
     """
     models, members = (model, *other_models), (variables, *other_variables)
     inputs, state = start_beams(models, members, batch, settings)
-    laid_out = [step_variables(*member) for member in zip(models, members, strict=True)]
+    num_ids = settings.config.num_ids
+    laid_out = [step_variables(*member, num_ids) for member in zip(models, members, strict=True)]
     step = functools.partial(beams_step, models, laid_out, inputs, settings.config)
     room = functools.partial(beams_room, model, settings.config, inputs.prefill_length)
     return beam_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))

@@ -80,6 +80,8 @@ class DecodeConfig(Checked, at="decode"):
     """First token of every answer; None: the model's choice."""
     forced_eos_id: NonNegativeInt | None = None
     """Last token of an answer that reaches its maximum length; None: the model's choice."""
+    num_ids: PositiveInt | None = None
+    """Answers are made of the first so many ids of the vocabulary; None: of all. No language writes the pieces of later ones."""
     suppress_ids: tuple[NonNegativeInt, ...] = ()
     """Tokens that are never chosen."""
     no_repeat_ngram: NonNegativeInt = 0

@@ -137,7 +137,7 @@ class Decoder:
         check_seeds(seed)
         self.check(sources, first_index)
         members = (variables, *other_variables)
-        laid_out = self.search.lay_out(members)
+        laid_out = self.search.lay_out(members, self.config.num_ids)
         rows: list[Row] = []
         numbers: list[int] = []
         for i, source in enumerate(sources):
@@ -197,7 +197,7 @@ class Decoder:
         (batch,) = self.batches([len(source)])
         row = Row(source, self.config, self.max_length(source, limit), (seed, first_index, 0))
         inputs, settings = self.inputs([row], batch)
-        done, laid_out, never = 0, self.search.lay_out((variables,)), np.zeros(batch.rows, bool)
+        done, laid_out, never = 0, self.search.lay_out((variables,), self.config.num_ids), np.zeros(batch.rows, bool)
         for decoded in self.search((variables,), laid_out, inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
@@ -341,6 +341,10 @@ def check_translates(model: ModelConfig) -> None:
 
 def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
     """Raises: ValueError if the settings name an id outside the vocabulary, or every id ends an answer."""
+    if (config.num_ids or 0) > vocab_size:
+        raise ValueError(
+            f"decode.num_ids is {config.num_ids}: it must be at most {vocab_size}, the model's number of ids"
+        )
     for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
         ids = getattr(config, name)
         check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")

@@ -51,7 +51,9 @@ def greedy_from(
     model: Transformer, variables: VariableDict, inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings
 ) -> Decoded:
     """Returns what `greedy` does, from the state after the prefill."""
-    step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, settings.config)
+    step = functools.partial(
+        greedy_step, model, step_variables(model, variables, settings.config.num_ids), inputs, settings.config
+    )
     state = init_greedy_state(inputs, cache, settings)
     room = functools.partial(greedy_room, model, inputs.prefill_length)
     return greedy_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))

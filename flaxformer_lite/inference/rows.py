@@ -46,15 +46,15 @@ class Search:
 
     def __init__(self, models: tuple[Transformer, ...], *, beams: bool) -> None:
         self.models, self.beams = models, beams
-        self.lay_out = jax.jit(self._lay_out)
+        self.lay_out = jax.jit(self._lay_out, static_argnums=1)
         self.start = jax.jit(self._start, static_argnames="settings")
         self.advance = jax.jit(self._advance, static_argnames="config", donate_argnames="state")
         self.resize = jax.jit(resize, static_argnames="capacity")
         """Serves other devices than a CPU: see `resized`."""
 
-    def _lay_out(self, variables: Sequence[VariableDict]) -> list[VariableDict]:
-        """Returns each model's variables as the steps read them."""
-        return [step_variables(*member) for member in zip(self.models, variables, strict=True)]
+    def _lay_out(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
+        """Returns each model's variables as the steps read them, for `decode.num_ids`."""
+        return [step_variables(*member, num_ids) for member in zip(self.models, variables, strict=True)]
 
     def _start(
         self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
@@ -145,7 +145,7 @@ class Search:
 
     def compile(self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings) -> None:
         """Compiles the programs of so many rows, for every length of an answer, and takes no step."""
-        laid_out = self.lay_out(variables)
+        laid_out = self.lay_out(variables, settings.config.num_ids)
         inputs, state = self.start(variables, batch, settings=settings)
         for steps in stages(settings.max_new_tokens):
             order, capacity = np.arange(len(batch.tokens)), self.capacity(inputs, settings, steps)

@@ -189,10 +189,13 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
     return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
 
 
-def step_variables(model: Transformer, variables: VariableDict) -> VariableDict:
-    """Returns the variables in the layouts that the steps of a search read (`fast.step_layout`)."""
+def step_variables(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> VariableDict:
+    """Returns the variables in the layouts that the steps of a search read (`fast.step_layout`).
+
+    With `num_ids` the head scores the first so many ids alone: no other id has a part in a softmax.
+    """
     hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
-    kernel = model.bind(variables).scores(hidden).kernel
+    kernel = model.bind(variables).scores(hidden).kernel[:, :num_ids]
     return fast.step_layout(variables, kernel, product_dtype(hidden, kernel))
 
 
@@ -502,6 +505,8 @@ class Head(nn.Module):
             kernel = table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
         bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
+        if bias is not None and kernel.shape[1] < vocab_size:
+            bias = bias[: kernel.shape[1]]
         return LazyLogits(
             hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk
         )

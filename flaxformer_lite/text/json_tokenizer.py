@@ -203,6 +203,43 @@ class JsonTokenizer(Tokenizer):
         prefix = self._continuing_prefix
         return super().word_starts(ids) if prefix is None else [not self._piece(i).startswith(prefix) for i in ids]
 
+    @property
+    def model_type(self) -> str:
+        """The kind of the model: "bpe" or "unigram" where "▁" stands for a space, else ""."""
+        kind = type(self._tokenizer.model).__name__.lower()
+        return kind if kind in ("bpe", "unigram") and self._tokenizer.token_to_id("▁") is not None else ""
+
+    def normalized(self, text: str) -> str:
+        """Returns a text as the model reads it, with spaces."""
+        normalizer = self._tokenizer.normalizer
+        return (text if normalizer is None else str(normalizer.normalize_str(text))).replace("▁", " ")
+
+    def split(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Returns the ids that each text is read as where it stands in a word; "▁" begins a word."""
+        return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
+
+    def with_more_pieces(self, token: str, pieces: Sequence[tuple[str, float]], first_id: int) -> "JsonTokenizer":
+        """Returns the tokenizer with a special token, which gets the id `first_id`, and scored pieces, which get those after it."""
+        fields = json.loads(self._tokenizer.to_str())
+        model, added = fields["model"], fields["added_tokens"]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added.append({"id": first_id, "content": token, **flags, "special": True})
+        names = {
+            one["id"]: one["content"] for one in added
+        }  # in the model too: else the library would number them anew
+        if self.model_type == "bpe":
+            vocabulary = model["vocab"]
+            vocabulary |= {name: i for i, name in names.items()}
+            vocabulary |= {piece: i for i, (piece, _) in enumerate(pieces, first_id + 1)}
+            halves = [(piece[:i], piece[i:]) for piece, _ in pieces for i in range(1, len(piece))]
+            merges = [list(pair) for pair in halves if vocabulary.keys() >= {*pair}]
+            model["merges"] = merges + model["merges"]
+        else:
+            lowest = min(score for _, score in model["vocab"])
+            gap = range(len(model["vocab"]), first_id + 1)
+            model["vocab"] += [[names.get(i, f"<unused {i}>"), lowest] for i in gap] + [list(one) for one in pieces]
+        return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+
     @cached_property
     def _continuing_prefix(self) -> str | None:
         """The sign of WordPiece before a token within a word; None for other kinds."""

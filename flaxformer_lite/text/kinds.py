@@ -33,6 +33,8 @@ TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
 )
 """The classes that `load_tokenizer` knows, by the extension of their files."""
 
+LANGUAGE_FILES = ("tokenizer.*.vocabulary.json", "tokenizer.*.hf.json")
+"""The files of the tokenizers that languages have of their own: `tokenizer.CODE` and the extension."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """The chat template of a run, which comes before one that came with imported weights."""
 HUB_FILES = (
@@ -78,6 +80,13 @@ def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
         raise ValueError(f"{path}: not a whole tokenizer file ({error}); copy it again or train a new one") from error
 
 
+def load_language_tokenizers(folder: Path, codes: Iterable[str]) -> dict[str, Tokenizer]:
+    """Returns the tokenizers that languages have of their own. Raises: ValueError as `load_tokenizer`."""
+    ends = [kind.extension for kind in TOKENIZER_CLASSES]
+    own = [code for code in codes if any((folder / f"tokenizer.{code}{end}").is_file() for end in ends)]
+    return {code: load_tokenizer(folder, f"tokenizer.{code}") for code in own}
+
+
 def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
     """Returns the tokenizers that `Tokenizers.save` wrote into the folder.
 
@@ -119,10 +128,11 @@ class FromRun(Checked, at="data.tokenizer"):
         """
         if self.side == "source" and target in (None, FromRun(path=self.path, side="target")):
             targets = (f"target_tokenizer{kind.extension}" for kind in TOKENIZER_CLASSES)
-            names = (*targets, CHAT_TEMPLATE, *(f"huggingface/{name}" for name in HUB_FILES))
+            names = (*targets, CHAT_TEMPLATE, *LANGUAGE_FILES, *(f"huggingface/{name}" for name in HUB_FILES))
             with local_files(self.path, names) as folder:
                 if any(folder.glob("target_tokenizer.*")) == (target is not None):
                     copy_hub_files(folder, output)
+                    copy_files(folder, output.parent, LANGUAGE_FILES)
 
 
 TokenizerConfig = SentencePiece | Characters | Bytes | FromRun

@@ -1,8 +1,9 @@
 """Languages of a run that translates between several: the codes, the token of each, and the places of these tokens."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.bounds import Checked, cut
@@ -70,12 +71,8 @@ class Languages(Checked, at="data.languages"):
         found = []
         for number, (name, code, needed) in enumerate((("from", source, self.source != "none"), ("to", target, True))):
             code = code or (self.direction[number] if self.direction else "")
-            if code and code not in self.codes:
-                listed = cut(", ".join(self.codes))
-                near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or f"the languages are {listed}"
-                raise ValueError(
-                    f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}"
-                )
+            if code:
+                self.check_code(name, code)
             if not code and needed:
                 raise ValueError(
                     f"{name} is missing: this run translates between {len(self.codes)} languages, {cut(', '.join(self.codes))}; "
@@ -83,6 +80,15 @@ class Languages(Checked, at="data.languages"):
                 )
             found.append(code)
         return found[0], found[1]
+
+    def check_code(self, name: str, code: str) -> None:
+        """Raises: ValueError for a code that this run does not have, with the nearest."""
+        if code not in self.codes:
+            listed = cut(", ".join(self.codes))
+            near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or f"the languages are {listed}"
+            raise ValueError(
+                f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}"
+            )
 
 
 class Direction(NamedTuple):
@@ -93,7 +99,7 @@ class Direction(NamedTuple):
     behind: tuple[int, ...]
     """Behind the end of a source."""
     decode: dict[str, Any]
-    """Settings of `DecodeConfig`: those of `forced_bos_id` and `bos_id` that the direction decides."""
+    """Settings of `DecodeConfig`: those of `forced_bos_id`, `bos_id` and `num_ids` that the direction decides."""
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -109,54 +115,86 @@ class LanguageTokenizers(Tokenizers):
     """
 
     languages: Languages
+    base: Tokenizers
+    """Read the languages that have no tokenizer of their own."""
+    own: Mapping[str, Tokenizer] = field(default_factory=dict)
+    """The tokenizers of added languages by their codes, in the order of the codes. Each has the ids of the one before it, then the
+    token of its language, then more pieces: ids that no language before it reads or writes."""
 
     @classmethod
-    def of(cls, tokenizers: Tokenizers, languages: Languages) -> "LanguageTokenizers":
+    def of(
+        cls, tokenizers: Tokenizers, languages: Languages, own: Mapping[str, Tokenizer] = {}
+    ) -> "LanguageTokenizers":
         """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
-        for token in languages.tokens:
-            token_id(tokenizers.source, token)
-        return cls(tokenizers.source, tokenizers.target, languages).plain
+        found = cls(tokenizers.source, tokenizers.target, languages, tokenizers, own)
+        for code in languages.codes:
+            found.token_id(code)
+        return found.plain
 
     @property
     def plain(self) -> "LanguageTokenizers":
-        """The tokenizers that give a source no language."""
-        return self.reading_by(Direction((), (), {}))
+        """The tokenizers that give a source no language, and know all pieces of an answer."""
+        return self.reading_by(Direction((), (), {}), ("", [*self.own, ""][len(self.own) - 1]))
 
-    def reading_by(self, direction: Direction) -> "LanguageTokenizers":
-        end = () if self.source.eos_id is None else (self.source.eos_id,)
-        source = self.source.framing(direction.before, (*end, *direction.behind))
-        return replace(self, source=source, target=self.target.framing((), end))
+    def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
+        found = self.of_codes(codes)
+        end = () if found.source.eos_id is None else (found.source.eos_id,)
+        source = found.source.framing(direction.before, (*end, *direction.behind))
+        return replace(self, source=source, target=found.target.framing((), end))
+
+    def of_codes(self, codes: tuple[str, str]) -> Tokenizers:
+        """Returns the tokenizers of the texts of two languages."""
+        return Tokenizers(self.own.get(codes[0], self.base.source), self.own.get(codes[1], self.base.target))
+
+    def token_id(self, code: str) -> int:
+        """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
+        return token_id(self.own.get(code, self.base.source), self.languages.token.replace("{}", code))
 
     def between(self, source: str | None, target: str | None) -> "LanguageTokenizers":
         """Returns the tokenizers as they read sources of one direction. Raises: ValueError as `Languages.checked`."""
         codes = self.languages.checked(source, target)
         direction = codes if all(codes) else ()
-        found = self.reading_by(self.ids(source, target))
+        found = self.reading_by(self.ids(source, target), codes)
         return replace(found, languages=replace(self.languages, direction=direction))
 
     def ids(self, source: str | None, target: str | None) -> Direction:
         """Returns the token ids of a direction. Raises: ValueError as `Languages.checked`."""
         places, codes = self.languages, self.languages.checked(source, target)
-        from_id, to_id = (token_id(self.source, places.token.replace("{}", code)) if code else -1 for code in codes)
+        from_id, to_id = (self.token_id(code) if code else -1 for code in codes)
+        decode: dict[str, Any] = {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {})
+        if self.own:
+            decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
         return Direction(
             (from_id,) * (places.source == "before") + (to_id,) * (places.target == "source"),
             (from_id,) * (places.source == "behind"),
-            {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {}),
+            decode,
         )
 
     def ids_of(self, label: str) -> Direction:
         """Returns the token ids of the direction that the label of a pair names."""
+        return self.ids(*self.codes_of(label))
+
+    def codes_of(self, label: str) -> tuple[str, str]:
+        """Returns the codes that the label of a pair names. Raises: ValueError as `Languages.checked`, or for another label."""
         codes = label.split() or self.languages.direction or (None, None)
         if len(codes) != 2:
             raise ValueError(
                 f"a pair has the label {cut(repr(label))}: with data.languages it must be two codes, of source and target; "
                 "name them by `languages` of the data, and leave its label out"
             )
-        return self.ids(*codes)
+        return self.languages.checked(*codes)
 
     @property
     def reading(self) -> str:
         return repr(self.languages)
+
+    @cached_property
+    def firsts(self) -> set[int]:
+        """The tokens of languages that may be the first of an answer."""
+        return {*map(self.token_id, self.languages.codes)} if self.languages.target == "first" else set()
+
+    def target_text(self, tokens: Sequence[int]) -> str:
+        return super().target_text(tokens[1:] if tokens and tokens[0] in self.firsts else tokens)
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         labels = [pair[2] for pair in pairs]
@@ -166,9 +204,13 @@ class LanguageTokenizers(Tokenizers):
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
                 "alone: a training needs source='before' or 'none' and target='first' or 'source'"
             )
-        for encoded, label in zip(super().encode_pairs(pairs), labels, strict=True):
-            before, first = found[label].before, found[label].first
-            yield EncodedPair([*before, *encoded.source], [*first, *encoded.target])
+        encoded = {
+            label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])
+            for label in found
+        }
+        for label in labels:
+            (before, _, _), first, pair = found[label], found[label].first, next(encoded[label])
+            yield EncodedPair([*before, *pair.source], [*first, *pair.target])
 
 
 def direction_label(languages: Sequence[str]) -> str:

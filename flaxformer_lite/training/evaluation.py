@@ -140,12 +140,17 @@ class Evaluator:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
-        configs, show = None, functools.partial(progress, "translating")
+        configs, show = [decoder.config] * len(pairs), functools.partial(progress, "translating")
         if isinstance(self.tokenizers, LanguageTokenizers):
             changes = {label: self.tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
             configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
-        answers = translate(decoder, params, sources, self.tokenizers, show, configs=configs)
-        texts = [best[0].text for best in answers]
+        texts = [""] * len(pairs)
+        for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
+            members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
+            given, own = [sources[i] for i in members], [configs[i] for i in members]
+            answers = translate(decoder.under(own[0]), params, given, self.tokenizers, show, configs=own)
+            for i, best in zip(members, answers, strict=True):
+                texts[i] = best[0].text
         if not self._text_metric_names:
             self.folder.write_samples(name, pairs, texts)
             return {}

@@ -47,7 +47,7 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun, load_tokenizers
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun, load_language_tokenizers, load_tokenizers
 from flaxformer_lite.text.languages import LanguageTokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
@@ -320,7 +320,16 @@ class RunFolder:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""
         tokenizers = load_tokenizers(self.path, two=data.target_tokenizer is not None)
         tokenizers.check_ids(vocab_sizes)
-        return tokenizers if data.languages is None else LanguageTokenizers.of(tokenizers, data.languages)
+        if data.languages is None:
+            return tokenizers
+        own = load_language_tokenizers(self.path, data.languages.codes)
+        if own and data.subword_sampling is not None:
+            raise ValueError(
+                "data.subword_sampling is set, but pieces of added languages are not sampled: set it to None"
+            )
+        for tokenizer in own.values():
+            Tokenizers(tokenizer, tokenizer).check_ids(vocab_sizes)
+        return LanguageTokenizers.of(tokenizers, data.languages, own)
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
         """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite.

@@ -40,6 +40,7 @@ STAND_IN = {
     "llama_1b.py": "llama_1b",
     "llama_lora.py": "llama_1b",
     "mine.py": "multi30k_en_de_raw",
+    "xyz.py": "quickstart",
 }
 """Config files that a page describes and the repository does not have, and one that takes the same settings."""
 
@@ -126,6 +127,7 @@ NOT_RUN = {
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
     r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/objectives/test_instruction.py trains a small one",
     r"--from": "needs a run of several languages; tests/interop/hf/test_languages.py runs it",
+    r"xyz|CODE": "needs a run of several languages; tests/run/test_extending.py adds one to it",
     r"minilm|MiniLM|classify_docstrings": "needs a downloaded encoder; tests/interop/hf imports small ones",
     r"chat_dates_lora|dates_before_1900": "needs its base and files; tests/laws/test_recipes.py trains both on small bases",
     r"ADAPTERS|runs/adapted": "needs adapters of PEFT; tests/interop/hf/test_peft.py reads and writes small ones",

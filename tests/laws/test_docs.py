@@ -3,12 +3,14 @@
 import ast
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.config import Config, TrainConfig, load_config, to_json
 from flaxformer_lite.run.run import Run
+from flaxformer_lite.text import Languages
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -75,13 +77,16 @@ def test_a_missing_import_is_found():
 
 
 def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A config in the docs starts from an imported run, `runs/bert` or `runs/base`; here a config stands in its place."""
-    for name, config in (("bert", "bert_base"), ("base", "llama_1b")):
+    """A config in the docs starts from another run, such as `runs/bert`; here a config stands in its place."""
+    languages = Languages(codes=("xyz_Latn", "eng_Latn", "deu_Latn"))
+    for name, config in (("bert", "bert_base"), ("base", "llama_1b"), ("new", "transformer_base_wmt14")):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(
-            to_json(load_config(str(ROOT / "configs" / f"{config}.py"))), encoding="utf-8"
-        )
+        found = load_config(str(ROOT / "configs" / f"{config}.py"))
+        if name == "new":
+            data = replace(found.data, train=None, eval=None, test=None, languages=languages)
+            found = replace(found, data=data, train=TrainConfig(), weights="last")
+        (folder / "config.json").write_text(to_json(found), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     sections = [section for page in PAGES for section in page.read_text(encoding="utf-8").split("\n## ")]
     configs = [re.findall(r"^```python\n(.*?)^```", section, re.M | re.S) for section in sections]

@@ -1,0 +1,140 @@
+"""A language that is added to a run. Laws: the old languages keep every bit, whatever is added; new rows are means of old ones."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.data.store import train_tokenizers
+from flaxformer_lite.run import Run, write_run
+from flaxformer_lite.run.extending import extend
+from flaxformer_lite.text import FromRun
+from flaxformer_lite.text.subword_sampling import BPEDropout
+from flaxformer_lite.workdir import RunFolder
+from tests.interop.hf.test_languages import folder_with
+from tests.run.test_languages import config_of
+from tests.support.commands import type_command
+from tests.support.experiments import use_one_device
+from tests.support.hf_folders import random_params
+
+TEXT = "il gatto nero è qui\nuno due tre žabó bruno\n" * 20
+SOURCES = [
+    "the cat sat xyz_Latn <it> eins",
+    "le chat noir, été? 日本",
+    "\uff21\uff22\uff23 \ufb01 the </s> a il gatto",
+    "deux",
+]
+
+
+def drawn_run(kind: str, folder: Path) -> tuple[Run, str, str]:
+    """A run with random weights, trained here or imported, and two of its languages."""
+    if kind != "own":
+        label = "m2m_100/nllb" if kind == "nllb" else "mbart/plain"
+        codes = ("eng_Latn", "fra_Latn") if kind == "nllb" else ("en_XX", "ro_RO")
+        return load(import_hf(folder_with(label, kind, folder / "model"), folder / "run")), *codes
+    config = config_of(folder)
+    assert config.data.train is not None
+    tokenizers = train_tokenizers(config.data, config.model.vocab_sizes, config.data.train.open())
+    write_run(RunFolder(folder / "run"), config, 0, random_params(config.model), "drawn", tokenizers=tokenizers)
+    return load(folder / "run"), "de", "fr"
+
+
+def with_loud_rows(run: Run, size: int) -> Run:
+    """The run with new ids that would win any search that they have a part in."""
+
+    def louder(x: Any) -> Any:
+        at = tuple(slice(size, None) if n == run.config.model.vocab_size else slice(None) for n in x.shape)
+        found = np.array(x)
+        found[at] *= 30 if at != (slice(None),) * x.ndim else 1
+        return found
+
+    return dataclasses.replace(run, params=jax.tree.map(louder, run.params))
+
+
+def answers(run: Run, source: str, target: str) -> list[Any]:
+    """The texts and scores of greedy and of beam search, and the tokens."""
+    one = run.between(source, target)
+    ids = [one.tokenizer.as_source(row) for row in one.tokenizer.encode_batch(SOURCES)]
+    found: list[Any] = [
+        one.hypotheses(SOURCES, max_new_tokens=12, warn=lambda _: None, beam_size=k, num_hypotheses=k) for k in (1, 3)
+    ]
+    return [*found, one.hypotheses_of_ids(ids, max_new_tokens=12)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["own", "nllb", "mbart"])
+def test_old_languages_are_translated_bit_for_bit_as_before(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_one_device(monkeypatch)
+    old, source, target = drawn_run(kind, tmp_path)
+    (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
+    words = ("extend", tmp_path / "run", tmp_path / "new", "--language", "it", "--like", source)
+    type_command(monkeypatch, *words, "--pieces", "23" if kind == "mbart" else "27", "--from", tmp_path / "text.it")
+    assert "it: " in capsys.readouterr().err
+    new, size = load(tmp_path / "new"), old.config.model.vocab_size
+    before = answers(old, source, target)
+    assert answers(new, source, target) == before  # texts, tokens and scores
+    loud = with_loud_rows(new, size)
+    assert answers(loud, source, target) == before
+    reads, writes = loud.between("it", target), loud.between(source, "it")
+    assert max(reads.tokenizer.encode("il gatto")) > size > max(loud.between(source, target).tokenizer.encode("il it"))
+    tokens = [
+        one.hypotheses_of_ids([one.tokenizer.as_source([5])], max_new_tokens=12)[0][0].tokens for one in (reads, writes)
+    ]
+    assert max(tokens[0], default=0) < size <= max(tokens[1][1:], default=0)  # its own token may be the loudest
+
+
+def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, *_ = drawn_run("own", tmp_path)
+    (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
+    given: dict[str, Any] = {"language": "it", "like": "fr", "pieces": 50, "text": str(tmp_path / "text.*")}
+    new = load(extend(tmp_path / "run", tmp_path / "new", **given))
+    size, before, after = old.config.model.vocab_size, leaves_by_path(old.params), leaves_by_path(new.params)
+    for path, x in before.items():
+        np.testing.assert_array_equal(x, after[path][tuple(map(slice, x.shape))])
+    table = after["embedding/embedding"]
+    like = old.tokenizer.encode("<fr>")[-1]
+    np.testing.assert_array_equal(table[size], table[like])
+    found = new.between("it", "fr").tokenizer
+    starts = [i for i in range(size + 1, len(table)) if found.piece(i)[:1] == "▁" != found.piece(i)]
+    assert starts
+    for i in starts:
+        np.testing.assert_allclose(
+            table[i], np.asarray(table)[old.tokenizer.encode(found.piece(i)[1:])].mean(0), rtol=1e-5
+        )
+    # A second one has the pieces of the first, which has none of its own; a run that starts from there has both.
+    newer = load(extend(tmp_path / "new", tmp_path / "newer", **(given | {"language": "zz", "pieces": 40})))
+    both = newer.between("it", "zz")
+    assert newer.between("zz", "it").config.decode.num_ids == len(table) and both.config.decode.num_ids is None
+    assert newer.between("fr", "de").config.decode.num_ids == size
+    config = newer.config
+    data = dataclasses.replace(config.data, tokenizer=FromRun(path=str(tmp_path / "newer")))
+    again = RunFolder(tmp_path / "again").tokenizers(data, config.model.vocab_sizes, [])
+    pairs = [("il gatto", "eins", "it de"), ("eins", "il gatto", "de zz"), ("eins", "zwei", "de en")]
+    kept = newer.tokenizers
+    assert kept is not None and [*again.encode_pairs(pairs)] == [*kept.encode_pairs(pairs)]
+    assert max(next(iter(kept.encode_pairs(pairs))).target) < size < max([*kept.encode_pairs(pairs)][1].target)
+    with pytest.raises(ValueError, match="has a tokenizer of its own for it, and hf has one for all languages"):
+        export_hf(tmp_path / "new", tmp_path / "hf")
+    sampling = dataclasses.replace(data, subword_sampling=BPEDropout())
+    with pytest.raises(ValueError, match=r"data\.subword_sampling is set, but pieces of added languages"):
+        RunFolder(tmp_path / "newer").load_tokenizers(sampling, config.model.vocab_sizes)
+    capsys.readouterr()
+    for changes, message in (
+        ({"language": "de"}, "language is 'de', which the run has already"),
+        ({"language": "a/b"}, "language is 'a/b': it must be a code of letters"),
+        ({"like": "frr"}, "like is 'frr', which is none of this run's 3 languages; perhaps you meant fr"),
+        ({"pieces": 900}, "pieces is 900: the training text is too small for it"),
+        ({"text": "nothing"}, "nothing: no such file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            extend(tmp_path / "run", tmp_path / "other", **(given | changes))
+    assert not (tmp_path / "other").exists()
