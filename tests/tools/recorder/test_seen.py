@@ -124,8 +124,11 @@ def test_of_long_answers_the_first_part_is_shown(
     read = next(one for one in map(json.loads, several) if sum(r["state"] == "read" for r in one["readings"]) > 1)
     monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", str(pairs.folder), read["source"]])
     main()
-    first = next(r for r in read["readings"] if r["state"] == "read")
-    assert f"rows: step {first['step']} row {first['row']}, …\n" in capsys.readouterr().out
+    names = [f"step {r['step']} row {r['row']}" for r in read["readings"] if r["state"] == "read"]
+    assert f"rows: {names[0]}, …\n" in capsys.readouterr().out
+    monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", len(names))
+    main()
+    assert f"rows: {', '.join(names)}\n" in capsys.readouterr().out
     monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_FOUND", len(several) - 1)
     with pytest.raises(SystemExit):
         typed(pairs.folder, "--pattern", ".")
