@@ -141,6 +141,13 @@ def cpu_kind() -> str:
     return f"{machine}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
 
 
+def multiplies_bfloat16() -> bool:
+    """Returns whether the processor has instructions for products of bfloat16, where its system tells."""
+    with contextlib.suppress(OSError):
+        return bool(re.search(r" (avx512_bf16|amx_bf16)\b", Path("/proc/cpuinfo").read_text(encoding="utf-8")))
+    return False
+
+
 def peak_flops(device_kind: str) -> float | None:
     """Returns the published operations per second of a device of that kind; None if it is not known, as for CPUs."""
     if device_kind.startswith("TPU"):  # "TPU v4 lite" is another chip than "TPU v4"

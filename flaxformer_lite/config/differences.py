@@ -23,7 +23,7 @@ ON_REQUEST = (
     *("optimizer.schedule.", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.ema_decay"),
     *("optimizer.algorithm.b1", "optimizer.algorithm.b2", "optimizer.algorithm.eps"),
     *(f"model.dropout.{place}_rate" for place in ("embedding", "attention", "feed_forward", "residual")),
-    *("model.dtype", "model.remat", "model.scan_unroll", "model.head.loss_chunk"),
+    *("model.dtype", "model.matmul_dtype", "model.remat", "model.scan_unroll", "model.head.loss_chunk"),
     *("model.attention.implementation", "model.attention.splash."),
     *("train.num_micro_batches", "train.patience", "train.text_metrics", "train.init_from"),
 )

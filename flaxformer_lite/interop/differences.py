@@ -8,7 +8,7 @@ from flaxformer_lite.model import Attention, DotProduct, ModelConfig
 from flaxformer_lite.model.config import DecoderSize
 from flaxformer_lite.model.kernels import SplashBlocks
 
-FREE = ("dropout", "dtype", "scan_unroll", "remat", "initializer", "padding_id")
+FREE = ("dropout", "dtype", "matmul_dtype", "scan_unroll", "remat", "initializer", "padding_id")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
 
 

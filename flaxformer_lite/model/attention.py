@@ -266,13 +266,15 @@ class MultiHeadAttention(nn.Module):
     dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
     lora: LoRA | None = None
+    matmul_dtype: str | None = None
 
     def setup(self) -> None:
         v = self.variant
         heads = v.heads(self.d_model, self.num_heads)
 
         def dense(width: int, bias: bool) -> nn.Dense:
-            return Dense(width, use_bias=bias, dtype=self.dtype, kernel_init=self.kernel_init, lora=self.lora)
+            like = {"dtype": self.dtype, "kernel_init": self.kernel_init, "lora": self.lora}
+            return Dense(width, use_bias=bias, precision=self.matmul_dtype, **like)
 
         self.query = dense(v.width(self.num_heads, heads.d_key), v.bias)
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)

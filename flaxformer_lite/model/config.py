@@ -202,6 +202,9 @@ class ModelConfig(Checked, at="model"):
     """Initial values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Number type of the computation; parameters stay float32, and sums in softmax, norms and losses are at least float32."""
+    matmul_dtype: Literal["bfloat16"] | None = None
+    """Number type to which training rounds the inputs and kernels of projections, feed-forward layers and the head before it
+    multiplies them, and their gradients too; sums and all else stay in `dtype`. None: `dtype`."""
     scan_unroll: PositiveInt = 1
     """Number of layers per iteration of the loop over layers: more compile longer and may run faster. Results are the same."""
     remat: Literal["none", "full", "dots"] = "none"
@@ -213,6 +216,10 @@ class ModelConfig(Checked, at="model"):
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError(
                 "model.num_encoder_layers and model.num_decoder_layers are both 0: one of them must be at least 1"
+            )
+        if self.matmul_dtype is not None and self.dtype == "float64":
+            raise ValueError(
+                f"model.matmul_dtype is {self.matmul_dtype!r}, but model.dtype is 'float64': set one of them to None or 'float32'"
             )
         self.attention.check(self.d_model, self.num_heads)
         if self.decoder is not None and self.decoder.num_heads is not None:
@@ -252,10 +259,10 @@ class ModelConfig(Checked, at="model"):
 
     @cached_property
     def for_use(self) -> "ModelConfig":
-        """The same settings without a named attention kernel: a trained model may be used on another device."""
-        if self.attention.implementation in ("auto", "xla"):
-            return self
-        return dataclasses.replace(self, attention=dataclasses.replace(self.attention, implementation="auto"))
+        """The same settings without `matmul_dtype` or a named attention kernel: a trained model may be used on another device."""
+        named = self.attention.implementation not in ("auto", "xla")
+        attention = dataclasses.replace(self.attention, implementation="auto") if named else self.attention
+        return dataclasses.replace(self, attention=attention, matmul_dtype=None)
 
     @property
     def cache_window(self) -> int | None:

@@ -3,6 +3,7 @@
 Nothing here changes what a model computes. Each function names its formula, and `tests/model/test_fast.py` compares the two.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from flax.typing import VariableDict
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from flaxformer_lite.base.hardware import multiplies_bfloat16
 from flaxformer_lite.model.kernels import platform
 
 
@@ -27,6 +29,44 @@ def matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLik
     # Looked up at each call: tools for quantisation or adapters put a function of their own in this name's place.
     product = jax.lax.dot_general(rows, kernel, contracted, preferred_element_type=dtype)
     return product.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def rounded_matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLike) -> Float[Array, "*B F"]:
+    """Formula: `x kernel`, both rounded to `dtype`, with sums and result in the type of `x`; the same in the gradients."""
+    return rounded_forward(x, kernel, dtype)[0]
+
+
+def rounded_forward(x: Array, kernel: Array, dtype: DTypeLike) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the product, and its rounded factors for `rounded_backward`."""
+    factors = rounded(x, dtype), rounded(kernel, dtype)
+    return matmul(*factors, x.dtype), factors
+
+
+def rounded_backward(dtype: DTypeLike, factors: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    """Returns the gradients of `x` and of the kernel.
+
+    A CPU multiplies bfloat16 fast only where both matrices lie row by row. A transposed matrix is a view; a reversed one is a copy.
+    """
+    x, kernel = factors
+    upstream = rounded(gradient, dtype)
+    of_x = matmul(upstream, kernel.T, gradient.dtype)
+    if platform() == "cpu":
+        rows, upstream = x.reshape(-1, x.shape[-1]), upstream.reshape(-1, upstream.shape[-1])
+        return of_x, jnp.flip(matmul(jnp.flip(rows.T, 0), upstream, gradient.dtype), 0)
+    axes = tuple(range(x.ndim - 1))
+    of_kernel = jax.lax.dot_general(x, upstream, ((axes, axes), ((), ())), preferred_element_type=gradient.dtype)
+    return of_x, of_kernel
+
+
+def rounded(x: Array, dtype: DTypeLike) -> Array:
+    """Returns `x` in `dtype`; on a CPU that does not multiply bfloat16, such values in the type of `x`."""
+    if platform() == "cpu" and not (multiplies_bfloat16() and jax.__version_info__ >= (0, 10)):
+        return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+    return x.astype(dtype)
+
+
+rounded_matmul.defvjp(rounded_forward, rounded_backward)
 
 
 def random_mask(key: Array, shape: tuple[int, ...], rate: float) -> tuple[Bool[Array, "..."], float]:

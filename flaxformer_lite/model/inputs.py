@@ -44,7 +44,9 @@ class Inputs(NamedTuple):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["soft_cap", "chunk"]
+    jax.tree_util.register_dataclass,
+    data_fields=["hidden", "kernel", "bias"],
+    meta_fields=["soft_cap", "chunk", "matmul_dtype"],
 )
 @dataclass(frozen=True, kw_only=True)
 class LazyLogits:
@@ -56,10 +58,12 @@ class LazyLogits:
     soft_cap: float | None = None
     chunk: int | None = None
     """Positions of each row whose logits a loss computes at a time; None: all."""
+    matmul_dtype: str | None = None
+    """`model.matmul_dtype`."""
 
     def logits(self) -> Float[Array, "B T V"]:
         """Returns all logits."""
-        logits = matrix_product(self.hidden, self.kernel)
+        logits = matrix_product(self.hidden, self.kernel, self.matmul_dtype)
         logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
         return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
 

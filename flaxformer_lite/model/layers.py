@@ -70,9 +70,16 @@ def product_dtype(x: Array, kernel: Array) -> Dtype:
     return kernel.dtype if kernel.dtype == jnp.bfloat16 else x.dtype
 
 
-def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Float[Array, "*B F"]:
-    """Returns `x kernel`. With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`."""
+def matrix_product(
+    x: Float[Array, "*B D"], kernel: Float[Array, "D F"], matmul_dtype: str | None = None
+) -> Float[Array, "*B F"]:
+    """Returns `x kernel`. With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`.
+
+    matmul_dtype: bfloat16: both are rounded to it, also in the gradients.
+    """
     dtype = product_dtype(x, kernel)
+    if matmul_dtype is not None and dtype != DTYPES[matmul_dtype]:
+        return fast.rounded_matmul(x, kernel, DTYPES[matmul_dtype])
     return fast.matmul(x.astype(dtype), kernel.astype(dtype), x.dtype)
 
 
@@ -83,9 +90,12 @@ def promote_all_but_kernel(*operands: ArrayLike | None, dtype: Any = None, inexa
 
 
 class Dense(nn.Dense):
-    """Flax's dense layer with `matrix_product`; parameters `kernel` `[D, F]`, perhaps `bias` `[F]`, and an adapter of `lora`."""
+    """Flax's dense layer with `matrix_product`; parameters `kernel` `[D, F]`, perhaps `bias` `[F]`, and an adapter of `lora`.
 
-    dot_general: Any = staticmethod(lambda x, kernel, *_, **__: matrix_product(x, kernel))
+    Flax's `precision` is here `model.matmul_dtype`.
+    """
+
+    dot_general: Any = staticmethod(lambda x, kernel, *_, precision, **__: matrix_product(x, kernel, precision))
     promote_dtype: Any = staticmethod(promote_all_but_kernel)
     lora: LoRA | None = None
 
@@ -95,7 +105,7 @@ class Dense(nn.Dense):
         y: Array = super().__call__(inputs)
         if self.lora is None or not (self.has_variable("params", "lora_a") or self.starts_adapter(self.lora)):
             return y
-        dense = functools.partial(Dense, use_bias=False, dtype=self.dtype)
+        dense = functools.partial(Dense, use_bias=False, dtype=self.dtype, precision=self.precision)
         x = apply_dropout(self, inputs, self.lora.dropout)
         x = dense(self.lora.rank, kernel_init=FIRST_A, name="lora_a")(x)
         x = dense(self.features, kernel_init=nn.initializers.zeros, name="lora_b")(x)
@@ -197,12 +207,13 @@ class FeedForward(nn.Module):
     dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
     lora: LoRA | None = None
+    matmul_dtype: str | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         def dense(width: int, name: str) -> nn.Dense:
             like = {"use_bias": self.bias, "dtype": self.dtype, "kernel_init": self.kernel_init, "lora": self.lora}
-            return Dense(width, name=name, **like)
+            return Dense(width, name=name, precision=self.matmul_dtype, **like)
 
         activation, gated = ACTIVATIONS[self.activation]
         h = dense(self.d_ff, "up")(x)

@@ -346,7 +346,8 @@ class Block(nn.Module):
 
         def attention() -> MultiHeadAttention:
             return MultiHeadAttention(
-                *(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init, c.lora)
+                *(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init, c.lora),
+                matmul_dtype=c.matmul_dtype,
             )
 
         self.attention_pre_norm = Normalize(c.norm)
@@ -367,6 +368,7 @@ class Block(nn.Module):
                 dtype,
                 kernel_init,
                 c.lora,
+                c.matmul_dtype,
             )
         )
         self.feed_forward_post_norm = Normalize(c.norm)
@@ -495,7 +497,8 @@ class Head(nn.Module):
         c, settings = self.config, self.settings
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
         if settings.transform is not None:
-            h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform", lora=c.lora)(hidden)
+            like = {"dtype": dtype, "kernel_init": kernel_init, "lora": c.lora, "precision": c.matmul_dtype}
+            h = Dense(c.d_model, name="transform", **like)(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         if self.has_variable("step", "kernel"):
             kernel: Array = self.get_variable("step", "kernel")
@@ -508,7 +511,12 @@ class Head(nn.Module):
         if bias is not None and kernel.shape[1] < vocab_size:
             bias = bias[: kernel.shape[1]]
         return LazyLogits(
-            hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk
+            hidden=hidden,
+            kernel=kernel,
+            bias=bias,
+            soft_cap=settings.soft_cap,
+            chunk=settings.loss_chunk,
+            matmul_dtype=c.matmul_dtype,
         )
 
 
@@ -526,7 +534,7 @@ class Pooling(nn.Module):
 
         def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
             like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
-            return Dense(width, use_bias=bias, name=name, **like)
+            return Dense(width, use_bias=bias, name=name, precision=c.matmul_dtype, **like)
 
         pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
         if settings.activation is not None:

@@ -36,7 +36,7 @@ from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.parallel.sharding import gather_to_first
 from flaxformer_lite.workdir.base import Base
-from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, why_damaged
+from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 
 QUIET = Quiet("orbax")
 
@@ -123,7 +123,7 @@ class Checkpoints:
             from flaxformer_lite.workdir.manager import make_manager
 
             self._orbax = make_manager(self._folder, self, shared)
-        self._there = [int(path.name) for path in self._folder.glob("*") if path.name.isdecimal()] if read_only else []
+        self._there = steps_in(self._folder) if read_only else []
         for step in self._all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
                 self._manifests[step] = read_manifest(self._folder, step)

@@ -195,5 +195,8 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 def other_settings(there: Config, here: Config) -> list[str]:
     """Returns the model settings in which two runs differ, except those that only affect training."""
     different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
-    free = ("model.dropout.", "model.dtype", "model.scan_unroll", "model.initializer.", "model.lora")
+    free = (
+        *("model.dropout.", "model.dtype", "model.matmul_dtype"),
+        *("model.scan_unroll", "model.initializer.", "model.lora"),
+    )
     return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]

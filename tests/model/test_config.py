@@ -38,6 +38,10 @@ SETTINGS = {"vocab_size": 13, "d_model": 10, "num_heads": 2}
             {"position_padding_id": 1, "positions": Learned()},
             r"model\.position_padding_id is 1, .*: set .*offset to at least 1",
         ),
+        (
+            {"matmul_dtype": "bfloat16", "dtype": "float64"},
+            r"model\.matmul_dtype is 'bfloat16', but model\.dtype is 'float64': set one",
+        ),
         ({"decoder": DecoderSize(num_heads=3)}, r"model\.d_model 10 is not divisible by model\.decoder\.num_heads 3"),
         ({"d_model": 7}, r"model\.d_model 7 is not divisible by model\.num_heads 2: change one, or set .*d_key"),
         (

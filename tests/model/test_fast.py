@@ -1,5 +1,6 @@
 """Oracle: the formula that each fast way replaces, answers and gradients."""
 
+import dataclasses
 import inspect
 
 import jax
@@ -11,6 +12,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer, fast
 from flaxformer_lite.model.attention import DotProduct, weighted_values
 from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model.lora import LoRA
 from flaxformer_lite.model.positions import rotate_pairs
 from flaxformer_lite.model.transformer import step_variables
 from tests.support.experiments import tiniest_config
@@ -53,6 +55,48 @@ def test_a_product_is_one_of_matrices_and_so_are_its_gradients(shape):
     np.testing.assert_allclose(y, np.tensordot(x, kernel, 1), rtol=1e-12)
     np.testing.assert_allclose(of_x, np.tensordot(upstream, kernel.T, 1), rtol=1e-12)
     np.testing.assert_allclose(of_kernel, x.reshape(-1, 7).T @ upstream.reshape(-1, 11), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 5, 7), (1, 1, 7), (2, 3, 300)], ids=str)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("in_float32", [False, True], ids=["as here", "no instructions"])
+def test_products_of_rounded_factors_have_float32_sums(shape, tied, in_float32, monkeypatch):
+    """Oracle: float64 products of the rounded factors, to the float32 rounding of n - 1 sums (the products are exact)."""
+    if in_float32:
+        monkeypatch.setattr(fast, "multiplies_bfloat16", lambda: False)
+    rng = np.random.default_rng(0)
+    x, kernel, upstream = (rng.normal(size=s).astype(np.float32) for s in (shape, (shape[-1], 11), (*shape[:-1], 11)))
+
+    @jax.jit
+    def found(x, table, upstream):
+        y, pull_back = jax.vjp(
+            lambda x, table: fast.rounded_matmul(x, table.T if tied else table, jnp.bfloat16), x, table
+        )
+        return y, *pull_back(upstream)
+
+    y, of_x, of_table = found(x, kernel.T if tied else kernel, upstream)
+    rows, weights, gradient = (
+        np.asarray(jnp.asarray(a).astype(jnp.bfloat16), np.float64).reshape(-1, a.shape[-1])
+        for a in (x, kernel, upstream)
+    )
+    of_kernel = (of_table + 0).T if tied else of_table  # `+ 0`: read by another program, in its layout
+    for answer, left, right in ((y, rows, weights), (of_x, gradient, weights.T), (of_kernel, rows.T, gradient)):
+        assert answer.dtype == jnp.float32
+        error = np.abs(np.asarray(answer).reshape(left.shape[0], -1) - left @ right)
+        assert (error <= left.shape[1] * 2.0**-24 * (np.abs(left) @ np.abs(right))).all()
+
+
+def test_with_a_matmul_dtype_a_model_multiplies_all_kernels_in_it_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(fast, "multiplies_bfloat16", lambda: True)
+    config = dataclasses.replace(tiniest_config().model, matmul_dtype="bfloat16", lora=LoRA(rank=3))
+    model, tokens = Transformer(config), jnp.ones((3, 5), jnp.int32)
+    inputs = Inputs(source_tokens=tokens, target_tokens=tokens)
+    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    loss = jax.grad(lambda params: model.apply(params, inputs).logits.sum())
+    program = jax.make_jaxpr(loss)(variables)
+    types = {(not rows, operand.dtype.name) for pair, rows in products(program.jaxpr) for operand in pair}
+    assert types == {(True, "bfloat16"), (False, "float32")}
+    assert {x.dtype.name for x in jax.tree.leaves(program.out_avals)} == {"float32"}
 
 
 def test_products_with_kernels_are_of_matrices_in_a_whole_model():

@@ -43,6 +43,8 @@ class Facts:
     """JAX_PLATFORMS and CUDA_VISIBLE_DEVICES, if they are set."""
     gpus: tuple[NvidiaGPU, ...] = ()
     """The GPUs of the machine, whether JAX uses them or not."""
+    bfloat16: bool = False
+    """The processor has instructions for products of bfloat16."""
     tpu: bool = False
     """The machine has a TPU, whether JAX uses it or not."""
     devices: tuple[Device, ...] = ()
@@ -124,6 +126,7 @@ def report(facts: Facts) -> list[str]:
         ("system", f"Python {facts.python}, {facts.system}"),
         *facts.versions.items(),
         *(("hardware", describe_gpu(gpu)) for gpu in facts.gpus),
+        *[("hardware", "a CPU with products of bfloat16 (--model.matmul-dtype bfloat16)")] * facts.bfloat16,
         *[("hardware", "a TPU")] * facts.tpu,
         *(("JAX uses", describe_device(device)) for device in facts.devices),
     ]
@@ -164,6 +167,7 @@ def collect() -> Facts:
         "versions": hardware.installed_versions(PACKAGES),
         "environment": {name: os.environ[name] for name in hiding if name in os.environ},
         "gpus": gpus,
+        "bfloat16": hardware.multiplies_bfloat16(),
         "tpu": tpu,
     }
     try:

@@ -100,5 +100,7 @@ def test_the_report_shows_devices_and_notes():
     lines = [" ".join(line.split()) for line in report(facts)]
     assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "jax 0.10.2" in lines and lines[-1] == "nothing is wrong"
     assert "hardware Tesla T4, compute capability 7.5, driver 580.65" in lines
+    assert not any("bfloat16 (--model" in line for line in lines)
+    assert any("bfloat16 (--model.matmul-dtype" in line for line in report(machine(bfloat16=True)))
     (note,) = (line for line in lines if line.startswith("note: "))
     assert "Tesla T4 has compute capability 7.5" in note and "--model.dtype float32" in note
