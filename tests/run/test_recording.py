@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
+from flaxformer_lite.run.recording import Place, RecordedRow, Recording, open_recording
 from flaxformer_lite.workdir import RunFolder
 from tests.support.objectives import unmasked
 from tests.support.recorded_runs import STEPS, DrawnRun, draw_run
@@ -91,7 +91,9 @@ def test_beyond_the_newest_step_are_the_rows_to_come(
     config = run.folder / "config.json"
     config.write_text(config.read_text().replace(f'"steps": {STEPS}', f'"steps": {STEPS + 5}'))
     recording = open_recording(RunFolder(run.folder))
-    assert recording.reached == STEPS
+    (run.folder / "metrics.jsonl").unlink()  # the newest checkpoint knows it too
+    assert recording.reached == open_recording(RunFolder(run.folder)).reached == STEPS
+    assert str(Place(0, "of a mixture", ("a.en", "a.de"), 3)) == "of a mixture: a.en:3"
     record = recording.rows(STEPS + 5)[0].places[0].record
     states = {(r.step or 0) > STEPS: r.state for r in recording.readings([record])}
     assert states[True] == "not yet" and states[False] != "not yet"
