@@ -106,6 +106,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
         "plan": [run, "--topology", "v5e:1x1"],
         "rows": [run, 1],
         "rerun": [run, 1, "--without", 0],
+        "extend": [run, "new", "--language", "xyz", "--like", "eng", "--pieces", 9, "--from", "new.txt"],
     }
     status, message = typed(capsys, command, *words.get(command, [run]), "--import", run.parent / "renamed.py")
     assert (status, message) == (0, "") and re.fullmatch(r"config_renamed_[0-9a-f]{8}", read[0])
