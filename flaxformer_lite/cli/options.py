@@ -68,6 +68,15 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         "--from", dest="source_language", metavar="CODE", help="language of the texts, of data.languages"
     )
     parser.add_argument("--to", dest="target_language", metavar="CODE", help="language of the translations")
+    parser.add_argument(
+        "--terms",
+        metavar="FILE",
+        help="terms, in each line a text of a source, a tab, and the text that its translation then has",
+    )
+    parser.add_argument(
+        "--placeholders", action="store_true", help="keep tags, {names}, %%s and addresses of sources as they are"
+    )
+    parser.add_argument("--prefix", metavar="TEXT", help="the beginning of every translation")
     beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
     add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"

@@ -7,7 +7,14 @@ from typing import Any
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.cli.options import chosen_weights
-from flaxformer_lite.cli.translation import chosen, decode_settings, in_direction, load_runs, used_settings
+from flaxformer_lite.cli.translation import (
+    chosen,
+    decode_settings,
+    forced_texts,
+    in_direction,
+    load_runs,
+    used_settings,
+)
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.inference.metrics import compare
@@ -47,7 +54,12 @@ def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tupl
         raise ValueError(
             "--beam-size, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
         )
-    scores, hypotheses = score(loaded, data, decode, lambda answers, metrics: chosen(answers, arguments, metrics))
+    scores, hypotheses = score(
+        loaded,
+        data,
+        decode | forced_texts(loaded, arguments),
+        lambda answers, metrics: chosen(answers, arguments, metrics),
+    )
     report = {
         "run": str(loaded.folder.path),
         "split": data.name,

@@ -9,6 +9,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
 from flaxformer_lite.inference.metrics import resolve, with_language
 from flaxformer_lite.run import Run, load, load_ensemble
+from flaxformer_lite.text.terms import Terms, known_ids
 
 
 def load_runs(arguments: argparse.Namespace) -> Run:
@@ -44,17 +45,39 @@ def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any
     return decode
 
 
+def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the keywords of `Run.hypotheses` for the texts that translations must have.
+
+    Raises: ValueError for a file of terms with a mistake, or for terms that the model cannot write.
+    """
+    found: dict[str, Any] = {}
+    if arguments.terms:
+        found["terms"] = Terms.read(arguments.terms)
+        found["terms"].check(loaded.required_tokenizers.target)
+    if arguments.placeholders:
+        found["placeholders"] = True
+    if arguments.prefix:
+        known_ids(loaded.required_tokenizers.target, arguments.prefix)
+        found["prefix"] = arguments.prefix
+    if found and arguments.samples is not None:
+        raise ValueError("--terms, --placeholders and --prefix are for a search: leave them or --samples out")
+    return found
+
+
 def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed options by name, for a report."""
     names = ("source_language", "target_language", "ensemble", "minimum_risk", "samples", "temperature")
-    return typed_settings(arguments) | {name: value for name in names if (value := getattr(arguments, name))}
+    forced = ("terms", "placeholders", "prefix")
+    return typed_settings(arguments) | {name: value for name in names + forced if (value := getattr(arguments, name))}
 
 
-def translated(loaded: Run, block: LineChunk, decode: dict[str, Any], *, ids: bool) -> list[list[ScoredText]]:
+def translated(
+    loaded: Run, block: LineChunk, decode: dict[str, Any], forced: dict[str, Any], *, ids: bool
+) -> list[list[ScoredText]]:
     """Returns the answers to the lines of a chunk; `ids`: the lines are token ids, and so are the answers."""
     with block.reporting("translating") as report:
         if not ids:
-            return loaded.hypotheses(block.lines, **report, **decode)
+            return loaded.hypotheses(block.lines, **report, **forced, **decode)
         sources = [block.token_ids(number) for number in range(len(block.lines))]
         answers = loaded.hypotheses_of_ids(sources, progress=report["progress"], **decode)
     return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]

@@ -24,7 +24,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import TokenHistory, process_logits, top_k
+from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, top_k
 from flaxformer_lite.inference.search import (
     Decoded,
     SearchInputs,
@@ -33,6 +33,7 @@ from flaxformer_lite.inference.search import (
     is_end,
     prefill,
 )
+from flaxformer_lite.inference.terms import Choice, begun, choose
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.contexts import DecodeCache, StepContext, masks_by_window, slot_positions
 from flaxformer_lite.model.layers import accumulation_dtype
@@ -54,6 +55,8 @@ class BeamState(NamedTuple):
     active: Bool[Array, "B"]
     cache: tuple[DecodeCache, ...]
     """The cache of each model: of one, or of all members of an ensemble."""
+    counts: Int[Array, "B K M"] | None = None
+    """Number of times that each beam has each of `SearchInputs.terms`."""
 
 
 def beam_search(
@@ -77,6 +80,9 @@ def beam_search(
     Ties go to the earlier answer, then to the better beam, then to the lowest id.
 
     With other models, which have an encoder and the same vocabulary too, the probabilities of the next token are the mean of all.
+
+    With `batch.terms` an answer has all its terms, and beams compete as terms.py says. Only open beams with all terms count for
+    `early_stopping`.
     """
     models, members = (model, *other_models), (variables, *other_variables)
     inputs, state = start_beams(models, members, batch, settings)
@@ -124,10 +130,25 @@ def beams_step(
     token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
     history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
     is_last = (state.step + 1 == inputs.max_lengths)[:, None]
-    penalty, first = (None if x is None else x[:, None] for x in (inputs.repetition_penalty, inputs.first))
-    token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, first)
+    penalty, *forced = (
+        None if x is None else x[:, None] for x in (inputs.repetition_penalty, inputs.first, inputs.beginning)
+    )
+    model_log_probs = token_log_probs
+    token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, *forced)
     state = state._replace(cache=tuple(cache for _, cache in found))
-    return beam_step(state, token_log_probs, inputs.max_lengths, config)
+    if inputs.terms is None:
+        return beam_step(state, token_log_probs, inputs.max_lengths, config)
+    if (certain := forced_ids(state.step, is_last, config, *forced)) is not None:
+        model_log_probs = jnp.where(certain[..., None] >= 0, -jnp.inf, model_log_probs)
+    first = inputs.prefill_length + 1
+    parts = begun(state.tokens, first + state.step, first, inputs.terms)
+    left = inputs.max_lengths - state.step - 1
+    assert state.counts is not None
+    beams = state.log_probs, state.counts, parts
+    ended, chosen = choose(*beams, token_log_probs, model_log_probs, left, inputs.terms, config)
+    assert chosen.complete is not None
+    best_open = jnp.where(chosen.complete, chosen.log_probs, -jnp.inf).max(-1)
+    return extended(state, ended, chosen, best_open, inputs.max_lengths, config)
 
 
 def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:
@@ -155,6 +176,7 @@ def init_beam_state(inputs: SearchInputs, caches: tuple[DecodeCache, ...], setti
         ),
         active=inputs.max_lengths > 0,
         cache=caches,
+        counts=None if inputs.terms is None else jnp.zeros((batch, k, inputs.terms.times.shape[1]), jnp.int32),
     )
 
 
@@ -208,10 +230,7 @@ def beam_log_probs(
 def beam_step(
     state: BeamState, token_log_probs: Float[Array, "B K V"], max_lengths: Int[Array, "B"], config: DecodeConfig
 ) -> BeamState:
-    """Returns the state after one more token a beam, by the log-probabilities of the beams' next tokens.
-
-    Rows that are not active finish nothing more.
-    """
+    """Returns the state after one more token a beam, by the log-probabilities of the beams' next tokens."""
     batch, k, vocab_size = token_log_probs.shape
     length = state.step + 1
     candidates = (state.log_probs[..., None] + token_log_probs).reshape(batch, k * vocab_size)
@@ -220,18 +239,41 @@ def beam_step(
     end, limit = is_end(token, config), (length == max_lengths)[:, None]
 
     ends = end if not config.finish_at_limit else end | limit
-    ended = hypotheses(state, ends[:, :k], beam[:, :k], token[:, :k], log_probs[:, :k], length, config)
-    finished = merge_best(state.finished, ended)
+    ended = Choice(beam[:, :k], token[:, :k], jnp.where(ends[:, :k], log_probs[:, :k], -jnp.inf))
     # A beam has one way to end for each end id, hence at least K stay open; the stable sort keeps their order.
     open_ = jnp.argsort(end, axis=-1, stable=True)[:, :k]
     best_open = log_probs[:, 0] if not config.finish_at_limit else jnp.take_along_axis(log_probs, open_, 1)[:, 0]
+    chosen = Choice(*(jnp.take_along_axis(x, open_, 1) for x in (beam, token, log_probs)))
+    return extended(state, ended, chosen, best_open, max_lengths, config)
+
+
+def extended(
+    state: BeamState,
+    ended: Choice,
+    chosen: Choice,
+    best_open: Float[Array, "B"],
+    max_lengths: Int[Array, "B"],
+    config: DecodeConfig,
+) -> BeamState:
+    """Returns the state after a step: some beams have `ended`, those that are `chosen` go on.
+
+    Rows that are not active finish nothing more.
+    """
+    length = state.step + 1
+    limit = (length == max_lengths)[:, None]
+    found = ended.log_probs != -jnp.inf
+    finished = merge_best(
+        state.finished, hypotheses(state, found, ended.beam, ended.token, ended.log_probs, length, config)
+    )
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
         bound_length = max_lengths + (not config.finish_at_limit)
-    worst = finished.scores[:, -1]
+    # Only some of the beams of a search with terms have all terms.
+    enough = config.beam_size if chosen.counts is None else max(config.num_hypotheses, config.beam_size // 2)
+    worst = finished.scores[:, enough - 1]
     beaten = (config.early_stopping is True) | (worst >= config.score(best_open, bound_length))
     done = (worst > -jnp.inf) & beaten
-    beam, token, log_probs = (jnp.take_along_axis(x, open_, 1) for x in (beam, token, log_probs))
+    beam, token, log_probs, counts, _ = chosen
     if not config.finish_at_limit:
         cut = hypotheses(state, ~done[:, None] & limit, beam, token, log_probs, length + 1, config)
         finished = merge_best(finished, cut)
@@ -243,6 +285,7 @@ def beam_step(
         log_probs=log_probs,
         finished=finished,
         active=state.active & ~done & (length < max_lengths),
+        counts=counts,
     )
 
 

@@ -1,6 +1,7 @@
 """Answers to many sources or prompts: batches on the host, around the compiled searches of `greedy.py` and `beam.py`."""
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -18,12 +19,14 @@ from flaxformer_lite.inference.batches import (
     map_batches,
     no_progress,
     pad_rows,
+    padded_length,
     plan_batches,
 )
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.rows import Search
 from flaxformer_lite.inference.sampling import RowSampling, sample_keys
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.inference.terms import MOST_TERMS, MOST_TOKENS, Forced, row_terms
 from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text.special_ids import check_token_ids
 
@@ -65,6 +68,7 @@ class Row(NamedTuple):
     """Seed, index of the source, and number of the sample: what a random choice of tokens depends on."""
     number: int = 0
     """The index of the source among those of a call."""
+    forced: Forced = Forced()
 
 
 class Decoder:
@@ -102,6 +106,7 @@ class Decoder:
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
         self.search = Search((model, *other_models), beams=config.beam_size > 1 or bool(other_models))
+        self.beam_search = self.search if self.search.beams else Search((model,), beams=True)
         self.sample_keys = jax.jit(sample_keys)
 
     def under(self, config: DecodeConfig) -> "Decoder":
@@ -122,6 +127,8 @@ class Decoder:
         configs: Sequence[DecodeConfig] | None = None,
         watch: Watch | None = None,
         other_variables: tuple[VariableDict, ...] = (),
+        forced: Sequence[Forced] | None = None,
+        going_on: Bool[np.ndarray, "V"] | None = None,
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
@@ -130,9 +137,10 @@ class Decoder:
         With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
         ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
         decoder's. `watch` ends answers early, unless there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
-        `other_variables` are those of the other models of an ensemble.
+        `other_variables` are those of the other models of an ensemble. `forced` are the tokens that the answer to each source must
+        have, a beam search where these are terms; `going_on`: see `RowTerms`.
 
-        Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
+        Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
         """
         check_seeds(seed)
         self.check(sources, first_index)
@@ -144,20 +152,29 @@ class Decoder:
             config, limit = (self.config if configs is None else configs[i]), (None if limits is None else limits[i])
             own_seed, index = (seed, first_index + i) if isinstance(seed, int | np.integer) else (seed[i], first_index)
             numbers.append(0 if self.is_empty(source) else config.num_samples)
+            own_forced = Forced() if forced is None else forced[i]
+            if reason := self.why_not(source, own_forced, limit):
+                raise ValueError(f"source {first_index + i}: it {reason}")
             rows += [
-                Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i)
+                Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i, own_forced)
                 for sample in range(numbers[-1])
             ]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             own = [rows[i] for i in batch.members]
-            inputs, settings = self.inputs(own, batch)
+            inputs, settings = self.inputs(own, batch, going_on)
             over = np.zeros(batch.rows, bool)
             watched = [watch(row.number) for row in own] if watch is not None and self.config.beam_size == 1 else None
-            growing = self.search(members, laid_out, inputs, settings, over, chunks=watched is not None)
+            search = self.search if inputs.terms is None else self.beam_search
+            growing = search(members, laid_out, inputs, settings, over, chunks=watched is not None)
             return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
 
-        answers = iter(map_batches(answer, self.batches([len(row.source) for row in rows]), progress))
+        batches: list[Batch] = []
+        for room in sorted({row.forced.room for row in rows}):
+            alike = [i for i, row in enumerate(rows) if row.forced.room == room]
+            planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
+            batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
+        answers = iter(map_batches(answer, batches, progress))
         return [
             [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
             for number in numbers
@@ -210,11 +227,30 @@ class Decoder:
             number = first_index + lengths.index(0)
             raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
 
-    def batches(self, lengths: Sequence[int]) -> list[Batch]:
+    def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
+        """Returns why the answer to a source cannot have the forced tokens; "" if it can."""
+        most, needed = self.max_length(source, limit), forced.length + (self.config.forced_bos_id is not None) + 1
+        if len(forced.terms) > MOST_TERMS:
+            return f"needs {len(forced.terms)} terms in its answer: {MOST_TERMS} are the most"
+        if forced.terms and (longest := max(len(term.ids) for term in forced.terms)) > MOST_TOKENS:
+            return f"needs a term of {longest} tokens in its answer: {MOST_TOKENS} are the most"
+        if forced != Forced() and needed > most:
+            return (
+                f"needs {needed} tokens for the terms and the beginning of its answer, which has {most} at most: raise "
+                "decode.max_new_tokens or decode.max_length_extra"
+            )
+        if forced.terms and self.config.sampling is not None:
+            return "needs terms in its answer, but decode.sampling is set: samples have none; remove it"
+        return ""
+
+    def beams(self, room: int) -> int:
+        """Returns the number of beams of a search with room for so many terms: at least one for each number of them."""
+        return max(self.config.beam_size, room + 1) if room else self.config.beam_size
+
+    def batches(self, lengths: Sequence[int], beams: int | None = None) -> list[Batch]:
         """Returns the batches of sources or prompts of these lengths; long answers and many beams leave room for fewer rows."""
-        return plan_batches(
-            lengths, self.config.batch_tokens, lambda length: self.config.beam_size * self.max_new_tokens(length)
-        )
+        beams = beams or self.config.beam_size
+        return plan_batches(lengths, self.config.batch_tokens, lambda length: beams * self.max_new_tokens(length))
 
     def max_new_tokens(self, length: int) -> int:
         """Returns the tokens that a search has room for in an answer to a source or prompt that is padded to `length` tokens."""
@@ -226,7 +262,9 @@ class Decoder:
         left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
         return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
 
-    def inputs(self, rows: Sequence[Row], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
+    def inputs(
+        self, rows: Sequence[Row], batch: Batch, going_on: Bool[np.ndarray, "V"] | None = None
+    ) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         sources = [row.source for row in rows]
         shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder
@@ -245,7 +283,15 @@ class Decoder:
                 seeds.astype(np.uint32).view(np.int32), indices.astype(np.int32), samples.astype(np.int32)
             )
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
-        settings = SearchSettings(self.config.program, self.max_new_tokens(batch.length), self.prompt_attention)
+        config, forced = self.config.program, [row.forced for row in rows]
+        if longest := max(len(row.beginning) for row in forced):
+            beginning = pad_rows([row.beginning for row in forced], (batch.rows, padded_length(longest)), -1)
+            inputs = inputs._replace(beginning=beginning)  # type: ignore[arg-type]
+        if room := forced[0].room:
+            assert going_on is not None
+            inputs = inputs._replace(terms=row_terms(forced, batch.rows, going_on))
+            config = dataclasses.replace(config, beam_size=self.beams(room))
+        settings = SearchSettings(config, self.max_new_tokens(batch.length), self.prompt_attention)
         return with_numbers(inputs, [row.config for row in rows], keys), settings
 
 

@@ -108,15 +108,17 @@ def translate(
     progress: ProgressCallback,
     other_params: Sequence[PyTree] = (),
     configs: Sequence[DecodeConfig] | None = None,
+    **forced: Any,
 ) -> list[list[ScoredText]]:
     """Returns the `decode.num_hypotheses` best translations of each source, best first.
 
     `sources`: token ids without special ids. An empty source has one empty translation, with a score of 0. `other_params`: those of
-    the other models of an ensemble. `configs`: the settings of each source, of the same `program` as the decoder's.
+    the other models of an ensemble. `configs`: the settings of each source, of the same `program` as the decoder's. `forced`:
+    arguments of `Decoder.generate` of this name, and `going_on`.
     """
     rows = [tokenizers.source.as_source(source) if len(source) else () for source in sources]
     others = tuple({"params": other} for other in other_params)
-    answers = decoder.generate({"params": params}, rows, progress, configs=configs, other_variables=others)
+    answers = decoder.generate({"params": params}, rows, progress, configs=configs, other_variables=others, **forced)
     return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
 
 

@@ -93,11 +93,12 @@ def greedy_step(
     logits, cache = model.bind(variables).decode_step(token, position, state.cache, inputs.mask, padded)
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
-    processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty, inputs.first)
+    forced = inputs.first, inputs.beginning
+    processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty, *forced)
     token = sample_token(processed, inputs.sampling, config.sampling.top_k if config.sampling else 0, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
-    if (forced := forced_ids(state.step, is_last, config, inputs.first)) is not None:
-        log_prob = jnp.where(forced >= 0, 0, log_prob)
+    if (certain := forced_ids(state.step, is_last, config, *forced)) is not None:
+        log_prob = jnp.where(certain >= 0, 0, log_prob)
     is_left = jnp.take_along_axis(processed, token[:, None], 1)[:, 0] != -jnp.inf  # else the rules leave no token
     extends = state.active & is_left & ~is_end(token, config)
     return GreedyState(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.inference.config import BleuTokenizer, MetricConfig
+from flaxformer_lite.text.terms import SCRIPTS
 
 if TYPE_CHECKING:  # imported where texts are scored: commands that only decode start sooner
     from sacrebleu.metrics.bleu import BLEU
@@ -26,18 +27,6 @@ SAME_LANGUAGE = {
     "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "bod": "bo", "tib": "bo", "dzo": "dz",
 }  # fmt: skip
 """Codes of ISO 639-2 and 639-3, and `jap` of OPUS-MT → code of ISO 639-1."""
-
-SCRIPTS = {
-    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
-    "ja": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
-    "ko": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
-    "th": "\u0e01-\u0e4e",
-    "lo": "\u0e81-\u0edf",
-    "km": "\u1780-\u17d3",
-    "my": "\u1000-\u109f",
-    "bo": "\u0f00-\u0fbc",
-}
-"""The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
 
 DEFAULT = MetricConfig()
 

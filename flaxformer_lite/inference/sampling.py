@@ -38,11 +38,13 @@ def process_logits(
     config: DecodeConfig,
     repetition_penalty: Float[Array, "*#B"] | None = None,
     first: Int[Array, "*#B"] | None = None,
+    beginning: Int[Array, "*#B W"] | None = None,
 ) -> Float[Array, "*B V"]:
     """Returns the logits (or log-probabilities) under the rules of `config`, applied in the order of Hugging Face's library.
 
     `step`: the number of new tokens so far. `is_last`: True in a row whose next token is the last that its maximum length allows.
-    `repetition_penalty`: the penalty of each row in place of the config's; None: no row has any. `first`: see `forced_ids`.
+    `repetition_penalty`: the penalty of each row in place of the config's; None: no row has any. `first`, `beginning`: see
+    `forced_ids`.
     """
     vocab_size = logits.shape[-1]
     if repetition_penalty is not None:
@@ -55,7 +57,7 @@ def process_logits(
     if config.min_new_tokens and config.eos_ids:
         ends = (jnp.arange(vocab_size)[:, None] == jnp.asarray(config.eos_ids)).any(-1)
         logits = jnp.where(ends & (step < config.min_new_tokens), -jnp.inf, logits)
-    if (forced := forced_ids(step, is_last, config, first)) is not None:
+    if (forced := forced_ids(step, is_last, config, first, beginning)) is not None:
         only_forced = jnp.where(jnp.arange(vocab_size) == forced[..., None], 0.0, -jnp.inf).astype(logits.dtype)
         logits = jnp.where(forced[..., None] >= 0, only_forced, logits)
     if config.renormalize:
@@ -65,17 +67,25 @@ def process_logits(
 
 
 def forced_ids(
-    step: Int[Array, ""], is_last: Bool[Array, "*B"], config: DecodeConfig, first: Int[Array, "*#B"] | None = None
+    step: Int[Array, ""],
+    is_last: Bool[Array, "*B"],
+    config: DecodeConfig,
+    first: Int[Array, "*#B"] | None = None,
+    beginning: Int[Array, "*#B W"] | None = None,
 ) -> Int[Array, "*B"] | None:
-    """Returns the only token allowed in each row, -1 if the choice is free; None if `config` forces no token at all.
+    """Returns the only token allowed in each row, -1 if the choice is free; None if no token at all is forced.
 
-    `first`: the first token of each row's answer in place of the config's.
+    `first`: the first token of each row's answer in place of the config's. `beginning`: the tokens after it, -1 for a free choice.
     """
-    if config.forced_bos_id is config.forced_eos_id is None:
+    if config.forced_bos_id is config.forced_eos_id is None and beginning is None:
         return None
     forced = jnp.full(is_last.shape, -1, jnp.int32)
     if config.forced_bos_id is not None:
         forced = jnp.where(step == 0, config.forced_bos_id if first is None else first, forced)
+    if beginning is not None:
+        place = step - (config.forced_bos_id is not None)
+        token = jnp.take(beginning, place, axis=-1, mode="fill", fill_value=-1)
+        forced = jnp.where((place >= 0) & (token >= 0), token, forced)
     if config.forced_eos_id is not None:
         forced = jnp.where(is_last, config.forced_eos_id, forced)
     return forced

@@ -47,6 +47,10 @@ class SearchInputs(NamedTuple):
     """The token that each answer to a source starts from; None: `decode.bos_id`."""
     first: Int[Array, "B"] | None = None
     """The forced first token of each answer; None: `decode.forced_bos_id`."""
+    beginning: Int[Array, "B W"] | None = None
+    """The tokens that each answer begins with, after `first`, padded with -1; None: no row has any."""
+    terms: Any = None
+    """The `RowTerms` of a beam search; None: no row has any."""
     left_padding: Int[Array, "B"] | None = None
     """Number of padding positions at the start of each prompt; None: no row has any."""
 

@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+from jaxtyping import Bool
+
 from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.data import Lengths, Pair
@@ -26,6 +29,7 @@ from flaxformer_lite.inference.generation import (
     stream_text,
     translate,
 )
+from flaxformer_lite.inference.terms import Forced
 from flaxformer_lite.model.layers import round_kernels
 from flaxformer_lite.parallel import CompilerOptions
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
@@ -37,6 +41,7 @@ from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, chec
 from flaxformer_lite.text import LanguageTokenizers
 from flaxformer_lite.text.chat import encode_marked, read_chat_template
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
+from flaxformer_lite.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
@@ -112,11 +117,16 @@ class Run(TextPredictor):
         progress: ProgressCallback = no_progress,
         warn: WarnCallback = warn,
         first_line: int = 1,
+        terms: Terms | Mapping[str, str] | None = None,
+        placeholders: bool = False,
+        prefix: str | Sequence[str] = "",
         **decode: Any,
     ) -> list[list[ScoredText]]:
         """Returns the `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
 
-        Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number.
+        Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number. `terms`: texts of
+        sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning of every
+        translation, or of each. A warning names each line whose translation cannot have them, and so has none of them.
 
         Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
 
@@ -125,10 +135,15 @@ class Run(TextPredictor):
         check_list("texts", texts)
         self.unknown.report(texts, warn)
         sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
-        others = [run.params for run in self.others]
-        answers = translate(
-            self.translation_decoder(**decode), self.params, sources, self.required_tokenizers, progress, others
-        )
+        decoder, others = self.translation_decoder(**decode), [run.params for run in self.others]
+        forced: dict[str, Any] = {}
+        if (wanted := Terms.of(terms, placeholders)) or prefix:
+            found = self.forced(decoder, texts, sources, wanted, prefix)
+            for line, reason in enumerate((reason for _, reason in found), first_line):
+                if reason:
+                    warn(f"line {line} {reason}; it is translated without them")
+            forced = {"forced": [one for one, _ in found], "going_on": self.going_on}
+        answers = translate(decoder, self.params, sources, self.required_tokenizers, progress, others, **forced)
         warn_of_missing(answers, warn, "line", first_line)
         return answers
 
@@ -149,6 +164,40 @@ class Run(TextPredictor):
         decoder = self.translation_decoder(**decode)
         others = tuple({"params": run.params} for run in self.others)
         return decoder.generate({"params": self.params}, sources, progress, other_variables=others)
+
+    def forced(
+        self,
+        decoder: Decoder,
+        texts: Sequence[str],
+        sources: Sequence[Sequence[int]],
+        terms: Terms,
+        prefix: str | Sequence[str] = "",
+        limit: int | None = None,
+    ) -> list[tuple[Forced, str]]:
+        """Returns the tokens that each translation must have, or none, and why the translation cannot have them.
+
+        Raises: ValueError if there is not one prefix, or one for each text.
+        """
+        prefixes = [prefix] * len(texts) if isinstance(prefix, str) else prefix
+        if len(prefixes) != len(texts):
+            raise ValueError(
+                f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
+            )
+        tokenizers, found = self.required_tokenizers, []
+        for text, source, beginning in zip(texts, sources, prefixes, strict=True):
+            forced, reason = Forced(), ""
+            try:
+                forced = Forced(terms.tokens(text, tokenizers.target), known_ids(tokenizers.target, beginning))
+                reason = decoder.why_not(tokenizers.source.as_source(source), forced, limit)
+            except ValueError as error:
+                reason = f"has a term or a beginning that cannot be written: {error}"
+            found.append((Forced() if reason or not source else forced, reason))
+        return found
+
+    @cached_property
+    def going_on(self) -> Bool[np.ndarray, "V"]:
+        """True for the ids of the target that go on with the word before them."""
+        return going_on(self.required_tokenizers.target, self.config.model.output_size)
 
     def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
         """Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`."""

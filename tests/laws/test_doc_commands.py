@@ -255,6 +255,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cli.main(["import", "hf", str(folder / "hf-model"), str(folder / "runs" / "imported")])
     shutil.copy(ROOT / "configs" / "quickstart.py", folder / "mine.py")
     (folder / "configs").symlink_to(ROOT / "configs")
+    (folder / "terms.tsv").write_text("November\t11\n", encoding="utf-8")
     (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
     return folder
 

@@ -70,6 +70,19 @@ def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
     assert run.translate([pair.source for pair in pairs]) == kept
 
 
+def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrained: Run):
+    """Law: the texts have them, by a greedy search too; a line that has no room for them is translated as it is without."""
+    tokenizer, warnings = Characters().train(["0123456789 "], 149), list[str]()
+    run = dataclasses.replace(untrained, tokenizers=Tokenizers(tokenizer, tokenizer), decoders={})
+    terms, texts = {"1": "93", "2": "7" * 39}, ["1 5", "3", "1 2"]
+    found = run.translate(texts, terms=terms, prefix=["5", "88", ""], warn=warnings.append)
+    assert found[0].startswith("5") and " 93" in found[0] and found[1].startswith("88")
+    assert found[2] == run.translate(texts)[2] and len(warnings) == 1
+    assert warnings[0].startswith("line 3 needs 44 tokens for the terms and the beginning of its answer, which has ")
+    with pytest.raises(ValueError, match="there are 1 prefixes for 3 texts"):
+        run.translate(texts, prefix=["5"])
+
+
 def test_a_run_is_described_in_four_lines(folder: Path, untrained: Run):
     """Oracle: the lines, with the score of metrics.jsonl."""
     run = flaxformer_lite.load(folder)

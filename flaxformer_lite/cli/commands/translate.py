@@ -37,6 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate")
     loaded = translation.load_runs(arguments)
     decode = translation.decode_settings(loaded, arguments)
+    forced = translation.forced_texts(loaded, arguments)
+    if forced and arguments.ids:
+        raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
     metrics, indices = translation.metrics_of(loaded.config), itertools.count()
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         return [f"{text}\t{score:.6f}" if arguments.scores else text]
 
     def answer(block: LineChunk) -> Iterator[str]:
-        found = translation.translated(loaded, block, decode, ids=arguments.ids)
+        found = translation.translated(loaded, block, decode, forced, ids=arguments.ids)
         for hypotheses in translation.chosen(found, arguments, metrics):
             yield from written(hypotheses)
 

@@ -47,7 +47,8 @@ class OwnApi:
         asked = await self.service.parsed(request, requests.TranslateRequest)
         run, texts = self.service.runs.find(asked.run, "translate"), as_list(asked.texts)
         options: dict[str, Any] = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
-        options |= {"direction": (asked.from_, asked.to)}
+        options |= {"direction": (asked.from_, asked.to), "prefix": asked.prefix}
+        options |= {"terms": asked.terms, "placeholders": asked.placeholders}
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
         found = await self.service.answers(request, job)

@@ -106,6 +106,9 @@ class TranslateRequest(TextsRequest):
     beam_size: Count | None = None
     num_hypotheses: Count | None = None
     max_new_tokens: Count | None = None
+    terms: Annotated[dict[Text, Text], MaxLen(10_000)] | None = None
+    placeholders: bool = False
+    prefix: Text | list[Text] = ""
 
 
 class GenerateRequest(Decoded):

@@ -22,11 +22,13 @@ from flaxformer_lite.inference.generation import (
     truncate_at_stop,
     watch_stops,
 )
+from flaxformer_lite.inference.terms import Forced
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.text.chat import read_chat_template
+from flaxformer_lite.text.terms import Terms
 from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
@@ -52,6 +54,7 @@ class Prompt(NamedTuple):
     stop: tuple[str, ...] = ()
     continues: bool = True
     """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
+    forced: Forced = Forced()
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -126,8 +129,11 @@ class ServedRun:
         beam_size: int | None = None,
         num_hypotheses: int | None = None,
         direction: tuple[str | None, str | None] = (None, None),
+        terms: dict[str, str] | None = None,
+        placeholders: bool = False,
+        prefix: str | list[str] = "",
     ) -> Job:
-        """Returns the job of translating texts, in the direction that is named.
+        """Returns the job of translating texts, in the direction that is named, with terms and beginnings.
 
         A search returns all of its beam, so that requests for fewer share a program.
         """
@@ -142,6 +148,12 @@ class ServedRun:
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
         self.check_lengths([len(row) for row in rows], run.max_source_tokens)
         prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
+        if (wanted := Terms.of(terms, placeholders)) or prefix:
+            found = run.forced(run.decoder(settings), texts, rows, wanted, prefix, limit)
+            for number, (_, reason) in enumerate(found, 1):
+                if reason:
+                    raise Refusal(422, f"text {number} {reason}")
+            prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, found, strict=True)]
         return Job(Key(self.name, "translate", settings.program), prompts)
 
     def generation_job(
@@ -274,6 +286,8 @@ class ServedRun:
             limits=[prompt.limit for prompt in prompts],
             configs=[prompt.settings for prompt in prompts],
             watch=watch_stops(self.tokenizers.target, before, stops),
+            forced=[prompt.forced for prompt in prompts],
+            going_on=self.run.going_on if any(prompt.forced.terms for prompt in prompts) else None,
         )
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]

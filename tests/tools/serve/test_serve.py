@@ -119,6 +119,21 @@ def test_what_a_translator_cannot_read_is_a_warning(served: Served):
     assert len(found["answers"]) == 2
 
 
+def test_terms_and_beginnings_are_those_of_each_text(served: Served):
+    """By hand: the ids that reach the model. A text whose translation cannot have them is refused in words."""
+    encode = served.model.by_name["pairs"].run.tokenizers.target.encode
+    served.answers("/api/translate", texts=["abc", "de"], prefix=["b", "cd"])
+    assert [item.forced.beginning for item in served.model.calls[-1][1]] == [tuple(encode("b")), tuple(encode("cd"))]
+    for asked, message in (
+        ({"terms": {"abc": "de"}}, "text 1 has a term or a beginning that cannot be written: 'de' is not in the vocab"),
+        ({"terms": {"abc": " "}}, "terms: 'abc' → '': neither text may be empty"),
+        ({"prefix": "a" * 20}, "text 1 needs 21 tokens for the terms and the beginning of its answer"),
+        ({"prefix": ["a", "b"]}, "there are 2 prefixes for 1 texts"),
+    ):
+        refused = served.post("/api/translate", {"texts": ["abc"], **asked})
+        assert refused.status_code == 422 and message in refused.json()["error"]["message"], refused.json()
+
+
 def test_the_servers_own_endpoints(served: Served):
     pairs = served.answers("/api/translate", texts=["abc", "de"], num_hypotheses=2, beam_size=2)
     assert [[answer["text"] for answer in text] for text in pairs] == [["cba", "cba1"], ["ed", "ed1"]]

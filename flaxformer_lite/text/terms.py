@@ -1,0 +1,216 @@
+"""Terms: a source that has the one text needs the other in its translation. Placeholders of a source stay as they are."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.text.files import line_chunks
+from flaxformer_lite.text.tokenizer import Tokenizer
+
+SCRIPTS = {
+    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    "ja": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "ko": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    "th": "\u0e01-\u0e4e",
+    "lo": "\u0e81-\u0edf",
+    "km": "\u1780-\u17d3",
+    "my": "\u1000-\u109f",
+    "bo": "\u0f00-\u0fbc",
+}
+"""The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
+UNSPACED = re.compile(f"[{''.join(SCRIPTS.values())}]")
+HANGUL = re.compile(f"[{SCRIPTS['ko']}]")
+
+PLACEHOLDER = re.compile(
+    r"</?\w[^<>]*>|\{\{?[^{}\s]+\}\}?|%\(\w+\)[sd]|%[sd]\b|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
+    r"|(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?()\"']"
+)
+"""Tags, {names}, %s and %(name)s, addresses of mail and of pages."""
+
+
+class Term(NamedTuple):
+    """A text of a source, and the text that its translation then has."""
+
+    source: str
+    target: str
+    place: str = "terms"
+    """Place of the term, for messages."""
+
+
+class Needed(NamedTuple):
+    """A text that a translation must have."""
+
+    text: str
+    glued: bool = False
+    """Whether it stands behind a character without a space."""
+
+
+class NeededTokens(NamedTuple):
+    """A text that a translation must have, as token ids."""
+
+    ids: tuple[int, ...]
+    times: int
+    whole: bool
+    """Whether its last word must end with it."""
+
+
+def of_word(character: str) -> bool:
+    """Returns whether a character belongs to a word, in a script that has spaces between words."""
+    return unicodedata.category(character)[0] in "LMN" and UNSPACED.match(character) is None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms, and whether placeholders count as such: tags, {names}, %s, addresses.
+
+    A term stands in a source as whole words. One in small letters is found in any case. Where terms overlap, the longest one
+    counts, and the words in it are no terms.
+    """
+
+    terms: tuple[Term, ...] = ()
+    placeholders: bool = False
+    known: dict[tuple[Tokenizer, Needed], tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """Token ids of texts that were needed before."""
+
+    def __post_init__(self) -> None:
+        first: dict[str, Term] = {}
+        for term in self.terms:
+            if not (term.source.strip() and term.target.strip()):
+                raise ValueError(f"{term.place}: {term.source!r} → {term.target!r}: neither text may be empty")
+            other = first.setdefault(term.source, term)
+            if other.target != term.target:
+                raise ValueError(
+                    f"{term.place}: {cut(term.source)!r} is {cut(term.target)!r} here and {cut(other.target)!r} in {other.place}: "
+                    "keep one of them"
+                )
+
+    def __bool__(self) -> bool:
+        return bool(self.terms or self.placeholders)
+
+    @classmethod
+    def of(cls, terms: "Terms | Mapping[str, str] | None", placeholders: bool = False) -> "Terms":
+        """Returns the terms of a mapping from texts of sources to texts of translations."""
+        if isinstance(terms, Terms):
+            return cls(terms.terms, placeholders or terms.placeholders)
+        return cls(tuple(Term(a.strip(), b.strip()) for a, b in (terms or {}).items()), placeholders)
+
+    @classmethod
+    def read(cls, path: str) -> "Terms":
+        """Returns the terms of a file: in each line a text of a source, a tab, and the text of the translation.
+
+        Raises: ValueError with the line if it has other columns.
+        """
+        terms, lines = [], (line for chunk in line_chunks(path) for line in chunk)
+        for number, line in enumerate(lines, 1):
+            texts, place = [text.strip() for text in line.split("\t")], f"{path}, line {number}"
+            if line.strip():
+                if len(texts) != 2:
+                    raise ValueError(f"{place}: {len(texts)} texts separated by tabs: write a term and its translation")
+                terms.append(Term(texts[0], texts[1], place))
+        return cls(tuple(terms))
+
+    @cached_property
+    def by_start(self) -> dict[str, list[Term]]:
+        """The terms by their first character as a small letter, longest first."""
+        found: dict[str, list[Term]] = {}
+        for term in sorted(dict.fromkeys(self.terms), key=lambda term: -len(term.source)):
+            found.setdefault(term.source[0].lower(), []).append(term)
+        return found
+
+    def needed(self, source: str) -> dict[Needed, int]:
+        """Returns the texts that the translation of a source must have, and how often: a term once."""
+        small = source.lower()
+        small = small if len(small) == len(source) else source
+        ends = {m.start(): m.end() for m in PLACEHOLDER.finditer(source)} if self.placeholders else {}
+        found, at = Counter[Needed](), 0
+        while at < len(source):
+            if at in ends:
+                text, before = source[at : ends[at]], source[at - 1 : at]
+                found[Needed(text, bool(before.strip()) and not of_word(text[0]))] += 1
+                at = ends[at]
+                continue
+            here = (term for term in self.by_start.get(small[at], ()) if stands(term.source, source, small, at))
+            if (term := next(here, None)) is not None:
+                first = term.target[0]
+                found[Needed(term.target, UNSPACED.match(first) is not None and HANGUL.match(first) is None)] = 1
+            at += 1 if term is None else len(term.source)
+        return found
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raises: ValueError with its place for a term that the tokenizer cannot write."""
+        for term in self.terms:
+            try:
+                known_ids(tokenizer, term.target)
+            except ValueError as error:
+                raise ValueError(f"{term.place}: {error}") from None
+
+    def tokens(self, source: str, tokenizer: Tokenizer) -> tuple[NeededTokens, ...]:
+        """Returns the token ids that the translation of a source must have.
+
+        Raises: ValueError for a text that the tokenizer cannot write.
+        """
+        found = self.needed(source)
+        for needed in found:
+            if (tokenizer, needed) not in self.known:
+                self.known[tokenizer, needed] = inner_ids(tokenizer, needed)
+        return tuple(
+            NeededTokens(self.known[tokenizer, needed], times, of_word(needed.text[-1]))
+            for needed, times in found.items()
+        )
+
+
+def stands(term: str, source: str, small: str, at: int) -> bool:
+    """Returns whether a term stands at this place of a source as whole words; `small` is the source in small letters."""
+    if not (small if term == term.lower() else source).startswith(term, at):
+        return False
+    edges = (source[at - 1 : at], source[at : at + 1]), (term[-1], source[at + len(term) : at + len(term) + 1])
+    return not any(a and b and of_word(a) and of_word(b) for a, b in edges)
+
+
+def inner_ids(tokenizer: Tokenizer, needed: Needed) -> tuple[int, ...]:
+    """Returns the ids of a text as it goes on behind other text, with a space before it unless it is glued.
+
+    Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.
+    """
+    for before in "a.1。":
+        ids, own = tokenizer.encode(before + " " * (not needed.glued) + needed.text), tokenizer.encode(before)
+        if ids[: len(own)] == own and tokenizer.unk_id not in own:
+            break
+    behind = ids[len(own) :]
+    check_written(tokenizer, needed.text, behind)
+    return tuple(behind)
+
+
+def known_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Returns the ids of a text. Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise."""
+    ids = tokenizer.encode(text)
+    check_written(tokenizer, text, ids)
+    return tuple(ids)
+
+
+def check_written(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> None:
+    """Raises: ValueError if the ids do not stand for the text."""
+    if tokenizer.unk_id in ids:
+        raise ValueError(f"{cut(text)!r} is not in the vocabulary: the model cannot write it, choose another text")
+    if (written := tokenizer.decode(ids).strip()) != text.strip():
+        raise ValueError(f"{cut(text)!r} is written {cut(written)!r} by the tokenizer: choose that, or another text")
+
+
+def going_on(tokenizer: Tokenizer, size: int) -> Bool[np.ndarray, "V"]:
+    """Returns True for the ids that go on with the word before them; and for special ids but EOS, which no text shows."""
+    ids = tokenizer.with_pieces(range(min(size, tokenizer.largest_id + 1)))
+    starts = tokenizer.word_starts([ids[0], *ids])[1:] if tokenizer.word_signs else [False] * len(ids)
+    found, special = np.zeros(size, bool), tokenizer.special[:5]
+    for i, begins in zip(ids, starts, strict=True):
+        first = tokenizer.piece(i).lstrip("#")[:1]
+        word = not begins and first != "" and of_word(first)
+        found[i] = i != tokenizer.eos_id if i in special else word
+    return found
