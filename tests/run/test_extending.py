@@ -16,11 +16,10 @@ from flaxformer_lite.run.extending import extend
 from flaxformer_lite.text import FromRun
 from flaxformer_lite.text.subword_sampling import BPEDropout
 from flaxformer_lite.workdir import RunFolder
-from tests.interop.hf.test_languages import folder_with
-from tests.run.test_languages import config_of
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import random_params
+from tests.support.language_runs import folder_with, language_config
 
 TEXT = "il gatto nero è qui\nuno due tre žabó bruno\n" * 20
 SOURCES = [
@@ -37,7 +36,7 @@ def drawn_run(kind: str, folder: Path) -> tuple[Run, str, str]:
         label = "m2m_100/nllb" if kind == "nllb" else "mbart/plain"
         codes = ("eng_Latn", "fra_Latn") if kind == "nllb" else ("en_XX", "ro_RO")
         return load(import_hf(folder_with(label, kind, folder / "model"), folder / "run")), *codes
-    config = config_of(folder)
+    config = language_config(folder)
     assert config.data.train is not None
     tokenizers = train_tokenizers(config.data, config.model.vocab_sizes, config.data.train.open())
     write_run(RunFolder(folder / "run"), config, 0, random_params(config.model), "drawn", tokenizers=tokenizers)

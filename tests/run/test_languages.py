@@ -3,46 +3,15 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data import Mixture
 from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.run import load, train
-from flaxformer_lite.text import Characters, Languages, SentencePiece
+from flaxformer_lite.text import Characters
 from tests.support.commands import type_command
-from tests.support.experiments import tiniest_config, use_one_device
-
-NUMBERS = {"en": ["one", "two", "six"], "de": ["eins", "zwei", "sechs"], "fr": ["un", "deux", "six"]}
-
-
-def config_of(folder: Path, **languages: Any) -> Config:
-    """Numbers in words, from two languages into two."""
-    sources, generator = [], np.random.default_rng(0)
-    for source, target in (("de", "en"), ("fr", "de")):
-        path = folder / f"{source}-{target}.tsv"
-        words = generator.integers(0, 3, (60, 4))
-        lines = [" ".join(NUMBERS[a][i] for i in row) for row in words for a in (source, target)]
-        path.write_text("".join(f"{a}\t{b}\n" for a, b in zip(lines[::2], lines[1::2], strict=True)))
-        sources.append(TSV(path=str(path), languages=(source, target)))
-    data = Mixture(sources=tuple(sources), names=("de-en", "fr-de"), temperature=2.0)
-    tiny = tiniest_config()
-    return dataclasses.replace(
-        tiny,
-        model=dataclasses.replace(tiny.model, vocab_size=48),
-        data=dataclasses.replace(
-            tiny.data,
-            train=data,
-            eval=data,
-            tokenizer=SentencePiece(),
-            languages=Languages(codes=("de", "en", "fr"), token="<{}>", **languages),
-            max_target_length=40,
-        ),
-        train=dataclasses.replace(tiny.train, steps=2, eval_every=2, checkpoint_every=2),
-    )
+from tests.support.experiments import use_one_device
+from tests.support.language_runs import NUMBERS, language_config
 
 
 @pytest.mark.slow
@@ -51,7 +20,7 @@ def test_several_directions_are_trained_and_scored_each_and_together(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_one_device(monkeypatch)
-    config = config_of(tmp_path, target=target, source="none" if target == "source" else "before")
+    config = language_config(tmp_path, target=target, source="none" if target == "source" else "before")
     run = train(config, tmp_path / "run")
     evaluated = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {"de-en/exact_match", "fr-de/exact_match", "exact_match", "fr-de/loss"} <= evaluated[-1].keys()
@@ -81,7 +50,7 @@ def test_several_directions_are_trained_and_scored_each_and_together(
 
 
 def test_directions_that_are_not_the_runs_are_refused(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
+    config = language_config(tmp_path)
     data = config.data
     wrong = TSV(path=str(tmp_path / "de-en.tsv"), languages=("de", "es"))
     for changes, message in (

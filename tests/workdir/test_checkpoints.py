@@ -670,17 +670,6 @@ def test_killed_while_saving_many_times_the_newest_is_whole(tmp_path):
     kill_at_random_times(tmp_path, 15)
 
 
-def test_what_a_killed_process_left_is_tidied_up_by_the_next_writer(good, folder):
-    half = folder / "4.orbax-checkpoint-tmp"
-    shutil.copytree(folder / "3", half)
-    with open_checkpoints(folder, read_only=True) as checkpoints:
-        assert checkpoints.steps() == [1, 2, 3]
-    assert half.exists(), "a reader deletes nothing"
-    with open_checkpoints(folder) as checkpoints:
-        assert checkpoints.steps() == [1, 2, 3]
-    assert on_disk(folder) == [1, 2, 3]
-
-
 def test_a_folder_of_one_host_is_written_and_compared_by_that_host_alone(tmp_path, monkeypatch):
     """The first process writes in its own folder; another one writes nothing, and finds the damage in its own."""
     with open_checkpoints(tmp_path, shared=False) as checkpoints:

@@ -1,14 +1,11 @@
 """Oracle: transformers, by tests/fixtures/tokenizers_languages (tests/makers/make_language_tokenizers.py)."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import export_ctranslate2, import_hf, load
 from flaxformer_lite.data.records import Pair
@@ -23,10 +20,10 @@ from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import num_programs, use_one_device
-from tests.support.hf_folders import DATA
+from tests.support.language_runs import LANGUAGE_FILES as FILES
+from tests.support.language_runs import folder_with
 from tests.support.paths import FIXTURES
 
-FILES = FIXTURES / "tokenizers_languages"
 NAMES = ["m2m_100", "mbart", "mbart50", "nllb", "nllb_legacy"]
 MODEL_TYPES = {"m2m_100": "m2m_100", "nllb": "m2m_100", "nllb_legacy": "m2m_100", "mbart": "mbart", "mbart50": "mbart"}
 
@@ -91,21 +88,6 @@ def test_a_language_in_the_text_is_put_there() -> None:
     (expected,) = (row["ids"] for row in rows if row["text"] == ">>de<< the cat")
     tokenizer = LanguageTokenizers.of(found, languages).between(None, "de").source
     assert tokenizer.as_source(tokenizer.encode("the cat")) == expected
-
-
-def folder_with(label: str, name: str, output: Path) -> Path:
-    """A tiny model's folder with the files of a tokenizer, its table as large as those need."""
-    shutil.copytree(DATA / label, output)
-    for file in (FILES / name).iterdir():
-        shutil.copyfile(file, output / file.name)
-    tensors, config = load_file(output / "model.safetensors"), json.loads((output / "config.json").read_text())
-    size, more = 150, np.random.default_rng(0).standard_normal((150, config["d_model"])).astype(np.float32)
-    tensors["model.shared.weight"] = np.concatenate([tensors["model.shared.weight"], more])[:size]
-    if "final_logits_bias" in tensors:
-        tensors["final_logits_bias"] = np.zeros((1, size), np.float32)
-    save_file(tensors, output / "model.safetensors", {"format": "pt"})
-    (output / "config.json").write_text(json.dumps(config | {"vocab_size": size}))
-    return output
 
 
 @pytest.mark.parametrize(
