@@ -121,7 +121,7 @@ def build(variant: Variant) -> torch.nn.Module:
     config = cls.config_class(**copy.deepcopy(variant.options), attn_implementation="eager")
     model = cls(config, **pooler_argument(variant)).eval()
     untied = variant.options.get("tie_word_embeddings") is False or variant.class_name == "MT5ForConditionalGeneration"
-    if "T5" in variant.class_name and untied:
+    if "T5" in variant.class_name and "Gemma" not in variant.class_name and untied:
         # version 5 ties T5 at birth whatever the configuration says; a loaded lm_head is what separates the two
         model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         model.all_tied_weights_keys.pop("lm_head.weight")
@@ -394,6 +394,13 @@ def hub_gemma2(tensors: dict, config: dict, generation: dict) -> None:
     config.update({"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"})
 
 
+def hub_t5gemma(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    for name in ("encoder", "decoder"):
+        config[name]["rope_theta"] = config[name].pop("rope_parameters")["rope_theta"]
+    copy_tensor(tensors, "model.decoder.embed_tokens.weight", "lm_head.out_proj.weight")
+
+
 def hub_gemma3(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     parameters = config.pop("rope_parameters")
@@ -566,7 +573,7 @@ def check(model, variant: Variant, folder: Path, inputs: dict, outputs: dict, fo
     if found:
         for name, value in generation_of(again, variant, inputs).items():
             assert np.allclose(value, found[name], atol=TOLERANCE), f"{variant.label}: reloaded {name} differs"
-    if variant.family != "gemma2":  # its soft cap exists in the eager form only
+    if variant.family not in ("gemma2", "t5gemma"):  # their soft cap exists in the eager form only
         again.set_attn_implementation("sdpa")
         worst = difference(outputs, forward(again, arguments), arguments)
         assert worst <= TOLERANCE, f"{variant.label}: sdpa differs by {worst}"

@@ -146,6 +146,13 @@ GEMMA2 = replaced(
 )
 GEMMA3 = replaced(GEMMA2, {"attention.soft_cap": None, "attention.qk_norm": GEMMA.norm, "head.soft_cap": None})
 
+GEMMA2_ENTRIES = (
+    *(llama.ATTENTION_BIAS, llama.HEADS_DIVIDE, activation("hidden_activation"), ROTARY),
+    Entry(lambda options, draft: read_alternating(options, draft, every=2), window_options),
+    *(SCALE, FINAL_CAP, option("attn_logit_softcapping", "attention.soft_cap", kind=OPTIONAL_NUMBER)),
+)
+"""The options of Gemma 2 besides those of Llama."""
+
 FAMILIES = (
     llama.family(
         "gemma",
@@ -159,9 +166,7 @@ FAMILIES = (
         "Gemma2",
         SPECIAL,
         GEMMA2,
-        *(llama.ATTENTION_BIAS, llama.HEADS_DIVIDE, activation("hidden_activation"), NO_BOTH_DIRECTIONS, ROTARY),
-        Entry(lambda options, draft: read_alternating(options, draft, every=2), window_options),
-        *(SCALE, FINAL_CAP, option("attn_logit_softcapping", "attention.soft_cap", kind=OPTIONAL_NUMBER)),
+        *(NO_BOTH_DIRECTIONS, *GEMMA2_ENTRIES),
     ),
     llama.family(
         "gemma3_text",

@@ -1,6 +1,7 @@
 """Tied and scaled tables of T5, BART and Marian, as files spell them. Oracle: by hand from the library's own classes."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,29 @@ def test_an_import_trains_what_the_library_trains(folder: str, padding_id: int |
     assert run.config.train.trainable == ("*", "!head/bias")
     assert run.config.model.padding_id == padding_id
     assert not any(path == "head/bias" for path in leaves_by_path(split(run.params, run.config.train.trainable)[0]))
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes", "words"),
+    [
+        (
+            "encoder",
+            {"sliding_window": 1023},
+            r"encoder\.sliding_window is 1023: it should be at least 1024 in an encoder",
+        ),
+        ("encoder", {"hidden_size": 24}, "encoder and decoder differ in model.d_model, which both stacks share here"),
+        (
+            "decoder",
+            {"attn_logit_softcapping": 2.0, "num_key_value_heads": 6},
+            "encoder and decoder differ in model.attention",
+        ),
+        ("decoder", {"a_new_way": 2}, r"decoder\.a_new_way is 2: this option is not implemented here"),
+    ],
+)
+def test_stacks_that_are_not_alike_are_refused(stack: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DATA / "t5gemma/plain", tmp_path / "model"))
+    values = json.loads((folder / "config.json").read_text())
+    values[stack] |= changes
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=words):
+        read_folder(folder)

@@ -41,6 +41,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "distilbert/masked_lm": (("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),),
     "t5/relu_tied": ((*T5, "lm_head.weight"),),
     "t5_1_1/gated_gelu": (T5,),
+    "t5gemma/plain": (("model.decoder.embed_tokens.weight", "lm_head.out_proj.weight"),),
     "bart/plain": (BART,),
     "bart/model": (BART[:3],),
     "marian/shared": (BART,),
