@@ -124,7 +124,7 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
         return Decoded(ones[..., None], ones, scores[:, None])
 
     class OneStep:
-        lay_out = staticmethod(lambda variables: variables)
+        lay_out = staticmethod(lambda variables, num_ids: variables)
 
         def __call__(self, variables, laid_out, inputs, settings, over, chunks):
             yield compiled(inputs, settings)
