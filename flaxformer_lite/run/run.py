@@ -190,7 +190,7 @@ class Run(TextPredictor):
                 forced = Forced(terms.tokens(text, tokenizers.target), known_ids(tokenizers.target, beginning))
                 reason = decoder.why_not(tokenizers.source.as_source(source), forced, limit)
             except ValueError as error:
-                reason = f"has a term or a beginning that cannot be written: {error}"
+                reason = f"has a term, a placeholder or a beginning that cannot be written: {error}"
             found.append((Forced() if reason or not source else forced, reason))
         return found
 

@@ -448,7 +448,7 @@ def allgather_texts(text: str, most: int = 256) -> list[str]:
 def read_tree(folder: Path, abstract: PyTree) -> PyTree:
     """Returns the arrays in `abstract` of a checkpoint's state, with the shardings there, or on the first local device."""
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}  # as Orbax writes it
+    database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}  # as Orbax writes it
 
     def read(path: str, x: Any) -> Array:
         kvstore = database | {"path": path.replace("/", ".")}

@@ -26,6 +26,13 @@ def test_orbax_reads_a_checkpoint_alone(folder: Path):
     assert found["step"] == 7
 
 
+def test_a_path_with_two_dots_is_read(folder: Path):
+    with Checkpoints(folder / ".." / folder.name, RETENTION, read_only=True) as checkpoints:
+        step, state, _ = checkpoints.restore(STATE)
+    assert step == 7
+    np.testing.assert_array_equal(state["layers"]["kernel"], STATE["layers"]["kernel"])
+
+
 def test_what_a_killed_process_left_is_deleted_by_the_next_writer(folder: Path):
     half = folder / "8.orbax-checkpoint-tmp"
     shutil.copytree(folder / "7", half)

@@ -67,11 +67,11 @@ def run(arguments: argparse.Namespace) -> None:
         scores = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
         scoring.save(loaded, finite(scores), data.pairs, hypotheses)
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
+    if not exported.is_dir():
+        export_ctranslate2(folder, exported)
     if importlib.util.find_spec("ctranslate2") is None:
-        note("left out: CTranslate2 is not installed (pip install ctranslate2)")
+        note(f"{exported} is made, and its BLEU left out: CTranslate2 is not installed (pip install ctranslate2)")
     else:
-        if not exported.is_dir():
-            export_ctranslate2(folder, exported)
         if not of_export.is_file():
             write_whole(of_export, json.dumps(score_int8(loaded, exported, data), indent=2) + "\n")
         print(

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
-    if last > recording.reached:
+    if recording.reached < last <= recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
 
     loss_of = None

@@ -59,10 +59,12 @@ def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: 
 def read_pairs(files: Sequence[str]) -> list[Pair]:
     """Returns the pairs of two parallel files, or of the first two columns of a TSV; a line that is no text is an empty one.
 
-    Raises: ValueError if one file has more lines than the other.
+    Raises: ValueError if one file has more lines than the other, or one alone has no columns.
     """
     sides = [read_lines(file) for file in files]
     if len(sides) == 1:
+        if not any("\t" in line for line in sides[0]):
+            raise ValueError(f"{files[0]}: no line has a tab: give a second file, or one with two columns")
         rows = [[*line.split("\t"), "", ""] for line in sides[0]]
         return [Pair(row[0], row[1]) for row in rows]
     if len(sides[0]) != len(sides[1]):
@@ -144,6 +146,7 @@ def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 
 
 def parallel(data: Path, name: str) -> ParallelText:
-    """Returns the source of a split."""
+    """Returns the source of a split, which is found from any folder."""
+    data = data.absolute()
     ends = json.loads((data / "made_of.json").read_text(encoding="utf-8"))["ends"]
     return ParallelText(source=str(data / f"{name}.{ends[0]}"), target=str(data / f"{name}.{ends[1]}"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import SPLITS, Split
@@ -76,14 +77,17 @@ def by_pattern(pattern: str) -> Matches:
     return lambda place, pair: search(pair.source) is not None or search(pair.target) is not None
 
 
-def by_line(file: str, line: int) -> Matches:
+def by_line(file: str, line: int, files: set[str]) -> Matches:
     """Finds records that may have a line of a file, whose name is that of the config or another path to it.
+
+    Adds the names of the files of all records to `files`.
 
     A text with line breaks is several lines of some files, and one line of others: of several records the last one has it.
     """
     path = Path(file).resolve()
 
     def matches(place: Place, pair: Pair) -> bool:
+        files.update(place.files)
         last = place.line + max(pair.source.count("\n"), pair.target.count("\n"))
         return place.line <= line <= last and any(name == file or Path(name).resolve() == path for name in place.files)
 
@@ -99,8 +103,14 @@ def find(recording: Recording, matches: Matches, split: Split = "train") -> Iter
 
 
 def find_line(recording: Recording, file: str, line: int) -> dict[Split, list[tuple[Place, Pair]]]:
-    """Returns the record that has a line of a file, in its split; several where sources share the file, or none."""
-    found = {split: list(find(recording, by_line(file, line), split)) for split in SPLITS}
+    """Returns the record that has a line of a file, in its split; several where sources share the file, or none.
+
+    Raises: ValueError if the run has no data of this file.
+    """
+    files = set[str]()
+    found = {split: list(find(recording, by_line(file, line, files), split)) for split in SPLITS}
+    if Path(file).resolve() not in {Path(name).resolve() for name in files}:
+        raise ValueError(f"--file is {file}: the data of this run is of {cut(', '.join(sorted(files)))}")
     last = max((place.line for records in found.values() for place, _ in records), default=0)
     return {split: [one for one in records if one[0].line == last] for split, records in found.items()}
 

@@ -89,6 +89,8 @@ def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
     (tmp_path / "text.tsv").write_text(rows + "one column\n", encoding="utf-8")
     assert room.read_pairs([str(tmp_path / "text.tsv")]) == [*pairs, Pair("one column", "")]
     assert room.read_pairs(write(tmp_path, pairs)) == pairs
+    with pytest.raises(ValueError, match="no line has a tab: give a second file"):
+        room.read_pairs(write(tmp_path, pairs)[:1])
 
 
 @pytest.mark.slow

@@ -101,7 +101,14 @@ def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: Drawn
         lines = [line.split("\t")[0] for line in typed(pairs.folder, f"number 07 here {side}").splitlines()]
         assert [line.rpartition(":")[2] for line in lines if not line.startswith(" ")] == ["7", "33"]
     assert typed(pairs.folder, "number .7").startswith("never: no record"), "a text is no pattern"
-    for words in ([], ["x", "--pattern", "y"], ["--file", "x"], ["--pattern", "("], [" "]):
+    for words in (
+        [],
+        ["x", "--pattern", "y"],
+        ["--file", "x"],
+        ["--file", "x", "--line", "1"],
+        ["--pattern", "("],
+        [" "],
+    ):
         with pytest.raises(SystemExit):
             typed(pairs.folder, *words)
 
