@@ -113,7 +113,7 @@ def test_a_wrong_option_is_found(words: str, monkeypatch: pytest.MonkeyPatch, ca
 # Running them ---------------------------------------------------------------------------------------------------------
 
 NOT_RUN = {
-    r"ORG/N|google-bert|--push": "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
+    r"ORG/N|google-bert|facebook/|--push": "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
