@@ -175,7 +175,8 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
     absent = {i + 1 for i in range(40)} - {place.line for row in recording.rows(8) for place in row.places}
     for words, message in (
         ((8, "--without", f"{place.files[0]}:{min(absent)}"), "no row of the steps 8 to 8 has it"),
-        ((8, "--without", "nobody:3"), "it must be a line of one record of data.train, but 0 have it"),
+        ((8, "--without", "nobody:3"), "nobody is not a file of this run's data: give one of"),
+        ((8, "--without", f"{place.files[0]}:99"), "it must be a line of one record of data.train, but 0 have it"),
         ((8, "--without", "x"), "give the number of a row, or FILE:LINE"),
         ((8, "--without", "99"), "has the rows 0 to 7"),
         ((9, "--without", "1"), "are not all of a run that has taken 8"),
