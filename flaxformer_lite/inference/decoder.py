@@ -153,7 +153,7 @@ class Decoder:
             own_seed, index = (seed, first_index + i) if isinstance(seed, int | np.integer) else (seed[i], first_index)
             numbers.append(0 if self.is_empty(source) else config.num_samples)
             own_forced = Forced() if forced is None else forced[i]
-            if reason := self.why_not(source, own_forced, limit):
+            if own_forced != Forced() and (reason := self.why_not(source, own_forced, limit)):
                 raise ValueError(f"source {first_index + i}: it {reason}")
             rows += [
                 Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i, own_forced)

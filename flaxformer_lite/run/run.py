@@ -1,6 +1,7 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,10 +185,11 @@ class Run(TextPredictor):
                 f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
             )
         tokenizers, found = self.required_tokenizers, []
+        ids_of = functools.cache(functools.partial(known_ids, tokenizers.target))
         for text, source, beginning in zip(texts, sources, prefixes, strict=True):
             forced, reason = Forced(), ""
             try:
-                forced = Forced(terms.tokens(text, tokenizers.target), known_ids(tokenizers.target, beginning))
+                forced = Forced(terms.tokens(text, tokenizers.target), ids_of(beginning))
                 reason = decoder.why_not(tokenizers.source.as_source(source), forced, limit)
             except ValueError as error:
                 reason = f"has a term, a placeholder or a beginning that cannot be written: {error}"

@@ -224,9 +224,8 @@ class JsonTokenizer(Tokenizer):
         model, added = fields["model"], fields["added_tokens"]
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         added.append({"id": first_id, "content": token, **flags, "special": True})
-        names = {
-            one["id"]: one["content"] for one in added
-        }  # in the model too: else the library would number them anew
+        # In the model too: else the library would number them anew.
+        names = {one["id"]: one["content"] for one in added}
         if self.model_type == "bpe":
             vocabulary = model["vocab"]
             vocabulary |= {name: i for i, name in names.items()}

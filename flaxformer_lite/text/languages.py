@@ -134,7 +134,7 @@ class LanguageTokenizers(Tokenizers):
     @property
     def plain(self) -> "LanguageTokenizers":
         """The tokenizers that give a source no language, and know all pieces of an answer."""
-        return self.reading_by(Direction((), (), {}), ("", [*self.own, ""][len(self.own) - 1]))
+        return self.reading_by(Direction((), (), {}), ("", ["", *self.own][-1]))
 
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
         found = self.of_codes(codes)

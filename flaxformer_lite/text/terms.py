@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class Terms:
     def of(cls, terms: "Terms | Mapping[str, str] | None", placeholders: bool = False) -> "Terms":
         """Returns the terms of a mapping from texts of sources to texts of translations."""
         if isinstance(terms, Terms):
-            return cls(terms.terms, placeholders or terms.placeholders)
+            return replace(terms, placeholders=True) if placeholders and not terms.placeholders else terms
         return cls(tuple(Term(a.strip(), b.strip()) for a, b in (terms or {}).items()), placeholders)
 
     @classmethod

@@ -37,15 +37,8 @@ SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
 
 TRAINING_ONLY = (
     *("train.", "optimizer.", "data.train", "data.eval", "data.held_out", "data.tokens_per_batch"),
-    *(
-        "data.rows_multiple",
-        "model.dropout.",
-        "model.initializer.",
-        "model.scan_unroll",
-        "model.remat",
-        "model.matmul_dtype",
-    ),
-    *("model.attention.implementation", "model.attention.splash.", "model.head.loss_chunk"),
+    *("data.rows_multiple", "model.dropout.", "model.initializer.", "model.scan_unroll", "model.remat"),
+    *("model.matmul_dtype", "model.attention.implementation", "model.attention.splash.", "model.head.loss_chunk"),
 )
 """Settings that decide no answer of a trained model."""
 

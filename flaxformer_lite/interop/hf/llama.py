@@ -37,20 +37,25 @@ from flaxformer_lite.model.positions import LinearScaling, Llama3Scaling, YarnSc
 HEAD_PREFIXES = ("lm_head.", "score.")
 
 
-def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Draft, tensors: Arrays) -> None:
-    """Sets the heads. `embedding` is the name of the embedding table.
+def read_head(base: str, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+    """Sets the language-model head. `base`: the class without one; `embedding`, `head`: the names of the two matrices.
 
     Two matrices with different values are not tied, whatever the config states; the library does the same. A tied language model
     has no tensor of its own for the head; there the class decides.
     """
-    matrix, architecture = tensors.get("lm_head.weight"), architecture_of(options)
+    matrix, architecture = tensors.get(head), architecture_of(options)
     if matrix is not None and not tensors_equal(matrix, tensors.get(embedding, matrix)):
         draft["share_target_output"] = False
+    if matrix is None and (architecture == base or not (architecture or draft["share_target_output"])):
+        draft["head"] = None
+
+
+def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+    """Sets the heads. `embedding` is the name of the embedding table."""
+    read_head(classes.base, embedding, "lm_head.weight", options, draft, tensors)
     if "score.weight" in tensors:
         classifier = Pooler(token="last", activation=None, num_classes=num_labels(options), class_bias=False)
         draft["head"], draft["pooler"] = None, classifier
-    elif matrix is None and (architecture == classes.base or not (architecture or draft["share_target_output"])):
-        draft["head"] = None
 
 
 HEADS = {"head/kernel": Tensor("lm_head.weight"), "pooler/classes/kernel": Tensor("score.weight")}

@@ -7,14 +7,15 @@ Reference: Zhang et al. 2025, arXiv:2504.06225.
 """
 
 import dataclasses
+import functools
 from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import gemma, llama
-from flaxformer_lite.interop.hf.family import Family, tensors_equal, tied_copies
-from flaxformer_lite.interop.hf.options import HARMLESS, SpecialIds, architecture_of
-from flaxformer_lite.interop.name_map import Arrays, Names, Tensor, prefixed
+from flaxformer_lite.interop.hf.family import Family, tied_copies
+from flaxformer_lite.interop.hf.options import HARMLESS, SpecialIds
+from flaxformer_lite.interop.name_map import Names, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, read_table, replaced, write_table
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.config import DecoderSize, Residual
@@ -46,7 +47,7 @@ def read_stacks(options: Options, draft: Draft) -> None:
     found = []
     for name in ("encoder", "decoder"):
         group = options.group(name)
-        group.ignore(*HARMLESS, "is_decoder", "cross_attention_hidden_size", "dropout_rate", "tie_word_embeddings")
+        group.ignore(*HARMLESS, "is_decoder", "cross_attention_hidden_size", "dropout_rate")
         found.append(read_table(STACK, group, STACK_TEMPLATE).build())
     encoder, decoder = found
     if encoder.sliding_window is not None and encoder.sliding_window.size < SHORTEST_WINDOW:
@@ -57,17 +58,14 @@ def read_stacks(options: Options, draft: Draft) -> None:
     if different:
         listed = ", ".join(f"model.{name}" for name in different)
         raise ValueError(f"config.json: encoder and decoder differ in {listed}, which both stacks share here")
-    own = {
-        name: None if getattr(encoder, name) == (ours := getattr(decoder, name)) else ours
-        for name in ("num_heads", "d_ff")
-    }
     draft |= {
         name: getattr(decoder, name) for name in names if name not in ("num_encoder_layers", "share_source_target")
     }
     draft |= {name: getattr(encoder, name) for name in ("vocab_size", "num_heads", "d_ff")}
     draft["num_encoder_layers"] = encoder.num_decoder_layers
     draft["target_vocab_size"] = None if decoder.vocab_size == encoder.vocab_size else decoder.vocab_size
-    draft["decoder"] = DecoderSize(**own) if any(own.values()) else None
+    sizes = DecoderSize(num_heads=decoder.num_heads, d_ff=decoder.d_ff)
+    draft["decoder"] = None if sizes == DecoderSize(num_heads=encoder.num_heads, d_ff=encoder.d_ff) else sizes
 
 
 def stack_options(model: ModelConfig) -> dict[str, Any]:
@@ -87,15 +85,6 @@ def stack_options(model: ModelConfig) -> dict[str, Any]:
         "decoder": write_table(STACK, resolved(decoder)),
         "vocab_size": model.output_size,
     }
-
-
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    """Sets the head: two matrices with different values are not tied, whatever the config states."""
-    matrix = tensors.get(HEAD)
-    if matrix is not None and not tensors_equal(matrix, tensors.get(TABLE, matrix)):
-        draft["share_target_output"] = False
-    elif matrix is None and (architecture_of(options) == BASE or not draft["share_target_output"]):
-        draft["head"] = None
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
@@ -143,7 +132,7 @@ FAMILIES = (
             option("tie_word_embeddings", "share_target_output"),
             ignored("vocab_size", "classifier_dropout_rate"),
         ),
-        read_heads=read_heads,
+        read_heads=functools.partial(llama.read_head, BASE, TABLE, HEAD),
         architecture=architecture,
         names=names,
         ignorable=(*tied_copies(TABLE, HEAD),),

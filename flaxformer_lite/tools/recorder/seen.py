@@ -109,7 +109,7 @@ def find_line(recording: Recording, file: str, line: int) -> dict[Split, list[tu
     """
     files = set[str]()
     found = {split: list(find(recording, by_line(file, line, files), split)) for split in SPLITS}
-    if Path(file).resolve() not in {Path(name).resolve() for name in files}:
+    if not any(found.values()) and Path(file).resolve() not in {Path(name).resolve() for name in files}:
         raise ValueError(f"{file} is not a file of this run's data: give one of {cut(', '.join(sorted(files)))}")
     last = max((place.line for records in found.values() for place, _ in records), default=0)
     return {split: [one for one in records if one[0].line == last] for split, records in found.items()}

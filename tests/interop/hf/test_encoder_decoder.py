@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,16 @@ def test_the_file_decides_whether_t5_has_a_head_of_its_own(
     assert T5.model_config(there, T5_FILE | ({} if tied else OWN_HEAD)).head == model.head
 
 
-def test_a_head_that_t5_should_have_is_missed(tmp_path: Path) -> None:
-    """Version 1.1 does not tie it, so that without its matrix the file is not whole."""
-    folder = Path(shutil.copytree(DATA / "t5_1_1/gated_gelu", tmp_path / "model"))
+@pytest.mark.parametrize(
+    ("label", "head"), [("t5_1_1/gated_gelu", "lm_head.weight"), ("t5gemma/uneven", "lm_head.out_proj.weight")]
+)
+def test_a_head_that_t5_should_have_is_missed(label: str, head: str, tmp_path: Path) -> None:
+    """Version 1.1 does not tie it, nor does this T5Gemma, so that without its matrix the file is not whole."""
+    folder = Path(shutil.copytree(DATA / label, tmp_path / "model"))
     tensors = load_file(folder / "model.safetensors")
-    del tensors["lm_head.weight"]
+    del tensors[head]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+    with pytest.raises(ValueError, match=re.escape(head)):
         read_folder(folder)
 
 
