@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import functools
 import glob
 import hashlib
 import importlib.metadata
@@ -142,7 +141,6 @@ def cpu_kind() -> str:
     return f"{machine}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
 
 
-@functools.cache
 def multiplies_bfloat16() -> bool:
     """Returns whether the processor has instructions for products of bfloat16, where its system tells."""
     with contextlib.suppress(OSError):

@@ -1,11 +1,10 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -185,7 +184,7 @@ class Run(TextPredictor):
                 f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
             )
         tokenizers, found = self.required_tokenizers, []
-        ids_of = functools.cache(functools.partial(known_ids, tokenizers.target))
+        ids_of = cache(partial(known_ids, tokenizers.target))
         for text, source, beginning in zip(texts, sources, prefixes, strict=True):
             forced, reason = Forced(), ""
             try:
