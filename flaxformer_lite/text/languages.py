@@ -24,7 +24,7 @@ class Languages(Checked, at="data.languages"):
     codes: tuple[str, ...]
     """Codes of the languages, such as eng_Latn: they are what --from and --to take."""
     token: str = "{}"
-    """The token of a language, with {} for its code, such as "__{}__". A SentencePiece tokenizer that is trained here gets them."""
+    """The token of a language, with {} for its code: "__{}__", or "▁<2{}>" with a space. SentencePiece gets it if trained here."""
     source: Literal["none", "before", "behind"] = "before"
     """Place of the token of the source's language: before the source, behind its end, or none."""
     target: Literal["source", "first", "start"] = "first"
@@ -148,7 +148,11 @@ class LanguageTokenizers(Tokenizers):
 
     def token_id(self, code: str) -> int:
         """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
-        return token_id(self.own.get(code, self.base.source), self.languages.token.replace("{}", code))
+        return self.token_ids(code)[-1]
+
+    def token_ids(self, code: str) -> tuple[int, ...]:
+        """Returns the ids of the token of a language as a text has it. Raises: ValueError if the tokenizer has no such token."""
+        return token_ids(self.own.get(code, self.base.source), self.languages.token.replace("{}", code))
 
     def between(self, source: str | None, target: str | None) -> "LanguageTokenizers":
         """Returns the tokenizers as they read sources of one direction. Raises: ValueError as `Languages.checked`."""
@@ -165,7 +169,7 @@ class LanguageTokenizers(Tokenizers):
         if self.own:
             decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
         return Direction(
-            (from_id,) * (places.source == "before") + (to_id,) * (places.target == "source"),
+            (from_id,) * (places.source == "before") + self.token_ids(codes[1]) * (places.target == "source"),
             (from_id,) * (places.source == "behind"),
             decode,
         )
@@ -218,15 +222,16 @@ def direction_label(languages: Sequence[str]) -> str:
     return " ".join(languages)
 
 
-def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
+def token_ids(tokenizer: Tokenizer, token: str) -> tuple[int, ...]:
+    """Returns the id of a language's token, and before it that of the space it has. Raises: ValueError without such a piece."""
     ids = tokenizer.encode(token)
-    if not ids or tokenizer.piece(ids[-1]) != token:
+    piece = tokenizer.piece(ids[-1]) if ids else ""
+    if token not in (piece, f"▁{piece}"):
         raise ValueError(
             f"data.languages has the token {token!r}, which is no piece of the tokenizer: correct codes or token, or train a "
             "SentencePiece tokenizer, which gets these pieces"
         )
-    return ids[-1]
+    return tuple(ids[-1:] if token == piece else ids[-2:])
 
 
 PATTERNS = {

@@ -36,6 +36,7 @@ DIRECTIONS = {
     "mbart": ("en_XX", "ro_RO"),
     "mbart50": ("en_XX", "sl_SI"),
     "byt5": (),
+    "madlad": ("en", "de"),
 }
 CLASSES = {
     "m2m_100": "M2M100Tokenizer",
@@ -44,11 +45,12 @@ CLASSES = {
     "mbart": "MBartTokenizer",
     "mbart50": "MBart50Tokenizer",
     "byt5": "ByT5Tokenizer",
+    "madlad": "T5Tokenizer",
 }
 NLLB_CODES = ["deu_Latn", "eng_Latn", "fra_Latn", "zho_Hans"]
 
 
-def train(kind: str) -> bytes:
+def train(kind: str, **options: Any) -> bytes:
     model, rng = io.BytesIO(), random.Random(7)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(" ".join(rng.choices(WORDS, k=7)) for _ in range(97)),
@@ -62,6 +64,7 @@ def train(kind: str) -> bytes:
         eos_id=2,
         pad_id=-1,
         minloglevel=2,
+        **options,
     )
     return model.getvalue()
 
@@ -74,6 +77,16 @@ def make(name: str, folder: Path) -> None:
     """Writes the folder as published ones are: the model, and the special tokens in files of their own."""
     if name == "byt5":  # nothing but settings
         write(folder / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer"})
+        return
+    if (
+        name == "madlad"
+    ):  # the languages are pieces of the model, which knows all characters: the library's unknown id is 2
+        codes, characters = ["<2en>", "<2zh_Hant>", "<2de>"], "".join(TEXTS).replace(" ", "")
+        options = {"user_defined_symbols": codes, "required_chars": characters}
+        (folder / "spiece.model").write_bytes(train("unigram", **options))
+        special = {"pad_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "extra_ids": 0}
+        special |= {"additional_special_tokens": []}
+        write(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer"} | special)
         return
     model = train("unigram" if name.startswith("mbart") else "bpe")
     (folder / "sentencepiece.bpe.model").write_bytes(model)
@@ -113,7 +126,10 @@ def main() -> None:
             (folder / "special_tokens_map.json").unlink()
         rows = []
         for text in [*TEXTS, *(["a <extra_id_3> b", "x </s>y"] if name == "byt5" else [])]:
-            ids, labels = tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]
+            ids, labels = (
+                tokenizer("<2de> " * (name == "madlad") + text)["input_ids"],
+                tokenizer(text_target=text)["input_ids"],
+            )
             back = tokenizer.decode(labels, skip_special_tokens=True)
             rows.append({"text": text, "source": ids, "target": labels, "back": back})
         ids = {code: tokenizer.convert_tokens_to_ids(token) for code, token in codes(tokenizer, pair).items()}
@@ -123,8 +139,8 @@ def main() -> None:
 
 
 def codes(tokenizer: Any, pair: tuple[str, ...]) -> dict[str, str]:
-    is_m2m = type(tokenizer).__name__ == "M2M100Tokenizer"
-    return {code: f"__{code}__" if is_m2m else code for code in pair}
+    form = {"M2M100Tokenizer": "__{}__", "T5Tokenizer": "<2{}>"}.get(type(tokenizer).__name__, "{}")
+    return {code: form.replace("{}", code) for code in pair}
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ def read_languages(folder: Path, config: Mapping[str, Any], tokenizers: Tokenize
         pieces = map(tokenizer.piece, range(tokenizer.largest_id + 1)) if plain else tokenizer.special_texts
         if codes := codes_in([*pieces], form["token"]):
             place = {"source": "behind"} if one == "NllbTokenizer" and settings.get("legacy_behaviour") else {}
+            if plain and tokenizer.pieces(tokenizer.encode(form["token"].replace("{}", codes[0])))[:-1] == ["▁"]:
+                place = {"token": "▁" + form["token"]}
             pair = settings.get("src_lang"), settings.get("tgt_lang")
             known = {"direction": pair} if all(code in codes for code in pair) else {}
             return Languages(codes=codes, **form | place | known)

@@ -1,13 +1,15 @@
 """Oracle: transformers, by tests/fixtures/tokenizers_languages (tests/makers/make_language_tokenizers.py)."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
-from flaxformer_lite import export_ctranslate2, import_hf, load
+from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
@@ -20,6 +22,7 @@ from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import num_programs, use_one_device
+from tests.support.hf_folders import DATA
 from tests.support.language_runs import LANGUAGE_FILES as FILES
 from tests.support.language_runs import folder_with
 from tests.support.paths import FIXTURES
@@ -88,6 +91,31 @@ def test_a_language_in_the_text_is_put_there() -> None:
     (expected,) = (row["ids"] for row in rows if row["text"] == ">>de<< the cat")
     tokenizer = LanguageTokenizers.of(found, languages).between(None, "de").source
     assert tokenizer.as_source(tokenizer.encode("the cat")) == expected
+
+
+def test_madlad_reads_the_language_with_the_space_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The published settings: the languages are pieces of the model, <s> is the padding, answers start from <unk>."""
+    use_one_device(monkeypatch)
+    shutil.copytree(DATA / "t5_1_1/madlad", tmp_path / "model")
+    shutil.copytree(FILES / "madlad", tmp_path / "model", dirs_exist_ok=True)
+    run = load(import_hf(tmp_path / "model", tmp_path / "run"))
+    theirs = json.loads((FILES / "madlad/expected.json").read_text(encoding="utf-8"))
+    texts, sources = ([row[name] for row in theirs["rows"]] for name in ("text", "source"))
+    german = run.between(None, "de").tokenizer
+    assert [german.as_source(german.encode(text)) for text in texts] == sources
+    assert [[*run.tokenizer.encode(f"<2de> {text}"), 2] for text in texts] == sources
+    assert (german.pad_id, german.unk_id, german.eos_id, run.config.decode.bos_id) == (1, 0, 2, 0)
+    (tmp_path / "in.txt").write_text(texts[0] + "\n")
+    type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--to", "de")
+    (answer,) = run.hypotheses_of_ids(sources[:1])
+    assert capsys.readouterr().out == run.required_tokenizers.target_text(answer[0].tokens) + "\n"
+    export_hf(run.folder.path, tmp_path / "out")
+    again = load(import_hf(tmp_path / "out", tmp_path / "again"))
+    assert again.config.data.languages == run.config.data.languages
+    pairs = zip(jax.tree.leaves(again.params), jax.tree.leaves(run.params), strict=True)
+    assert all(x.tobytes() == y.tobytes() for x, y in pairs)
 
 
 @pytest.mark.parametrize(
