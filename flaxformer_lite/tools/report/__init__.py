@@ -1,8 +1,7 @@
 """The report on runs: one page without a network, or PNG files; extra `report`.
 
-`facts.py` reads what a run folder knows. `scores.py` compares evaluations, `attention.py` has the weights of chosen sentences, and
-`plots.py` the charts, for notebooks too.
-`tabs.py` makes the page's parts of them, and `page.py` the page, from the template `page.html` with its style and its script.
+`facts.py` reads what a run folder knows. `scores.py` compares evaluations, `plots.py` has the charts, for notebooks too. `tabs.py`
+makes the page's parts of them, and `page.py` the page, from the template `page.html` with its style and its script.
 """
 
 from flaxformer_lite.tools.report.page import write_page, write_png

@@ -1,16 +1,28 @@
 """The parts of a report: what each tab shows, made from the files of the runs and, for attention, from their weights."""
 
-from collections.abc import Callable, Sequence
+import base64
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
 
 from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.run import AttentionWeights, load
+from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import describe_stacks, run_names
+from flaxformer_lite.run.recording import open_recording
+from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
+from flaxformer_lite.tools.recorder.rerun import row_loss
 from flaxformer_lite.tools.report import plots
-from flaxformer_lite.tools.report.attention import Attended, attended
 from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
-from flaxformer_lite.tools.report.plots import Chart
-from flaxformer_lite.tools.report.recorded import near_table, spike_parts, spikes
+from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_labels
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
 
@@ -19,6 +31,31 @@ ShowCallback = Callable[[str, int, int], None]
 
 Figures = dict[str, Chart]
 """Charts by their names, which are unique on the page."""
+
+MOST_SENTENCES = 3
+"""Sentences whose attention is drawn by default."""
+MOST_CHARACTERS = 40
+"""Characters of such a sentence where it is the beginning of a text of the data."""
+MOST_LINES = 20
+"""Lines of a table."""
+MOST_SPIKES = 3
+"""Spikes whose rows are shown, the newest ones."""
+
+
+class Attended(NamedTuple):
+    """The attention weights of a run for one text, or for a source and its target."""
+
+    title: str
+    weights: AttentionWeights
+
+    def charts(self) -> Iterator[tuple[str, Chart]]:
+        """Yields name and chart of each attention's last layer, with the mean of its heads."""
+        for kind in self.weights.kinds:
+            yield f"{kind} attention", attention_chart(self.weights, kind, None, None)
+
+    def packed(self) -> dict[str, Any]:
+        """Returns all weights for the page: labels, and 16 bits for each weight, 65,535 for 1."""
+        return {"title": self.title, "kinds": {kind: packed(self.weights, kind) for kind in self.weights.kinds}}
 
 
 @dataclass
@@ -179,3 +216,101 @@ def change_tables(runs: Sequence[RunFacts]) -> list[Table]:
     return (
         [Table("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)] if lines else []
     )
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def packed(weights: AttentionWeights, kind: Kind) -> dict[str, Any]:
+    """Returns the labels, sizes and weights of one attention."""
+    array: Float[np.ndarray, "L N T S"] = getattr(weights, kind)
+    queries, keys = attention_axes(weights, kind)
+    numbers = np.round(np.asarray(array, np.float64) * 65_535).astype("<u2")
+    return {
+        "layers": array.shape[0],
+        "heads": array.shape[1],
+        "queries": piece_labels(queries),
+        "keys": piece_labels(keys),
+        "weights": base64.b64encode(numbers.tobytes()).decode("ascii"),
+    }
+
+
+def attended(run: RunFacts, sentences: Sequence[str], several: bool, weights: str | None = None) -> list[Attended]:
+    """Returns the weights for the sentences, by default `default_sentences`, each with the run's own translation or continuation.
+
+    weights: the parameters that `load` takes; None: the config's.
+
+    Raises: ValueError if the run has no weights or no sentences.
+    """
+    sentences = sentences or default_sentences(run)
+    if not sentences:
+        raise ValueError("the run has neither samples nor data: choose sentences by --sentence")
+    loaded = load(run.path, weights=weights)
+    found = []
+    for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
+        title = source if target is None else f"{source} → {target}"
+        found.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
+    return found
+
+
+def default_sentences(run: RunFacts) -> list[str]:
+    """Returns the first sources of samples/, or without samples the first words of the first texts of the data."""
+    if run.samples:
+        return [sample.source for sample in list(run.samples.values())[-1][:MOST_SENTENCES]]
+    for split in ("eval", "train"):
+        if (data := run.config.data.source(split)) is not None:
+            texts = (
+                pair.source or pair.target for pair in itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
+            )
+            return [shorten(text, MOST_CHARACTERS, placeholder="") or text[:MOST_CHARACTERS] for text in texts]
+    return []
+
+
+# The flight recorder -------------------------------------------------------------------------------------------------
+
+
+def near_table(run: RunFacts) -> Table:
+    """Returns the records of `data.eval` that are nearly in the training data. Raises: ValueError if that is large."""
+    if run.config.data.store is not None or (run.folder.path / ".tokens").is_dir():
+        raise ValueError(
+            f"the training data is large: `flaxformer-lite seen {run.path} --near eval` lists near duplicates"
+        )
+    found = near_duplicates(run.config)
+    near = [one for one in found if one.share >= NEAR]
+    lines = [one.in_words().split("\t") for one in near[:MOST_LINES]]
+    counted = f"{len(near):,} of {len(found):,} records have {NEAR:.0%} of their n-grams in one record of data.train"
+    head = ["share", "data.eval", "data.train", "text", "text in training"]
+    return Table(f"{run.name}: evaluation data that is nearly in the training data", head, lines, counted)
+
+
+def spikes(run: RunFacts) -> list[tuple[int, int]]:
+    """Returns step and batch of the newest loss spikes in train.log, each once."""
+    log = run.folder.path / "train.log"
+    text = log.read_text(encoding="utf-8") if log.is_file() else ""
+    found = re.findall(r"step +(\d+)  a loss spike on batch (\d+):", text)
+    return list(dict.fromkeys((int(step), int(batch)) for step, batch in found))[-MOST_SPIKES:]
+
+
+def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
+    """Returns the losses of each batch whose loss was a spike beside those of the batch before, and its rows, highest loss first.
+
+    One bad row stands alone in the picture. If both batches look alike, no row was to blame, but an update before.
+    """
+    recording = open_recording(run.folder)
+    at, loss_of = row_loss(recording)
+    note, found = f"each row by itself, by the parameters of step {at}, without dropout", spikes(run)
+    steps = {number: step for step, batch in found for number in (batch - 1, batch) if number >= 0}
+    rows = [(loss_of(row.example), row) for row in recording.rows_of_batches(steps)]
+    rows = sorted((pair for pair in rows if not math.isnan(pair[0])), key=lambda pair: -pair[0])
+    charts, tables = dict[str, Chart](), list[Table]()
+    for step, batch in found:
+        title = f"{run.name}: rows of batch {batch}, whose loss was a spike at step {step}"
+        of_batch = {number: [(loss, row) for loss, row in rows if row.batch == number] for number in (batch - 1, batch)}
+        counts = {f"batch {number}": Counter(loss for loss, _ in own) for number, own in of_batch.items() if own}
+        charts[title] = plots.histogram(title, counts, "loss", note, items="rows", least=0)
+        lines = [
+            [f"{loss:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
+            for loss, row in of_batch[batch][:MOST_LINES]
+        ]
+        tables.append(Table(title, ["loss", "row", "place", "source", "target"], lines, note))
+    return charts, tables

@@ -23,7 +23,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.recording import Recording, open_recording
 from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, without_record, without_row
 from flaxformer_lite.tools.report.facts import RunFacts
-from flaxformer_lite.tools.report.recorded import MOST_LINES, near_table, spike_parts, spikes
+from flaxformer_lite.tools.report.tabs import MOST_LINES, near_table, spike_parts, spikes
 from flaxformer_lite.training import TrainTask, train, train_step
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import rows, tiniest_config, use_one_device

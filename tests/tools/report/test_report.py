@@ -12,11 +12,11 @@ import pytest
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.data import ParallelText
 from flaxformer_lite.run import AttentionWeights
-from flaxformer_lite.tools.report import Report, attention, make_report, tabs, write_page
-from flaxformer_lite.tools.report.attention import Attended, packed
+from flaxformer_lite.tools.report import Report, make_report, tabs, write_page
 from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
 from flaxformer_lite.tools.report.page import page
 from flaxformer_lite.tools.report.scores import evaluate_table, significance_tables, training_table
+from flaxformer_lite.tools.report.tabs import Attended, packed
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.samples import Sample
 from tests.support import needs
@@ -208,11 +208,11 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
 def test_attention_is_of_samples_else_of_the_first_words_of_the_data(
     runs: list[RunFacts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(attention, "MOST_CHARACTERS", 7)
-    assert attention.default_sentences(runs[0]) == ["one", HOSTILE]
+    monkeypatch.setattr(tabs, "MOST_CHARACTERS", 7)
+    assert tabs.default_sentences(runs[0]) == ["one", HOSTILE]
     path = make_run(tmp_path / "bare", 2.0, seed=4)
     shutil.rmtree(path / "samples")
-    assert attention.default_sentences(RunFacts("", "", RunFolder(path))) == ["line 0", "line 1", "line 2"]
+    assert tabs.default_sentences(RunFacts("", "", RunFolder(path))) == ["line 0", "line 1", "line 2"]
 
 
 def test_settings_that_differ_come_first(runs: list[RunFacts]):
