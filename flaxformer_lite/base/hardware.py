@@ -168,13 +168,8 @@ def usable_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
     return memory
 
 
-def peak_process_memory() -> int | None:
-    """Returns the most bytes of memory that this process has used so far; None where Linux does not say it."""
-    return process_memory("VmHWM")
-
-
 def process_memory(field: str = "VmRSS") -> int | None:
-    """Returns the bytes of memory that this process uses now, or another figure of /proc/self/status; None where it is missing."""
+    """Returns the bytes of memory that this process uses now, or the most so far (VmHWM); None where Linux does not say it."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:

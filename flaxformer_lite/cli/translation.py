@@ -8,16 +8,14 @@ from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
 from flaxformer_lite.inference.metrics import resolve, with_language
-from flaxformer_lite.run import Run, load, load_ensemble
+from flaxformer_lite.run import Run, load_ensemble
 from flaxformer_lite.text.terms import Terms, known_ids
 
 
 def load_runs(arguments: argparse.Namespace) -> Run:
     """Returns the run of `RUN`, with those of `--ensemble`, and the weights that were chosen."""
-    if not arguments.ensemble:
-        return in_direction(load(arguments.folder, **chosen_weights(arguments)), arguments)
-    runs = [arguments.folder, *arguments.ensemble]
-    return in_direction(load_ensemble(runs, **chosen_weights(arguments)), arguments)
+    runs = load_ensemble([arguments.folder, *arguments.ensemble], **chosen_weights(arguments))
+    return in_direction(runs, arguments)
 
 
 def in_direction(loaded: Run, arguments: argparse.Namespace) -> Run:

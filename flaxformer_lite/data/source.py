@@ -11,7 +11,6 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.chat import Conversation
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
-from flaxformer_lite.text.languages import direction_label
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
@@ -132,7 +131,7 @@ class TextSource(LocatedSource):
             no_source = self._has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 found = True
-                labelled = pair._replace(label=direction_label(self.languages)) if self.languages else pair
+                labelled = pair._replace(label=" ".join(self.languages)) if self.languages else pair
                 yield row._replace(pair=labelled)
             elif self.empty_lines == "error":
                 side = "source" if no_source else "target" if self._has_source else "text"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
@@ -156,6 +157,18 @@ def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until
         return keep(whole) if jax.process_index() == 0 else None
 
     return jax.tree.map(leaf, tree)
+
+
+def allgather_text(text: str) -> list[str]:
+    """Returns the text of each process, in their order, in all processes."""
+    if jax.process_count() == 1:
+        return [text]
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.int32(len(mine)))
+    row = np.zeros(lengths.max(initial=1), np.uint8)
+    row[: len(mine)] = mine
+    rows = multihost_utils.process_allgather(row)
+    return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
 def whole_in_each_process(x: Array) -> Array:

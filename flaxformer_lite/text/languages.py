@@ -111,7 +111,7 @@ class Direction(NamedTuple):
 class LanguageTokenizers(Tokenizers):
     """Tokenizers that add the tokens of languages to pairs.
 
-    The label of a pair names its direction, as `direction_label` writes it; without one it has that of `languages`.
+    The label of a pair names its direction, two codes with a space between; without one it has that of `languages`.
     """
 
     languages: Languages
@@ -215,11 +215,6 @@ class LanguageTokenizers(Tokenizers):
         for label in labels:
             (before, _, _), first, pair = found[label], found[label].first, next(encoded[label])
             yield EncodedPair([*before, *pair.source], [*first, *pair.target])
-
-
-def direction_label(languages: Sequence[str]) -> str:
-    """Returns the label of pairs of this direction."""
-    return " ".join(languages)
 
 
 def token_ids(tokenizer: Tokenizer, token: str) -> tuple[int, ...]:

@@ -184,24 +184,20 @@ def inner_ids(tokenizer: Tokenizer, needed: Needed) -> tuple[int, ...]:
         ids, own = tokenizer.encode(before + " " * (not needed.glued) + needed.text), tokenizer.encode(before)
         if ids[: len(own)] == own and tokenizer.unk_id not in own:
             break
-    behind = ids[len(own) :]
-    check_written(tokenizer, needed.text, behind)
-    return tuple(behind)
+    return known_ids(tokenizer, needed.text, ids[len(own) :])
 
 
-def known_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Returns the ids of a text. Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise."""
-    ids = tokenizer.encode(text)
-    check_written(tokenizer, text, ids)
-    return tuple(ids)
+def known_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Returns the ids of a text, its own or those given.
 
-
-def check_written(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> None:
-    """Raises: ValueError if the ids do not stand for the text."""
+    Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.
+    """
+    ids = tokenizer.encode(text) if ids is None else ids
     if tokenizer.unk_id in ids:
         raise ValueError(f"{cut(text)!r} is not in the vocabulary: the model cannot write it, choose another text")
     if (written := tokenizer.decode(ids).strip()) != text.strip():
         raise ValueError(f"{cut(text)!r} is written {cut(written)!r} by the tokenizer: choose that, or another text")
+    return tuple(ids)
 
 
 def going_on(tokenizer: Tokenizer, size: int) -> Bool[np.ndarray, "V"]:

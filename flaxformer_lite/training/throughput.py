@@ -13,7 +13,7 @@ import numpy as np
 from jax import monitoring
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.hardware import peak_flops, peak_process_memory
+from flaxformer_lite.base.hardware import peak_flops, process_memory
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
@@ -83,7 +83,7 @@ class Throughput:
     def peak_memory(self) -> int | None:
         """Returns the most bytes that were in use on one of this process's devices; on a CPU those of the process."""
         if self.local[0].platform == "cpu":
-            return peak_process_memory()
+            return process_memory("VmHWM")
         stats = [device.memory_stats() or {} for device in self.local]
         return max((found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found), default=None)
 

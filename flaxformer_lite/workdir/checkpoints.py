@@ -34,7 +34,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.parallel.sharding import gather_to_first
+from flaxformer_lite.parallel.sharding import allgather_text, gather_to_first
 from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 
@@ -401,7 +401,7 @@ class Checkpoints:
             part = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
             reason = why_damaged(self._folder, step, part)
             if self._shared:
-                reason = next(filter(None, allgather_texts(reason or "")), None)
+                reason = next(filter(None, allgather_text(reason or "")), None)
             if reason is None:
                 self._valid.add(step)
             else:
@@ -436,13 +436,6 @@ class Checkpoints:
         abstract = self._saved_part(abstract)
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
         return read_tree(self._folder / str(step) / "state", {field: abstract})[field]
-
-
-def allgather_texts(text: str, most: int = 256) -> list[str]:
-    """Returns the text of each process, cut to `most` bytes, in all processes."""
-    mine = np.frombuffer(text.encode()[:most].ljust(most), np.uint8)
-    rows = multihost_utils.process_allgather(mine).reshape(-1, most)
-    return [bytes(row).decode(errors="ignore").rstrip() for row in rows]
 
 
 def read_tree(folder: Path, abstract: PyTree) -> PyTree:

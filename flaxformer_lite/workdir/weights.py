@@ -3,7 +3,6 @@
 import fnmatch
 import functools
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -56,7 +55,7 @@ def base_of(config: Config) -> Base | None:
 
     def read(wanted: PyTree) -> PyTree:
         mesh = getattr(jax.tree.leaves(wanted)[0].sharding, "mesh", None)
-        there = flatten_dict(start_params(config, mesh).params, sep="/")
+        there = flatten_dict(start_params(config, mesh)[-1], sep="/")
         flat = flatten_dict(wanted, sep="/")
         if unlike := [path for path, x in flat.items() if path not in there or there[path].shape != x.shape]:
             raise ValueError(f"it has no {unlike[0]} of shape {flat[unlike[0]].shape}: restore it from a copy")
@@ -123,17 +122,8 @@ def available(checkpoints: Checkpoints, weights: str) -> str:
     return instead
 
 
-class StartRun(NamedTuple):
-    """The run `train.init_from` and its parameters."""
-
-    folder: RunFolder
-    config: Config
-    step: int
-    params: PyTree
-
-
-def start_params(here: Config, mesh: Mesh | None) -> StartRun:
-    """Returns the run that a run starts from, with the parameters that its `weights` choose; merged, if only it has adapters.
+def start_params(here: Config, mesh: Mesh | None) -> tuple[RunFolder, Config, int, PyTree]:
+    """Returns the run `train.init_from`, with step and parameters that its `weights` choose; merged, if only it has adapters.
 
     Raises: ValueError if both have adapters, and not the same ones.
     """
@@ -149,7 +139,7 @@ def start_params(here: Config, mesh: Mesh | None) -> StartRun:
         step, params = restore_weights(checkpoints, config, None, None, mesh)
     if config.model.lora is not None and here.model.lora is None:
         params = merged(params, config.model.lora)
-    return StartRun(folder, config, step, params)
+    return folder, config, step, params
 
 
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:

@@ -18,7 +18,7 @@ from flaxformer_lite.base.hardware import (
     has_tpu,
     nvidia_gpus,
     peak_flops,
-    peak_process_memory,
+    process_memory,
     skip_missing_tpu,
     usable_cores,
 )
@@ -115,7 +115,7 @@ def test_the_peak_of_a_kind_is_that_of_its_longest_name():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak of a process's memory")
 def test_the_peak_of_memory_is_at_least_what_is_used_now():
-    peak, pages = peak_process_memory(), int(Path("/proc/self/statm").read_text().split()[1])
+    peak, pages = process_memory("VmHWM"), int(Path("/proc/self/statm").read_text().split()[1])
     assert peak is not None and 0.9 * pages * os.sysconf("SC_PAGESIZE") <= peak < 2**40
 
 

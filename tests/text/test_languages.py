@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.text import Languages, SentencePiece, Tokenizers
-from flaxformer_lite.text.languages import LanguageTokenizers, codes_in, direction_label
+from flaxformer_lite.text.languages import LanguageTokenizers, codes_in
 
 CODES = ("eng_Latn", "deu_Latn", "fra_Latn")
 TEXT = ["one two three four", "eins zwei drei vier"]
@@ -39,7 +39,7 @@ def test_a_source_has_the_tokens_of_its_direction(places: dict, source: list[int
     [({}, [ENGLISH], [GERMAN]), ({"source": "none", "target": "source"}, [GERMAN], [])],
 )
 def test_a_pair_has_the_tokens_of_its_label(places: dict, before: list[int], first: list[int]):
-    label = direction_label(("eng_Latn", "deu_Latn"))
+    label = "eng_Latn deu_Latn"
     (pair,) = tokenizers(**places).encode_pairs([("two", "zwei", label)])
     assert (pair.source, pair.target) == ([*before, *WORD], [*first, *TRAINED.encode("zwei")])
     (alone,) = tokenizers(**places, direction=CODES[:2]).encode_pairs([("two", "zwei", "")])

@@ -26,6 +26,7 @@ from flaxformer_lite.training.data import (
     describe_texts,
     read_data,
 )
+from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import Interrupted
@@ -47,7 +48,7 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
         )
 
     def patch_answer(answer: str) -> None:
-        monkeypatch.setattr(Processes, "allgather_text", lambda _, text: [text, answer])
+        monkeypatch.setattr(agreement, "allgather_text", lambda text: [text, answer])
 
     for other, name in (
         ([Pair("a", "b"), Pair("c", "x")], r"data\.train\.target data/b\.txt"),
@@ -55,7 +56,7 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     ):
         heard: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(Processes, "allgather_text", lambda _, text, h=heard: h.append(text) or [text])
+            patch.setattr(agreement, "allgather_text", lambda text, h=heard: h.append(text) or [text])
             agree(other)
             agree(pairs)
         patch_answer(heard[0])

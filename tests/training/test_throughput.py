@@ -76,7 +76,7 @@ def test_what_is_not_known_is_no_field(clock: list[float]):
 
 
 def test_on_a_cpu_the_memory_is_that_of_the_process(clock: list[float], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(throughput, "peak_process_memory", lambda: 7)
+    monkeypatch.setattr(throughput, "process_memory", lambda field: 7)
     counted = Throughput(
         tiny_config(), {}, BatchPlan([Lengths(4, 4)], BUCKETS, 0), np.array([device("cpu", "cpu", None)])
     )

@@ -8,7 +8,6 @@ every setting is listed. The same command again continues from the last checkpoi
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from flaxformer_lite.base.remote_files import is_url
 
@@ -66,17 +65,12 @@ def run(arguments: argparse.Namespace) -> None:
     )
     join(processes)
     if arguments.debug_step is None:
-        hooks = [EachRow(print_row)] if arguments.json else []
+        hooks = [EachRow(lambda row: print(json.dumps(row), flush=True))] if arguments.json else []
         train(config, workdir, hooks, with_changes=arguments.continue_with_changes)
     else:
         from flaxformer_lite.tools.ops.debug_step import debug_step
 
         print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
-
-
-def print_row(row: dict[str, Any]) -> None:
-    """Writes a row of metrics.jsonl to stdout, at once."""
-    print(json.dumps(row), flush=True)
 
 
 def default_workdir(config: Path) -> Path:

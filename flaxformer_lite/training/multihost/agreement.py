@@ -17,6 +17,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.parallel import replicated
+from flaxformer_lite.parallel.sharding import allgather_text
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
@@ -64,12 +65,12 @@ class Processes:
         """
         if self.count == 1:
             return
-        mark, message = self.allgather_text(mark)[0], ""
+        mark, message = allgather_text(mark)[0], ""
         try:
             folder.check_mark(mark)
         except ValueError as error:
             message = str(error)
-        messages = self.allgather_text(message)
+        messages = allgather_text(message)
         folder.shared = not any(messages)
         if not folder.shared and (train.mirror is None or not all(messages[1:])):
             raise SharedError(merge_messages(messages))
@@ -106,7 +107,7 @@ class Processes:
             result = function()
         except (ValueError, OSError) as error:
             message = str(error) or repr(error)
-        if any(messages := self.allgather_text(message)):
+        if any(messages := allgather_text(message)):
             raise SharedError(merge_messages(messages))
         return result  # type: ignore[return-value]  # no process raised, so the function returned
 
@@ -126,24 +127,13 @@ class Processes:
         """Compares named values over the processes. Raises: SharedError naming the differences and the remedy."""
         if self.count == 1:
             return
-        first, *others = map(json.loads, self.allgather_text(json.dumps(dict(values()))))
+        first, *others = map(json.loads, allgather_text(json.dumps(dict(values()))))
         lines = []
         for other in others:
             different = changed(other, first, absent="not there")
             lines.append("; ".join(f"{name} is {x}, but {y} in process 0" for name, (x, y) in different.items()))
         if any(lines):
             raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
-
-    def allgather_text(self, text: str) -> list[str]:
-        """Returns the text of each process, in their order, in all processes."""
-        if self.count == 1:
-            return [text]
-        mine = np.frombuffer(text.encode(), np.uint8)
-        lengths = multihost_utils.process_allgather(np.int32(len(mine)))
-        row = np.zeros(lengths.max(initial=1), np.uint8)
-        row[: len(mine)] = mine
-        rows = multihost_utils.process_allgather(row)
-        return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
 
     # Stop and save
 

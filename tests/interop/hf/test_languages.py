@@ -17,7 +17,6 @@ from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
 from flaxformer_lite.text import Languages, LanguageTokenizers
 from flaxformer_lite.text.kinds import load_tokenizer
-from flaxformer_lite.text.languages import direction_label
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
 from tests.support.commands import type_command
@@ -162,7 +161,7 @@ def load_without_direction(run: Run) -> Run:
 def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
     """Oracle: the library's ids of texts and of their targets, whose end training adds."""
     tokenizers, theirs = read("nllb", tmp_path)
-    label = direction_label(theirs["direction"])
+    label = " ".join(theirs["direction"])
     rows = theirs["rows"][:4]
     found = [*tokenizers.encode_pairs([Pair(row["text"], row["text"], label) for row in rows])]
     assert [(pair.source, pair.target) for pair in found] == [(row["source"][:-1], row["target"][:-1]) for row in rows]

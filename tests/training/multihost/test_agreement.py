@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
+from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes, StopConsensus
 from flaxformer_lite.training.multihost.meeting import SharedError
 from tests.support.paths import ROOT
@@ -16,7 +17,7 @@ from tests.support.paths import ROOT
 
 def with_others(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Processes:
     """The first of several processes, the others of which answer so."""
-    monkeypatch.setattr(Processes, "allgather_text", lambda _, text: [text, *answers])
+    monkeypatch.setattr(agreement, "allgather_text", lambda text: [text, *answers])
     processes = Processes()
     processes.count = 1 + len(answers)
     return processes
