@@ -65,7 +65,7 @@ def extend(
     data = dataclasses.replace(
         config.data,
         languages=dataclasses.replace(languages, codes=(*languages.codes, language)),
-        tokenizer=FromRun(path=str(folder.path)),
+        tokenizer=FromRun(path=str(folder.path.absolute())),
     )
     changed = dataclasses.replace(config, model=larger, data=data, weights="last")
 

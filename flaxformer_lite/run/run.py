@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import counted, warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import EvalData, zero_batch
@@ -126,7 +126,8 @@ class Run(TextPredictor):
 
         Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number. `terms`: texts of
         sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning of every
-        translation, or of each. A warning names each line whose translation cannot have them, and so has none of them.
+        translation, or of each. A text that cannot be written is left out, and a line without room for all has none of them; a
+        warning says so.
 
         Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
 
@@ -139,9 +140,11 @@ class Run(TextPredictor):
         forced: dict[str, Any] = {}
         if (wanted := Terms.of(terms, placeholders)) or prefix:
             found = self.forced(decoder, texts, sources, wanted, prefix)
-            for line, reason in enumerate((reason for _, reason in found), first_line):
-                if reason:
-                    warn(f"line {line} {reason}; it is translated without them")
+            failed = [(line, one, reason) for line, (one, reason) in enumerate(found, first_line) if reason]
+            alike = len(failed) > 1 and isinstance(prefix, str) and not wanted
+            for line, one, reason in failed[:1] if alike else failed:
+                lines = f"it and {counted(len(failed) - 1, 'other line')} are" if alike else "it is"
+                warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
             forced = {"forced": [one for one, _ in found], "going_on": self.going_on}
         answers = translate(decoder, self.params, sources, self.required_tokenizers, progress, others, **forced)
         warn_of_missing(answers, warn, "line", first_line)
@@ -188,11 +191,14 @@ class Run(TextPredictor):
         for text, source, beginning in zip(texts, sources, prefixes, strict=True):
             forced, reason = Forced(), ""
             try:
-                forced = Forced(terms.tokens(text, tokenizers.target), ids_of(beginning))
-                reason = decoder.why_not(tokenizers.source.as_source(source), forced, limit)
+                needed, wrong = terms.tokens(text, tokenizers.target)
+                reason = f"has a term or a placeholder that cannot be written: {wrong}" if wrong else ""
+                forced = Forced(needed if source else (), ids_of(beginning) if source else ())
+                if why := decoder.why_not(tokenizers.source.as_source(source), forced, limit):
+                    forced, reason = Forced(), why
             except ValueError as error:
-                reason = f"has a term, a placeholder or a beginning that cannot be written: {error}"
-            found.append((Forced() if reason or not source else forced, reason))
+                forced, reason = Forced(), f"has a beginning that cannot be written: {error}"
+            found.append((forced, reason))
         return found
 
     @cached_property

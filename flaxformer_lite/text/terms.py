@@ -152,19 +152,17 @@ class Terms:
             except ValueError as error:
                 raise ValueError(f"{term.place}: {error}") from None
 
-    def tokens(self, source: str, tokenizer: Tokenizer) -> tuple[NeededTokens, ...]:
-        """Returns the token ids that the translation of a source must have.
-
-        Raises: ValueError for a text that the tokenizer cannot write.
-        """
-        found = self.needed(source)
-        for needed in found:
-            if (tokenizer, needed) not in self.known:
-                self.known[tokenizer, needed] = inner_ids(tokenizer, needed)
-        return tuple(
-            NeededTokens(self.known[tokenizer, needed], times, of_word(needed.text[-1]))
-            for needed, times in found.items()
-        )
+    def tokens(self, source: str, tokenizer: Tokenizer) -> tuple[tuple[NeededTokens, ...], str]:
+        """Returns the token ids that the translation of a source must have, and the texts that the tokenizer cannot write."""
+        found, wrong = list[NeededTokens](), list[str]()
+        for needed, times in self.needed(source).items():
+            try:
+                if (tokenizer, needed) not in self.known:
+                    self.known[tokenizer, needed] = inner_ids(tokenizer, needed)
+                found.append(NeededTokens(self.known[tokenizer, needed], times, of_word(needed.text[-1])))
+            except ValueError as error:
+                wrong.append(str(error))
+        return tuple(found), "; ".join(wrong)
 
 
 def stands(term: str, source: str, small: str, at: int) -> bool:

@@ -95,7 +95,11 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     old, *_ = drawn_run("own", tmp_path)
     (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
     given: dict[str, Any] = {"language": "it", "like": "fr", "pieces": 50, "text": str(tmp_path / "text.*")}
-    new = load(extend(tmp_path / "run", tmp_path / "new", **given))
+    monkeypatch.chdir(tmp_path)
+    new = load(extend("run", "new", **given))
+    assert new.config.data.tokenizer == FromRun(path=str(tmp_path / "new")), (
+        "the path depends on the folder of the call"
+    )
     size, before, after = old.config.model.vocab_size, leaves_by_path(old.params), leaves_by_path(new.params)
     for path, x in before.items():
         np.testing.assert_array_equal(x, after[path][tuple(map(slice, x.shape))])

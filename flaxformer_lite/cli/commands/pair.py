@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     if loaded.step < config.train.steps:
         return  # stopped by a signal, and said so
     data = scored_data(config, "test", None, None)
-    file, exported, page = folder / "evaluations" / "test.json", folder / "ctranslate2", folder / "report.html"
+    file, exported, page = folder / "data" / "scores.json", folder / "ctranslate2", folder / "report.html"
     of_export = folder / "evaluations" / "ctranslate2.json"
     scores = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if scores.get("step") != loaded.step:  # trained on since
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         scores, hypotheses = score(loaded, data, {})
         scores = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
         scoring.save(loaded, finite(scores), data.pairs, hypotheses)
+        write_whole(file, json.dumps(finite(scores), indent=2) + "\n")
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if not exported.is_dir():
         export_ctranslate2(folder, exported)

@@ -2,6 +2,7 @@
 
 data/train.*, data/valid.*, data/test.*    the sentences, line by line
 data/removed.tsv                           the pairs that were found: rule, number of the line, both texts
+data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
 """
 
@@ -52,7 +53,8 @@ def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: 
         config = choose(list(sources["train"].stream()), output, deadline, **sources)
         write_whole(output / "config.json", to_json(config))
     else:
-        note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}")
+        hours = "" if deadline is None else "; --hours changes nothing now: for other hours give a new --output"
+        note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}{hours}")
     return load_config(str(output / "config.json"))
 
 

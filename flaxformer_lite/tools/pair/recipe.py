@@ -166,5 +166,6 @@ def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder
     finally:
         verbosity.quiet = quiet
     if len(rows) < 2:
+        note("interrupted while the speed was measured; the same command continues from there")
         raise KeyboardInterrupt
     return float(rows[-1]["tokens_per_second"]) / float(lengths[:, 1].mean()) * longest

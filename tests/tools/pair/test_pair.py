@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from flaxformer_lite.data import Pair
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import recipe
 from flaxformer_lite.tools.pair.cleaning import plain
+from flaxformer_lite.training.hooks import EachRow
 from tests.support import needs
 from tests.support.made_up_languages import languages
 
@@ -98,6 +100,12 @@ def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
 @needs.altair
 def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     words = ["pair", *write(toy, languages()[:300]), "-o", "run", "--hours", "1"]
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(EachRow, "on_row", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(SystemExit, match="130"):
+            main(words)
+    first = capsys.readouterr().err
+    assert "interrupted while the speed was measured; the same command continues" in first
     with monkeypatch.context() as killed:
         killed.setattr("flaxformer_lite.tools.pair.folder.write_whole", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -107,18 +115,20 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     run = toy / "run"
     made = json.loads((run / "data" / "made_of.json").read_text())
     assert made["read"] == 300 == made["kept"] + sum(made["removed"].values())
-    assert err.count("pairs were read") == 1, "what was done before the kill was done again"
+    assert (first + err).count("pairs were read") == 1, "what was done before the kill was done again"
     assert out.count("BLEU ") == 2 and "nrefs:1" in out and f"flaxformer-lite translate {run.name}" in out
     assert (run / "report.html").is_file() and (run / "ctranslate2" / "model.bin").is_file()
     config = load_config(str(run))
     assert config == load_config(str(run / "config.json")) and config.model.d_model == 8
+    (run / "evaluations" / "test.json").write_text("{}")  # of an `evaluate` with other settings
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file() and file.name[0] != "."}
     main(words)
-    assert capsys.readouterr().out == out
+    again = capsys.readouterr()
+    assert again.out == out and "--hours changes nothing now: for other hours give a new --output" in again.err
     names = {file.name for file, when in before.items() if file.stat().st_mtime_ns != when}
     assert names <= {"config.json", "train.log"}, "a finished run was made again"
-    scores = json.loads((run / "evaluations" / "test.json").read_text())
-    (run / "evaluations" / "test.json").write_text(json.dumps(scores | {"step": scores["step"] - 1}))
+    scores = json.loads((run / "data" / "scores.json").read_text())
+    (run / "data" / "scores.json").write_text(json.dumps(scores | {"step": scores["step"] - 1}))
     main(words)
     assert capsys.readouterr().out == out
     assert (run / "report.html").stat().st_mtime_ns > before[run / "report.html"], "the report of an older step stayed"
