@@ -88,7 +88,7 @@ class FakeModel:
         if key.task == "fill-mask":
             return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]
         if key.task == "attention":
-            return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for ids in items]
+            return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for _, ids in items]
         texts = [decode(item.ids)[::-1] for item in items]
         return [[Answer(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
 

@@ -98,7 +98,8 @@ class OwnApi:
         runs, of_target = self.service.runs, asked.target is not None
         fitting = (run.name for run in runs.by_name.values() if run.reads_target == of_target)
         run = runs.find(asked.run or next(fitting, None), None)
-        job = await self.service.made(run.attention_job, [asked.source], asked.source, asked.target)
+        options = {"direction": (asked.from_, asked.to)}
+        job = await self.service.made(run.attention_job, [asked.source], asked.source, asked.target, **options)
         return JSONResponse((await self.service.answers(request, job))[0])
 
 

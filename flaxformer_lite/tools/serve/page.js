@@ -8,11 +8,16 @@ let runs = [], task = "", running = null, weights = null;
 const TASKS = {
   translate: {
     verb: "Translate",
-    hint: "One text on each line.",
+    hint: "One text on each line. A term on each line of its field: the text of a source = the text that its translation then has.",
     options: (run) => [
       ...languageMenus(run), ["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1],
+      ["terms", "terms", "", "textarea"], ["placeholders", "keep <tags>, {names}, %s, addresses", "", "checkbox"],
+      ["prefix", "each begins with", "", "text"],
     ],
-    ask: async (text, options) => showTranslations(lines(text), await post("/api/translate", { texts: lines(text), ...options })),
+    ask: async (text, { terms, ...options }) => {
+      const asked = { texts: lines(text), ...options, ...(terms ? { terms: termsOf(terms) } : {}) };
+      showTranslations(lines(text), await post("/api/translate", asked), { from: options.from, to: options.to });
+    },
   },
   generate: {
     verb: "Continue",
@@ -136,6 +141,11 @@ function add(tag, text, name) {
   return element;
 }
 
+const termsOf = (text) => Object.fromEntries(lines(text).map((line) => {
+  const [source, ...target] = line.split("=");
+  return [source.trim(), target.join("=").trim()];
+}));
+
 const lines = (text) => text.split("\n").filter((line) => line.trim());
 
 function written(given, keep = false) {
@@ -169,17 +179,17 @@ function bars(title, entries) {
   }));
 }
 
-function showTranslations(texts, { answers, warnings = [] }) {
+function showTranslations(texts, { answers, warnings = [] }, direction) {
   warnings.forEach((line) => add("p", `Warning: ${line}`, "error"));
   table(["text", "translation", "score", ""], texts.flatMap((text, i) => answers[i].map((answer, n) => {
-    return [n ? "" : text, answer.text, answer.score.toFixed(4), attentionButton(text, answer.text)];
+    return [n ? "" : text, answer.text, answer.score.toFixed(4), attentionButton(text, answer.text, "attention", direction)];
   })));
   add("p", "Score: the logarithm of the translation's probability, scaled for its length as the run decodes; nearer to 0 is more probable.", "note");
 }
 
-function attentionButton(source, target, label = "attention") {
+function attentionButton(source, target, label = "attention", direction = {}) {
   const button = make("button", label);
-  button.addEventListener("click", () => work(() => showAttention(source, target)));
+  button.addEventListener("click", () => work(() => showAttention(source, target, direction)));
   return button;
 }
 
@@ -189,8 +199,8 @@ const AXES = {
   encoder: "Rows: tokens of the text. Columns: the tokens that each attends to.",
 };
 
-async function showAttention(source, target) {
-  weights = await post("/api/attention", { source, target });
+async function showAttention(source, target, direction) {
+  weights = await post("/api/attention", { source, target, ...direction });
   $("axes").textContent = `${AXES[weights.kind]} Stronger colours are larger weights.`;
   const layers = weights.weights.length, count = weights.weights[0].length;
   heads.elements.layer.replaceChildren(...weights.weights.map((_, i) => new Option(i + 1, i)));
@@ -250,9 +260,11 @@ function chooseTask(name) {
   $("hint").textContent = TASKS[name].hint;
   $("go").textContent = TASKS[name].verb;
   $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
-    const around = make("label", `${label} `), input = make(Array.isArray(step) ? "select" : "input");
+    const around = make("label", `${label} `), input = make(Array.isArray(step) ? "select" : step === "textarea" ? step : "input");
     if (Array.isArray(step)) input.replaceChildren(...step.map((code) => make("option", code)));
-    else Object.assign(input, { type: "number", min: 0, step, placeholder: "default" });
+    else if (typeof step === "number") Object.assign(input, { type: "number", min: 0, step, placeholder: "default" });
+    else if (step === "textarea") Object.assign(input, { rows: 2, placeholder: "dog = Hund" });
+    else input.type = step;
     Object.assign(input, { name: option, value });
     around.append(input);
     return around;
@@ -261,7 +273,7 @@ function chooseTask(name) {
   $("attention").hidden = true;
 }
 
-// The menus of a run that translates between several languages; what stands in place of a step is a menu.
+// The menus of a run that translates between several languages. In place of a step, a list makes a menu, a word names the field's type.
 
 function languageMenus(run) {
   if (!run.languages) return [];
@@ -295,8 +307,9 @@ ask.addEventListener("submit", (event) => {
   event.preventDefault();
   if (task !== "chat") $("answer").replaceChildren();
   $("attention").hidden = true;
-  const inputs = [...$("options").querySelectorAll("input, select")].filter((input) => input.value !== "");
-  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, input.type === "number" ? Number(input.value) : input.value]))));
+  const inputs = [...$("options").querySelectorAll("input, select, textarea")].filter((input) => input.checked || (input.type !== "checkbox" && input.value !== ""));
+  const valueOf = (input) => ({ number: Number(input.value), checkbox: true })[input.type] ?? input.value;
+  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, valueOf(input)]))));
 });
 ask.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask.requestSubmit();

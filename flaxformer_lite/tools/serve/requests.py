@@ -141,6 +141,8 @@ class AttentionRequest(Asked):
     source: str
     target: str | None = None
     """The translation or the continuation; None for an encoder alone."""
+    from_: Annotated[Code | None, Field(alias="from")] = None
+    to: Code | None = None
 
 
 # OpenAI's interface -------------------------------------------------------------------------------------------------------

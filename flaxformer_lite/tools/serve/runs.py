@@ -138,7 +138,7 @@ class ServedRun:
         A search returns all of its beam, so that requests for fewer share a program.
         """
         changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
-        run = self.run if direction == (None, None) else self.run.between(*direction)
+        run = self.between(direction)
         run.check_direction()
         settings = run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
         if settings.sampling is None:
@@ -200,7 +200,13 @@ class ServedRun:
         self.check_lengths(lengths, run.config.data.max_source_length)
         return Job(Key(self.name, task, self.run.config.decode), texts)
 
-    def attention_job(self, source: str, target: str | None) -> Job:
+    def between(self, direction: tuple[str | None, str | None]) -> Run:
+        """Returns the run for a direction, if one is named."""
+        return self.run if direction == (None, None) else self.run.between(*direction)
+
+    def attention_job(
+        self, source: str, target: str | None, direction: tuple[str | None, str | None] = (None, None)
+    ) -> Job:
         """Returns the job of computing attention weights of a translation, a prompt with its continuation, or a text."""
         if self.reads_target != (target is not None):
             remedy = (
@@ -210,9 +216,8 @@ class ServedRun:
         if not self.reads_target and MASK in source and "fill-mask" not in self.tasks:
             message = f"the source has {MASK}, but {self.name} predicts no masks: leave it out"
             raise Refusal(422, message, param="source")
-        ids = self.run.attention_ids(
-            source, target, lambda name, length, most, setting: self.check_lengths([length], most)
-        )
+        run = self.between(direction)
+        ids = run.attention_ids(source, target, lambda name, length, most, setting: self.check_lengths([length], most))
         sizes = [len(row) for row in (ids.sources, ids.targets) if row]
         if not sizes:
             raise Refusal(422, "the source has no tokens: send a text", param="source")
@@ -220,7 +225,7 @@ class ServedRun:
         maps = (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads
         if maps * sizes[0] * sizes[-1] > MAX_WEIGHTS:
             raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
-        return Job(Key(self.name, "attention", self.run.config.decode), [ids])
+        return Job(Key(self.name, "attention", self.run.config.decode), [(run, ids)])
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -272,7 +277,7 @@ class ServedRun:
             case "embed":
                 return list(self.run.embed(items, **quiet))
             case "attention":
-                return [self.attention(ids) for ids in items]
+                return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items)
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
@@ -324,13 +329,14 @@ class ServedRun:
             yield parts.finish()
         return as_continuation(decoder, prompt, parts)
 
-    def attention(self, ids: AttentionIds) -> dict[str, Any]:
-        """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
-        weights = self.run.attention_of_ids(ids)
-        kind = weights.kinds[0]
-        rows, columns = attention_axes(weights, kind)
-        numbers = getattr(weights, kind).astype(float).round(4).tolist()
-        return {"kind": kind, "rows": rows, "columns": columns, "weights": numbers}
+
+def attention(run: Run, ids: AttentionIds) -> dict[str, Any]:
+    """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
+    weights = run.attention_of_ids(ids)
+    kind = weights.kinds[0]
+    rows, columns = attention_axes(weights, kind)
+    numbers = getattr(weights, kind).astype(float).round(4).tolist()
+    return {"kind": kind, "rows": rows, "columns": columns, "weights": numbers}
 
 
 class ServedRuns:

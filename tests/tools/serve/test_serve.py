@@ -204,6 +204,11 @@ def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
     ):
         status, found = served.refused("/api/translate", body | {"texts": "d"})
         assert status == 422 and message in found
+        status, found = served.refused("/api/attention", body | {"source": "d", "target": "d"})
+        assert status == 422 and message in found
+    served.post("/api/attention", {"run": "several", "source": "d", "target": "b", "from": "a", "to": "b"})
+    ((_, ids),) = served.model.calls[-1][1]
+    assert (ids.sources, ids.targets) == ([*item.ids], [several.config.decode.start_id, b, b])
     told = {one["name"]: one["languages"] for one in served.client.get("/api/runs").json()["runs"]}
     assert told["one"] is None and told["several"]["codes"] == ["a", "b", "c"]
 

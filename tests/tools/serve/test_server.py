@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.text import Languages
 from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
@@ -288,7 +290,7 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
             for name in tab.locator("#tasks button").all_inner_texts():
                 tab.click(f"#tasks button:text-is('{name}')")
                 assert tab.inner_text("#go") == VERBS[name]
-                tab.fill("textarea", asked[name])
+                tab.fill("#ask > textarea", asked[name])
                 if name == "generate":  # the map is of prompt and answer together, at most 60 bytes
                     tab.fill("#options input[name=max_new_tokens]", "4")
                 tab.click("#go")
@@ -303,11 +305,50 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
         assert seen == list(asked)
         assert tab.locator("#answer .map td").count() == 9
         assert "hacked" not in tab.title() and tab.locator("img").count() == 0
-        tab.fill("textarea", "a" * 100)
+        tab.fill("#ask > textarea", "a" * 100)
         tab.click("#go")
         tab.wait_for_selector("#state.error")
         assert "reads at most 20" in tab.inner_text("#state")
     assert [line for line in heard if "413" not in line] == []  # the browser notes the refusal
+
+
+@needs.starlette
+@needs.chromium
+@pytest.mark.slow
+def test_the_page_of_several_languages_sends_its_menus_and_terms(tmp_path: Path):
+    """Law: what is chosen and typed there reaches the run, as its answer, attention and refusals show."""
+    run = served.runs(tmp_path)["pairs"]
+    data = dataclasses.replace(run.config.data, languages=Languages(codes=("a", "b", "c")))
+    config = dataclasses.replace(run.config, data=data)
+    write_run(RunFolder(tmp_path / "several"), config, 0, run.params, "random", tokenizers=run.tokenizers)
+    with (
+        serving(str(tmp_path / "several")) as server,
+        opened(server.url, 390, "dark", own=(server.url, "data:")) as (tab, heard),
+    ):
+        tab.wait_for_selector("#tasks button")
+        tab.fill("#ask > textarea", "de")
+        tab.select_option("#options select[name=from]", "c")
+        tab.select_option("#options select[name=to]", "b")
+        tab.fill("#options input[name=prefix]", "hij")
+        tab.click("#go")
+        tab.wait_for_selector("#state.done", timeout=60_000)
+        assert tab.inner_text("#answer td >> nth=1").startswith("hij")
+        tab.click("#answer button >> nth=0")
+        tab.wait_for_selector("#attention:not([hidden]) #map td", timeout=60_000)
+        assert tab.locator("#map thead th").all_inner_texts()[1:4] == ["c", "d", "e"]
+        assert "b" in tab.locator("#map tbody th, #map tr th").all_inner_texts()
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for terms, message in (
+            ("", "written: '%s'"),
+            ("e=", "'e' → '': neither"),
+            ("a = f\nde = i = j", "'i = j' is not"),
+        ):
+            tab.fill("#ask > textarea", "%s" if terms == "" else "de")
+            tab.check("#options input[name=placeholders]")
+            tab.fill("#options textarea[name=terms]", terms)
+            tab.click("#go")
+            tab.wait_for_selector(f'#state.error:has-text("{message}")')
+    assert [line for line in heard if "422" not in line] == []
 
 
 @needs.starlette
