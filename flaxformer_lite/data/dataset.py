@@ -49,8 +49,11 @@ def evaluation_records(
     found = []
     for line, record in enumerate(records, 1):
         too_long = cut_warning(warn, line)
-        source = cut(record.source, longest.source - 1, "source", "max_source_length", too_long)
-        target = cut(record.target, longest.target - 1, "target", "max_target_length", too_long)
+        room = 0 if tokenizers.target.ends_pairs else 1
+        source = cut(record.source, longest.source - room, "source", "max_source_length", too_long)
+        target = cut(record.target, longest.target - room, "target", "max_target_length", too_long)
+        if tokenizers.target.ends_pairs:
+            source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
         found.append(record._replace(source=source, target=target))
     return found
 
@@ -97,7 +100,8 @@ class Dataset(Generic[Example]):
         self._made, self._sizes = made, [len(part) for part in records.parts]
         self.records: Sequence[Any] = rows if seed is None else objective.training_rows(rows)
         self.objective, self.seed = objective, seed
-        self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
+        special = DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
+        self.special = special._replace(start=None if tokenizer is not None and tokenizer.ends_pairs else start_id)
         self.lengths = lengths = lengths_of(rows, objective)
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:

@@ -42,6 +42,8 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
         decoder   start target …
         targets   target … EOS
 
+    Without a start in `special`, the record is whole (text … EOS [from]; [to] text … EOS), and the decoder predicts its start last.
+
     Raises: ValueError if the tokenizer has no EOS.
     """
     if special.eos is None:
@@ -49,16 +51,19 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
             "the tokenizer has no id that ends a text (eos), so no answer could end: choose another tokenizer"
         )
     source = pad_tokens(record.source, lengths.source, special.pad)
-    source[len(record.source)] = special.eos
     read = np.full(lengths.target, special.pad, np.int32)
-    read[0], read[1 : len(record.target) + 1] = special.start, record.target  # type: ignore[assignment]
     targets = pad_tokens(record.target, lengths.target, special.pad)
-    targets[len(record.target)] = special.eos
+    added = 0 if special.start is None else 1
+    read[added : len(record.target) + added] = record.target
+    if special.start is None:
+        targets[: len(record.target)] = np.roll(record.target, -1)
+    else:
+        source[len(record.source)], read[0], targets[len(record.target)] = special.eos, special.start, special.eos
     inputs = Inputs(
         source_tokens=source,  # type: ignore[arg-type]
-        source_mask=np.arange(lengths.source) <= len(record.source),  # type: ignore[arg-type]
+        source_mask=np.arange(lengths.source) < len(record.source) + added,  # type: ignore[arg-type]
         target_tokens=read,  # type: ignore[arg-type]
-        target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
+        target_mask=np.arange(lengths.target) < len(record.target) + added,  # type: ignore[arg-type]
     )
     weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
     return Batch(inputs, targets, weights)  # type: ignore[arg-type]

@@ -35,6 +35,8 @@ class Seq2Seq(HeadObjective):
         prefix = np.array([] if tokenizer is None else tokenizer.as_source([])[:-1], np.int32)
         arrays, max_tokens = TokenArrays.of(records), longest.source - 1
         sizes = arrays.sizes  # without EOS after the source, and the start before the target
+        if tokenizer is not None and tokenizer.ends_pairs:
+            return Rows(sizes, arrays.__getitem__)
         if not len(prefix):
             return Rows(sizes + 1, arrays.__getitem__)
 

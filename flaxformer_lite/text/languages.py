@@ -56,7 +56,7 @@ class Languages(Checked, at="data.languages"):
     @property
     def trainable(self) -> bool:
         """Whether pairs can have the tokens at these places."""
-        return self.source != "behind" and self.target != "start"
+        return (self.source == "behind") == (self.target == "start")
 
     @property
     def must_be_named(self) -> bool:
@@ -139,8 +139,12 @@ class LanguageTokenizers(Tokenizers):
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
         found = self.of_codes(codes)
         end = () if found.source.eos_id is None else (found.source.eos_id,)
-        source = found.source.framing(direction.before, (*end, *direction.behind))
-        return replace(self, source=source, target=found.target.framing((), end))
+        source, target = (
+            found.source.framing(direction.before, (*end, *direction.behind)),
+            found.target.framing((), end),
+        )
+        target.ends_pairs = self.languages.target == "start"
+        return replace(self, source=source, target=target)
 
     def of_codes(self, codes: tuple[str, str]) -> Tokenizers:
         """Returns the tokenizers of the texts of two languages."""
@@ -206,15 +210,19 @@ class LanguageTokenizers(Tokenizers):
         if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
-                "alone: a training needs source='before' or 'none' and target='first' or 'source'"
+                "alone: a training needs source='behind' with target='start', or neither"
             )
         encoded = {
             label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])
             for label in found
         }
         for label in labels:
-            (before, _, _), first, pair = found[label], found[label].first, next(encoded[label])
-            yield EncodedPair([*before, *pair.source], [*first, *pair.target])
+            (before, behind, decode), first, pair = found[label], found[label].first, next(encoded[label])
+            if self.target.ends_pairs:
+                end, first = self.target.as_source([]), (decode["bos_id"],)
+                yield EncodedPair([*pair.source, *end, *behind], [*first, *pair.target, *end])
+            else:
+                yield EncodedPair([*before, *pair.source], [*first, *pair.target])
 
 
 def token_ids(tokenizer: Tokenizer, token: str) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ class SpecialIds(NamedTuple):
     mask: int | None = None
     """Covers a token in masked language models. For tokenizers without one it is a setting of the objective."""
     start: int | None = BOS
-    """The first token that the decoder of an encoder–decoder reads (`decode.bos_id`), which has one."""
+    """The first token that the decoder of an encoder–decoder reads (`decode.bos_id`), which has one; None: pairs have theirs."""
     size: int | None = None
     """Number of ids in the vocabulary, special ones included; None: unknown."""
 

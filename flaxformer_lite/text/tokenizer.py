@@ -44,6 +44,8 @@ class Tokenizer(ABC):
     bos_id: int | None = BOS
     eos_id: int | None = EOS
     mask_id: int | None = None
+    ends_pairs: bool = False
+    """Whether pairs have the special ids of their rows: text … EOS [from], and [to] text … EOS, as mBART reads them."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -141,14 +141,17 @@ class Evaluator:
         few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
         configs, show = [decoder.config] * len(pairs), functools.partial(progress, "translating")
-        if isinstance(self.tokenizers, LanguageTokenizers):
-            changes = {label: self.tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
+        tokenizers = self.tokenizers
+        if isinstance(tokenizers, LanguageTokenizers):
+            changes = {label: tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
             configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
+            if tokenizers.target.ends_pairs:
+                tokenizers = replace(tokenizers, source=tokenizers.source.framing((), ()))
         texts = [""] * len(pairs)
         for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
             members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
             given, own = [sources[i] for i in members], [configs[i] for i in members]
-            answers = translate(decoder.under(own[0]), params, given, self.tokenizers, show, configs=own)
+            answers = translate(decoder.under(own[0]), params, given, tokenizers, show, configs=own)
             for i, best in zip(members, answers, strict=True):
                 texts[i] = best[0].text
         if not self._text_metric_names:

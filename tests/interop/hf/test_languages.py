@@ -9,13 +9,15 @@ from typing import Any
 import jax
 import pytest
 
-from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load
+from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load, train
+from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.data import TSV
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
-from flaxformer_lite.text import Languages, LanguageTokenizers
+from flaxformer_lite.text import FromRun, Languages, LanguageTokenizers
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
@@ -168,9 +170,45 @@ def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
     assert tokenizers.reading
     with pytest.raises(ValueError, match="'<2xx>', which is no piece"):
         LanguageTokenizers.of(tokenizers, Languages(codes=("xx",), token="<2{}>"))
-    behind, _ = read("mbart", tmp_path / "behind")
-    with pytest.raises(ValueError, match=r"\.target is 'start', which are for use alone"):
-        [*behind.encode_pairs([Pair("a", "b", "en_XX ro_RO")])]
+    behind, _ = read("nllb_legacy", tmp_path / "behind")
+    with pytest.raises(ValueError, match=r"\.target is 'first', which are for use alone"):
+        [*behind.encode_pairs([Pair("a", "b", "deu_Latn fra_Latn")])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nllb", "mbart50", "mbart"])
+def test_pairs_fine_tune_an_imported_run_in_the_rows_of_the_library(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the library's sources and labels, and these as its models shift them: mBART wraps the last one."""
+    use_one_device(monkeypatch)
+    label = "m2m_100/nllb" if name == "nllb" else "mbart/plain"
+    start = import_hf(folder_with(label, name, tmp_path / "model"), tmp_path / "start")
+    theirs = json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
+    rows = {row["text"]: row for row in theirs["rows"] if row["text"] and "</s>" not in row["text"]}
+    (tmp_path / "own.tsv").write_text("".join(f"{text}\t{text}\n" for text in rows), encoding="utf-8")
+    pairs, config = TSV(path=str(tmp_path / "own.tsv"), languages=tuple(theirs["direction"])), load(start).config
+    data = replace(config.data, train=pairs, eval=pairs, tokenizer=FromRun(path=str(start)))
+    steps = TrainConfig(steps=2, eval_every=2, init_from=str(start), text_metrics=("exact_match",))
+    decode = replace(config.decode, bos_id=config.decode.bos_id if name == "mbart" else 2)
+    run = train(replace(config, data=data, decode=decode, train=steps), tmp_path / "run")
+    found = [*run.rows(1), *run.rows(2)]
+    assert {row.places[0].line for row in found} == {*range(1, len(rows) + 1)}
+    for row in found:
+        (inputs, labels, weights, *_), expected = row.example, [*rows.values()][row.places[0].line - 1]
+        for ids, mask, wanted in (
+            (inputs.source_tokens, inputs.source_mask, expected["source"]),
+            (labels, weights, expected["target"]),
+            (
+                inputs.target_tokens,
+                inputs.target_mask,
+                [expected["target"][-1] if name == "mbart" else 2, *expected["target"][:-1]],
+            ),
+        ):
+            assert ids[mask > 0].tolist() == wanted, row.source
+    kept = (tmp_path / "run/hypotheses/eval-step-00000002.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    assert run.between(*theirs["direction"]).translate([*rows], beam_size=1) == kept
+    assert run.evaluate("eval")["loss"] > 0
 
 
 @pytest.mark.parametrize(
