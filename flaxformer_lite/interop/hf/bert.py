@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
-from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
+from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
 from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
@@ -155,13 +155,8 @@ def read_padded_positions(options: Options, draft: Draft) -> None:
 def padded_position_options(model: ModelConfig) -> dict[str, Any]:
     if type(model.positions) is not Learned:
         return {}
-    offset, pad_id = model.positions.offset, model.position_padding_id
-    if pad_id is None or offset != pad_id + 1:
-        raise CannotExpress(
-            f"it needs model.positions.offset to be model.position_padding_id + 1; they are {offset} and {pad_id}",
-            ["model.position_padding_id", "model.positions.offset"],
-        )
-    return {"max_position_embeddings": model.positions.max_positions + offset, "pad_token_id": pad_id}
+    pad_id = padding_before(model)
+    return {"max_position_embeddings": model.positions.max_positions + pad_id + 1, "pad_token_id": pad_id}
 
 
 def read_roberta_heads(options: Options, draft: Draft, tensors: Arrays) -> None:

@@ -8,15 +8,13 @@ References: Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.0040
 """
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
-from flaxformer_lite.interop.hf.options import SpecialIds
+from flaxformer_lite.interop.hf.options import SpecialIds, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 from flaxformer_lite.model.config import PRE_NORM, ModelConfig
@@ -38,21 +36,11 @@ def read_positions(options: Options, draft: Draft) -> None:
     draft["position_padding_id"], draft["positions.offset"] = pad_id, pad_id + 1
 
 
-def position_options(model: ModelConfig) -> dict[str, Any]:
-    pad_id, offset = model.position_padding_id, model.positions.offset
-    if pad_id is None or offset != pad_id + 1:
-        raise CannotExpress(
-            f"it needs model.positions.offset to be model.position_padding_id + 1; they are {offset} and {pad_id}",
-            ["model.position_padding_id", "model.positions.offset"],
-        )
-    return {"pad_token_id": pad_id}
-
-
 M2M_TABLE = (
     option("vocab_size", "vocab_size"),
     *bart.STACKS,
     *PRE_NORM_ONLY,
-    Entry(read_positions, position_options),
+    Entry(read_positions, lambda model: {"pad_token_id": padding_before(model)}),
     option("init_std", "initializer.stddev"),
     Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target}),
     ignored("max_position_embeddings"),  # any length is allowed: positions are computed

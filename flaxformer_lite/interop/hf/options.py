@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.options import Kind, Options, choice
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.layers import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -110,6 +111,17 @@ ONLY: dict[str, Any] = {
     "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
 }
 """Options with one value that is implemented, in every family that does not read them itself."""
+
+
+def padding_before(model: ModelConfig) -> int:
+    """Returns the padding id, from which positions are counted. Raises: CannotExpress where they are counted otherwise."""
+    pad_id, offset = model.position_padding_id, model.positions.offset
+    if pad_id is None or offset != pad_id + 1:
+        raise CannotExpress(
+            f"it needs model.positions.offset to be model.position_padding_id + 1; they are {offset} and {pad_id}",
+            ["model.position_padding_id", "model.positions.offset"],
+        )
+    return pad_id
 
 
 def architecture_of(options: Options) -> str:

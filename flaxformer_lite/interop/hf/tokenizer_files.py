@@ -409,13 +409,10 @@ def fairseq_pieces(folder: Path, settings: TokenizerSettings) -> VocabularyPiece
 
 def byt5(folder: Path, settings: TokenizerSettings) -> Library:
     """Returns ByT5's tokenizer, which has no vocabulary file: three special tokens, the bytes, the sentinels."""
-    plain = [
-        *range(ord("!"), 127),
-        *range(0xA1, 0xAD),
-        *range(0xAE, 256),
-    ]  # bytes that stand for themselves in byte-level BPE
-    others = (byte for byte in range(256) if byte not in plain)
-    signs = {byte: chr(byte) for byte in plain} | {byte: chr(256 + number) for number, byte in enumerate(others)}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # first the bytes that stand for themselves
+    signs = {ord(sign): sign for sign in alphabet if ord(sign) < 256}
+    others = [byte for byte in range(256) if byte not in signs]
+    signs |= dict(zip(others, alphabet[len(signs) :], strict=True))
     special = [content(settings.values[name]) for name in BYT5]
     pieces = [*special, *(signs[byte] for byte in range(256))]
     found = Library(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
