@@ -55,15 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from flaxformer_lite.training.hooks import EachRow
     from flaxformer_lite.training.loop import train  # after the settings: a mistake in them needs no checkpoints
-    from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
+    from flaxformer_lite.training.multihost.meeting import join
 
-    processes = ProcessConfig(
-        coordinator=arguments.coordinator,
-        num_processes=arguments.num_processes,
-        process_id=arguments.process_id,
-        join_seconds=arguments.join_seconds,
-    )
-    join(processes)
+    join(arguments.coordinator, arguments.num_processes, arguments.process_id, arguments.join_seconds)
     if arguments.debug_step is None:
         hooks = [EachRow(lambda row: print(json.dumps(row), flush=True))] if arguments.json else []
         train(config, workdir, hooks, with_changes=arguments.continue_with_changes)

@@ -11,77 +11,50 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
 
-from flaxformer_lite.base.bounds import PositiveInt
 from flaxformer_lite.base.console import Failure, warn
 
 GONE = "another process of this run is gone, or cannot be reached"
 REMEDY = "All stop; the same command on every host continues from the last checkpoint"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessConfig:
-    """The other processes of a run. No part of the experiment: each process has its own, given on the command line.
-
-    SLURM, Open MPI and the hosts of a TPU slice know their processes; there the defaults are right.
-    """
-
-    coordinator: str | None = None
-    """`host:port` of the first process, where all meet; None: there is one process, or a cluster's environment lists them."""
-    num_processes: PositiveInt | None = None
-    """Number of processes that meet at `coordinator`."""
-    process_id: int | None = None
-    """Number of this process, from 0 to `num_processes` - 1; the only setting that differs between the processes."""
-    join_seconds: PositiveInt = 300
-    """Seconds to wait for the other processes at the start."""
-
-    def __post_init__(self) -> None:
-        meeting = (self.coordinator, self.num_processes, self.process_id)
-        if any(value is None for value in meeting) and meeting != (None, None, None):
-            raise ValueError(
-                f"--coordinator is {self.coordinator}, --num-processes {self.num_processes}, --process-id {self.process_id}: "
-                "set all three or none"
-            )
-        if self.coordinator is None or self.num_processes is None or self.process_id is None:
-            return
-        found = re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)
-        if found is None or not 0 < int(found[1]) < 2**16:
-            raise ValueError(
-                f"--coordinator is {self.coordinator!r}: must be a host and a port, for example host0:4321"
-            )
-        if not 0 <= self.process_id < self.num_processes:
-            raise ValueError(
-                f"--process-id is {self.process_id}, but --num-processes is {self.num_processes}: must be from 0 to "
-                f"{self.num_processes - 1}"
-            )
-
-
-def join(processes: ProcessConfig) -> None:
+def join(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    join_seconds: int = 300,
+) -> None:
     """Connects this process and its devices with the others, if there are any. Call it before anything uses JAX's devices.
 
     Without a coordinator the others are those that SLURM, Open MPI or the hosts of a TPU slice list.
 
+    Args:
+        coordinator: `host:port` of the first process, where all meet.
+        num_processes: number of processes that meet there.
+        process_id: number of this process, from 0 to `num_processes` - 1; the only argument that differs between them.
+        join_seconds: seconds to wait for the other processes.
+
     Raises: ValueError if the processes cannot meet. If others do not come in time, or die, this process ends with status 2.
     """
-    coordinator, listed = processes.coordinator, started_by_cluster(os.environ)
+    check_place(coordinator, num_processes, process_id)
+    listed = started_by_cluster(os.environ)
     if coordinator is None and not listed and not on_cloud_tpu(os.environ):
         return
     where = "as the environment lists them" if coordinator is None else f"at --coordinator {coordinator}"
     failure = f"the processes did not meet {where}"
     remedy = (
-        f"start all of them within {processes.join_seconds} s (--join-seconds), check that all reach the host of the first one, "
+        f"start all of them within {join_seconds} s (--join-seconds), check that all reach the host of the first one, "
         "and set --coordinator and --num-processes alike, each with its own --process-id"
     )
     if coordinator is not None:
-        call_this_process(f"process {processes.process_id} of {processes.num_processes}")
-        if processes.process_id == 0:
+        call_this_process(f"process {process_id} of {num_processes}")
+        if process_id == 0:
             check_port(coordinator)
-        waiting = f"waiting for {processes.num_processes} processes to meet at {coordinator}"
-        print(f"process {processes.process_id}: {waiting}", file=sys.stderr, flush=True)
+        waiting = f"waiting for {num_processes} processes to meet at {coordinator}"
+        print(f"process {process_id}: {waiting}", file=sys.stderr, flush=True)
 
     def explain(_: int) -> None:
         print(f"error: {failure}, for the reason above: {remedy}", file=sys.stderr, flush=True)
@@ -90,12 +63,7 @@ def join(processes: ProcessConfig) -> None:
     on_abort(explain)
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # while JAX waits, no Python handler runs
     try:
-        jax.distributed.initialize(
-            coordinator,
-            processes.num_processes,
-            processes.process_id,
-            initialization_timeout=processes.join_seconds,
-        )
+        jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=join_seconds)
     except (RuntimeError, ValueError, OSError) as error:
         on_abort(None)
         reason = str(error).partition("\n")[0]
@@ -113,6 +81,23 @@ def join(processes: ProcessConfig) -> None:
             exit_at_once(2)
     finally:
         signal.signal(signal.SIGINT, on_interrupt)
+
+
+def check_place(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Raises: ValueError for arguments of `join` that do not name a place and a number in it, or not all of them."""
+    if coordinator is None or num_processes is None or process_id is None:
+        if (coordinator, num_processes, process_id) == (None, None, None):
+            return
+        raise ValueError(
+            f"--coordinator is {coordinator}, --num-processes {num_processes}, --process-id {process_id}: set all three or none"
+        )
+    found = re.fullmatch(r"[^\s/]+:(\d{1,5})", coordinator)
+    if found is None or not 0 < int(found[1]) < 2**16:
+        raise ValueError(f"--coordinator is {coordinator!r}: must be a host and a port, for example host0:4321")
+    if not 0 <= process_id < num_processes:
+        raise ValueError(
+            f"--process-id is {process_id}, but --num-processes is {num_processes}: must be from 0 to {num_processes - 1}"
+        )
 
 
 def check_port(coordinator: str) -> None:

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from flaxformer_lite.training.multihost import meeting
-from flaxformer_lite.training.multihost.meeting import ProcessConfig, on_cloud_tpu, started_by_cluster
+from flaxformer_lite.training.multihost.meeting import check_place, on_cloud_tpu, started_by_cluster
 from tests.support.paths import ROOT
 
 
@@ -70,32 +70,31 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(meeting, "on_cloud_tpu", lambda _: True)
-    meeting.join(ProcessConfig())
+    meeting.join()
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(
         ValueError, match=r"as the environment lists them: coordinator_address should be defined.*and set --coordinator"
     ):
-        meeting.join(ProcessConfig())
+        meeting.join()
 
 
 def test_a_port_that_is_taken_is_said_before_jax_tries_it():
     with socket.create_server(("", 0)) as taken:
         address = f"localhost:{taken.getsockname()[1]}"
-        processes = ProcessConfig(coordinator=address, num_processes=2, process_id=0)
         with pytest.raises(ValueError, match=rf"--coordinator is {address}, but .* \(Address already in use\)"):
-            meeting.join(processes)
+            meeting.join(address, 2, 0)
 
 
 def test_where_to_meet_is_all_or_nothing():
     with pytest.raises(ValueError, match=r"--num-processes None, --process-id 1: set all three or none"):
-        ProcessConfig(coordinator="a:1", process_id=1)
+        check_place("a:1", None, 1)
     with pytest.raises(ValueError, match=r"--process-id is 2, but --num-processes is 2: must be from 0 to 1"):
-        ProcessConfig(coordinator="a:1", num_processes=2, process_id=2)
+        check_place("a:1", 2, 2)
     for given in ("localhost", "localhost:x", "localhost:0", "localhost:65536", ":1", "http://a:1", ""):
         with pytest.raises(ValueError, match=rf"--coordinator is '{given}': must be a host and a port"):
-            ProcessConfig(coordinator=given, num_processes=2, process_id=0)
-    ProcessConfig(coordinator="[::1]:65535", num_processes=2, process_id=0)
+            check_place(given, 2, 0)
+    check_place("[::1]:65535", 2, 0)
 
 
 def test_the_end_by_jax_is_explained_without_asking_jax(monkeypatch, capfd):
