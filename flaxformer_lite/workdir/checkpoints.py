@@ -112,8 +112,7 @@ class Checkpoints:
         self._folder, self._retention = Path(folder).absolute(), retention
         self._shared, self._seal, self._warn, self._base = shared, functools.cache(seal), warn, base
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
-        self._valid: set[int] = set()  # steps whose files were compared with their digests
-        self._damaged: dict[int, str] = {}  # why a step is damaged
+        self._damage: dict[int, str | None] = {}  # why a step is damaged, None: its files are as they were written
         self._reported: set[int] = set()  # the damaged steps that the user knows of
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
@@ -178,7 +177,7 @@ class Checkpoints:
             self.wait()
         except TimeoutError as error:  # the state of that step is gone; this one is the next try
             self._warn(f"{error}: saving step {step} instead")
-        if step in self._damaged and step in self._all_steps():
+        if self._damage.get(step) and step in self._all_steps():
             self._delete(step)
         if step in self._all_steps():
             self._replace(step, content)
@@ -217,8 +216,7 @@ class Checkpoints:
 
     def reject(self, step: int, reason: str) -> None:
         """Counts `step` as damaged from now on, for a reason that its files do not show: the one before it is used instead."""
-        self._valid.discard(step)
-        self._damaged[step] = reason
+        self._damage[step] = reason
 
     def delete_after(self, step: int) -> None:
         """Deletes all checkpoints after `step`, so that the run can save these steps again with other numbers."""
@@ -228,9 +226,8 @@ class Checkpoints:
 
     def _delete(self, step: int) -> None:
         self._orbax.delete(step)
-        self._valid.discard(step)
         self._known.discard(step)
-        self._damaged.pop(step, None)
+        self._damage.pop(step, None)
 
     def restore_params(
         self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
@@ -270,7 +267,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
-        return sorted(step for step in self._all_steps() if step not in self._damaged)
+        return sorted(step for step in self._all_steps() if not self._damage.get(step))
 
     def latest(self) -> int | None:
         """Returns the newest step, or None."""
@@ -281,7 +278,7 @@ class Checkpoints:
         self.wait()
         step = next(self._valid_steps(self._all_steps()), None)
         if step is None:
-            damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
+            damaged = "; ".join(f"{bad} is damaged ({why})" for bad, why in sorted(self._damage.items()) if why)
             damaged = damaged or "it has none; train the run first"
             raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged}")
         return step
@@ -346,7 +343,7 @@ class Checkpoints:
         return {step: self._manifests.get(step, {}) for step in steps}
 
     def _kept(self, steps: Iterable[int]) -> set[int]:
-        return self._retention.kept(self._with_manifests(step for step in steps if step not in self._damaged))
+        return self._retention.kept(self._with_manifests(step for step in steps if not self._damage.get(step)))
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         """Chooses after each save which checkpoints are kept, as Orbax's preservation policy.
@@ -386,7 +383,7 @@ class Checkpoints:
     def _require_valid(self, step: int) -> None:
         self._require(step)
         if not self._is_valid(step):
-            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damaged[step]}")
+            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damage[step]}")
 
     def _require_same_tree(self, step: int, wanted: dict[str, str], prefix: str) -> None:
         leaves = read_manifest(self._folder, step)["leaves"]
@@ -397,16 +394,13 @@ class Checkpoints:
 
     def _is_valid(self, step: int) -> bool:
         """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
-        if step not in self._valid and step not in self._damaged:
+        if step not in self._damage:
             part = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
             reason = why_damaged(self._folder, step, part)
             if self._shared:
                 reason = next(filter(None, allgather_text(reason or "")), None)
-            if reason is None:
-                self._valid.add(step)
-            else:
-                self._damaged[step] = reason
-        return step in self._valid
+            self._damage[step] = reason
+        return self._damage[step] is None
 
     def _valid_steps(self, steps: Iterable[int]) -> Iterator[int]:
         """Yields the valid steps, newest first, with one warning for each damaged one in between."""
@@ -416,7 +410,7 @@ class Checkpoints:
                 skipped.append(step)
                 continue
             for bad in sorted(set(skipped) - self._reported, reverse=True) if jax.process_index() == 0 else []:
-                reason = self._damaged[bad]
+                reason = self._damage[bad]
                 self._warn(f"checkpoint {bad} in {self._folder} is damaged ({reason}); using checkpoint {step} instead")
             self._reported.update(skipped)
             skipped.clear()
