@@ -191,9 +191,10 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
         if (lora := loaded.config.model.lora) is not None:
             config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
             loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
-        if isinstance(loaded.tokenizers, LanguageTokenizers) and (own := loaded.tokenizers.own):
+        if isinstance(loaded.tokenizers, LanguageTokenizers) and (own := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
-                f"{run} has a tokenizer of its own for {', '.join(own)}, and {system} has one for all languages: use it here"
+                f"{run} has a tokenizer of its own for {own}, and {system} has one for all languages: use it here, by `translate` "
+                f"or `serve`, or export the run that `extend` was given, without {own}"
             )
         origin = read_json(loaded.folder.path / "imported.json")
         yield loaded, origin if origin.get("system") == system else {}
