@@ -88,7 +88,8 @@ def score(
         if not objective.translates:
             return {objective.unit: len(pairs), **scores}, None
         progress.update("translating", 0)
-        # `metrics` has already warned of sources that are too long.
+        # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
+        forced = decode.keys() & {"terms", "placeholders", "prefix"}
         answers: list[list[ScoredText]] = [[]] * len(pairs)
         labels = [pair.label if languages is not None else "" for pair in pairs]
         for label in dict.fromkeys(labels):
@@ -97,7 +98,7 @@ def score(
             found = (run.between(*label.split()) if label else run).hypotheses(
                 [pairs[i].source for i in numbers],
                 progress=lambda done, of, before=before: progress.update("translating", before + done),
-                warn=lambda line: None,
+                warn=lambda line: warn(f"{name}: {line}") if forced else None,
                 **decode,
             )
             for i, answer in zip(numbers, found, strict=True):

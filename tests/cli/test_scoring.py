@@ -59,6 +59,23 @@ def test_a_split_without_rows_is_a_mistake(tmp_path: Path, monkeypatch: pytest.M
             evaluate.run(evaluate_arguments("run", "--split", "eval"))
 
 
+def test_terms_that_a_translation_cannot_have_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Law: a warning of the search reaches stderr where texts are forced; otherwise it repeats those of the metrics."""
+
+    class Telling(Named):
+        def hypotheses(self, texts: list[str], *, warn: Any, **_: Any) -> list[list[ScoredText]]:
+            warn("line 1 has no room")
+            return super().hypotheses(texts)
+
+    monkeypatch.setattr(scoring, "load_runs", lambda _: Telling(RunFolder(tmp_path / "20"), CONFIG, {}, None, 3))
+    evaluate.run(evaluate_arguments("run", "--split", "eval"))
+    assert "no room" not in capsys.readouterr().err
+    evaluate.run(evaluate_arguments("run", "--split", "eval", "--placeholders"))
+    assert "warning: eval: line 1 has no room\n" in capsys.readouterr().err
+
+
 def test_a_loss_that_is_not_finite_is_null_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
