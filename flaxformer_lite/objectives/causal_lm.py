@@ -45,13 +45,7 @@ class CausalLM(HeadObjective):
         packs = pack(pieces, sizes, room, seed)
         return Rows.target_only(packs.used, packs.__getitem__, packs.origins)
 
-    def example(
-        self,
-        record: Pack,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
-    ) -> Batch:
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
         inputs = Inputs(
             target_tokens=row.tokens,  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from flaxformer_lite.model.inputs import Outputs, check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective, HeadObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, confusion, cross_entropy, squared_error
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 from flaxformer_lite.text.characters import ByteTokenizer
 
 
@@ -76,11 +76,7 @@ class LabelledTexts(WholeTexts):
         return Rows.source_only(used, make)
 
     def example(
-        self,
-        record: LabelledText,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
+        self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         inputs = Inputs(
             source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),  # type: ignore[arg-type]

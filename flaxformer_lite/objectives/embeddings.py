@@ -17,7 +17,7 @@ from flaxformer_lite.model.norms import unit_length
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.classification import WholeTexts
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 from flaxformer_lite.text.characters import ByteTokenizer
 
 PADDING_LOGIT = -1e9
@@ -71,13 +71,7 @@ class SentenceEmbeddings(WholeTexts):
         used = num_special + np.minimum(sizes.max(1), max(longest.source - num_special, 0))
         return Rows.source_only(used, make)
 
-    def example(
-        self,
-        record: Pack,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
-    ) -> Batch:
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, whose inputs are two texts `[2, S]`; its targets are not used."""
         inputs = Inputs(
             source_tokens=np.stack([pad_tokens(piece, lengths.source, special.pad) for piece in record.pieces]),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from flaxformer_lite.data.records import Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.objectives.causal_lm import CausalLM
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
+from flaxformer_lite.text import SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.chat import (
     BOS,
     EOS,
@@ -121,12 +121,6 @@ class Instruction(CausalLM):
         if cut or without:
             warn_once(said)
 
-    def example(
-        self,
-        record: Pack,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
-    ) -> Batch:
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         counts = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
         return super().example(record, lengths, generator, special)._replace(weights=counts.astype(np.float32))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from flaxformer_lite.model.inputs import Outputs, read_types
 from flaxformer_lite.objectives.base import HeadObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
@@ -114,9 +114,7 @@ class MaskedLM(HeadObjective):
 
         return Rows.source_only(used, with_words, origins)
 
-    def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
-    ) -> Batch:
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""
         pieces, label = self.texts(record, generator)
         row = row_of_texts(pieces, lengths.source, special)

@@ -11,7 +11,7 @@ from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,6 @@ class Seq2Seq(HeadObjective):
         return Rows(sizes + 1, with_prefix)
 
     def example(
-        self,
-        record: TokenPair,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
+        self, record: TokenPair, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         return encoder_decoder_row(record, lengths, special)

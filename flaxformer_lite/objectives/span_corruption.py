@@ -16,7 +16,7 @@ from flaxformer_lite.data.token_arrays import Origins, Rows
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
@@ -114,9 +114,7 @@ class SpanCorruption(HeadObjective):
         noise, spans = span_counts(length, self.noise_density, self.mean_span)
         return Lengths(length - noise + spans + 1, noise + max(spans, min(length, 1)) + 1)
 
-    def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
-    ) -> Batch:
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         (text,) = record.pieces
         is_noise = noise_spans(len(text), self.noise_density, self.mean_span, generator)
         source, target = (with_sentinels(text, removed, self.first_sentinel) for removed in (is_noise, ~is_noise))

@@ -34,6 +34,7 @@ from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.training.step import TrainTask, train_step
 from tests.support.experiments import tiny_config
+from tests.support.objectives import example
 from tests.support.quick import quick
 
 
@@ -113,7 +114,7 @@ def trained(variant: Attention):
     sizes = [(6, 4), (2, 2), (5, 3), (6, 4)]
     pairs = [TokenPair(*(rng.integers(4, 149, size).astype(np.int32) for size in pair)) for pair in sizes]
     objective: Any = task.objective
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *(objective.example(pair, LENGTHS) for pair in pairs))
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *(example(objective, pair, LENGTHS) for pair in pairs))
     state, step = jax.jit(task.initialize)(), jax.jit(functools.partial(train_step, task))
     moments, losses = [], []
     for _ in range(12):

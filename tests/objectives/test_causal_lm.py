@@ -13,7 +13,7 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from tests.support.objectives import record, some_documents
+from tests.support.objectives import example, record, some_documents
 
 V = 7
 
@@ -21,7 +21,7 @@ V = 7
 def test_a_pack_by_hand():
     """A document's second piece, which begins with the last token of its first, and a short document."""
     pack = Pack((np.array([8, 9, 10, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)))
-    inputs, targets, weights, _, _ = CausalLM().example(pack, Lengths(0, 7))
+    inputs, targets, weights, _, _ = example(CausalLM(), pack, Lengths(0, 7))
     assert inputs.target_tokens.tolist() == [8, 9, 10, BOS, 5, PAD, PAD]
     assert targets.tolist() == [9, 10, EOS, 5, EOS, PAD, PAD]
     assert inputs.target_positions.tolist() == [0, 1, 2, 0, 1, 0, 0]
@@ -81,7 +81,7 @@ def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer)
 
     sums = []
     for packs in (pieces, alone):
-        rows = [CausalLM().example(pack, Lengths(0, 11)) for pack in packs]
+        rows = [example(CausalLM(), pack, Lengths(0, 11)) for pack in packs]
         found = measure(jax.tree.map(lambda *x: jnp.stack(x), *rows))
         sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
     assert sums[0][1] == sum(len(d.target) + 1 for d in some_documents(11))

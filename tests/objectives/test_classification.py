@@ -12,7 +12,7 @@ from flaxformer_lite.objectives import Batch, Classification, Regression, Senten
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.training.evaluation import merge_counts
-from tests.support.objectives import record
+from tests.support.objectives import example, record
 
 YES_NO = Classification(classes=("yes", "no"))
 
@@ -36,12 +36,12 @@ def test_texts_and_pairs_by_hand():
     assert [row.types.tolist() for row in rows] == [[0] * 4, [0] * 3 + [1] * 4, [0] * 4 + [1] * 3]
     assert [row.label for row in rows] == [1, 0, 0]
     assert rows.lengths.tolist() == [[4, 0], [7, 0], [7, 0]]
-    batch = YES_NO.example(rows[0], Lengths(6, 0))
+    batch = example(YES_NO, rows[0], Lengths(6, 0))
     assert batch.inputs.source_tokens.tolist() == [BOS, 4, 5, EOS, PAD, PAD]
     assert batch.inputs.source_mask.tolist() == [True] * 4 + [False] * 2
     assert (batch.targets.tolist(), batch.weights.tolist()) == ([1], [1])
     (row,) = Regression().make_rows([labelled([], [4], "-2.5")], Lengths(7, 0), 0, tokenizer)
-    assert Regression().example(row, Lengths(6, 0)).targets.tolist() == [-2.5]
+    assert example(Regression(), row, Lengths(6, 0)).targets.tolist() == [-2.5]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_both_texts_of_a_pair_are_rows_of_the_model():
     objective = SentenceEmbeddings()
     (pack,) = rows = objective.make_rows([record([4, 5], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
     assert rows.lengths.tolist() == [[4, 0]]
-    batch = jax.tree.map(lambda x: np.stack([x, x]), objective.example(pack, Lengths(5, 0)))
+    batch = jax.tree.map(lambda x: np.stack([x, x]), example(objective, pack, Lengths(5, 0)))
     model = ModelConfig(vocab_size=29, num_decoder_layers=0, num_token_types=1)
     inputs = objective.inputs(batch, model)
     assert inputs.source_tokens.tolist() == [[BOS, 4, 5, EOS, PAD], [BOS, 6, EOS, PAD, PAD]] * 2

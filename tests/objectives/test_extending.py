@@ -29,9 +29,10 @@ from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.optim import Constant, OptimizerConfig
 from flaxformer_lite.run.run import Run
-from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
+from flaxformer_lite.text.special_ids import BOS, EOS
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import tiny_config, use_one_device
+from tests.support.objectives import example
 from tests.support.quick import quick
 
 # The one file ----------------------------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ class PrefixLM(BaseObjective):
     def lengths(self, record):
         return Lengths(0, 1 + len(record.source) + len(record.target))
 
-    def example(self, record, lengths, generator=None, special=DEFAULT_SPECIAL_IDS):
+    def example(self, record, lengths, generator, special):
         text = [special.bos, *record.source, *record.target, special.eos]
         position, prompt = np.arange(lengths.target), 1 + len(record.source)
         inputs = Inputs(
@@ -133,7 +134,7 @@ def next_log_probs(model: Transformer, params: object, prompt: list[int], answer
 
 
 def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
-    row = PrefixLM().example(TokenPair(np.array([7, 8]), np.array([9])), Lengths(0, 6))
+    row = example(PrefixLM(), TokenPair(np.array([7, 8]), np.array([9])), Lengths(0, 6))
     assert row.inputs.target_tokens.tolist() == [BOS, 7, 8, 9, 0, 0]
     assert row.targets.tolist() == [7, 8, 9, EOS, 0, 0]
     assert row.weights.tolist() == [0, 0, 1, 1, 0, 0]

@@ -31,6 +31,7 @@ from flaxformer_lite.training.data import warn_of_endless_answers
 from flaxformer_lite.training.loop import train
 from tests.support import chats
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
+from tests.support.objectives import example
 
 BYTES = Bytes().train([], 260)
 BOS, EOS = 2, 3
@@ -71,7 +72,7 @@ def test_the_answers_of_conversations_and_of_pairs_count(tmp_path: Path):
 def test_a_pack_by_hand():
     answers = np.array([False, False, True, True]), np.array([False, True, True])
     record = Pack((np.array([BOS, 8, 9, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)), answers=answers)
-    inputs, targets, weights, _, _ = Instruction().example(record, Lengths(0, 7))
+    inputs, targets, weights, _, _ = example(Instruction(), record, Lengths(0, 7))
     assert inputs.target_tokens.tolist() == [BOS, 8, 9, BOS, 5, 0, 0]
     assert inputs.target_segments.tolist() == [1, 1, 1, 2, 2, 0, 0]
     assert targets.tolist() == [8, 9, EOS, 5, EOS, 0, 0]
@@ -146,7 +147,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
 
     sums = []
     for some in (packs, alone):
-        made = [Instruction().example(pack, Lengths(0, 150)) for pack in some]
+        made = [example(Instruction(), pack, Lengths(0, 150)) for pack in some]
         found = measure(jax.tree.map(lambda *x: jnp.stack(x), *made))
         sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
     answers = sum(int(record.answers.sum()) for record in records if record.answers is not None)

@@ -12,7 +12,7 @@ from flaxformer_lite.objectives.masked_lm import row_of_texts, sample_masked_pos
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from tests.support.objectives import generator, record, theirs, unmasked
+from tests.support.objectives import example, generator, record, theirs, unmasked
 
 MASK = 28
 
@@ -21,7 +21,7 @@ def test_a_masked_row_by_hand():
     """Two pieces between BOS and EOS in a row of 14: round(0.25 · 8) = 2 of 8 tokens are predicted; there is room for 4."""
     objective = MaskedLM(mask_token=MASK, mask_rate=0.25)
     pack = Pack((np.array([4, 5, 6, 7, 8], np.int32), np.array([9, 10, 11], np.int32)))
-    batch = objective.example(pack, Lengths(14, 0), generator(1, 2))
+    batch = example(objective, pack, Lengths(14, 0), 1, 2)
     assert unmasked(batch) == [BOS, 4, 5, 6, 7, 8, EOS, BOS, 9, 10, 11, EOS, PAD, PAD]
     assert batch.inputs.source_positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 0]
     assert batch.inputs.source_segments.tolist() == [1] * 7 + [2] * 5 + [0] * 2
@@ -32,14 +32,12 @@ def test_a_masked_row_by_hand():
 
 def masked_rows(objective: MaskedLM, number: int = 300) -> list[Batch]:
     packs = objective.make_rows([record([], np.arange(4, 26).tolist() * 5)], Lengths(112, 0), 0)
-    return [objective.example(packs[0], Lengths(112, 0), generator(7, i)) for i in range(number)]
+    return [example(objective, packs[0], Lengths(112, 0), 7, i) for i in range(number)]
 
 
 def test_the_first_token_is_one_of_those_that_are_counted():
     """By hand: round(0.15 · 10) = 2 tokens are predicted, round(0.15 · 9) would be 1."""
-    batch = MaskedLM(mask_token=MASK).example(
-        Pack((np.arange(4, 14, dtype=np.int32),)), Lengths(16, 0), generator(1, 2)
-    )
+    batch = example(MaskedLM(mask_token=MASK), Pack((np.arange(4, 14, dtype=np.int32),)), Lengths(16, 0), 1, 2)
     assert batch.weights.tolist() == [1, 1, 0]
 
 
@@ -71,7 +69,7 @@ def test_whole_words_are_chosen_whole():
         (pack,) = objective.make_rows([document], Lengths(20, 0), 0, tokenizer)
         broken, most = 0, 0
         for i in range(100):
-            batch = objective.example(pack, Lengths(20, 0), generator(i, 0))
+            batch = example(objective, pack, Lengths(20, 0), i, 0)
             chosen = set(batch.inputs.predict_positions[batch.weights > 0].tolist())
             broken += any(0 < len(chosen & set(word)) < len(word) for word in words)
             most = max(most, len(chosen))
@@ -136,7 +134,7 @@ def test_a_pair_of_texts_by_hand():
     assert packs[0].pieces[0].tolist() == list(range(100, 110)) and packs[0].pieces[1].tolist() == list(range(110, 120))
     assert packs[1].pieces[0].tolist() == list(range(120, 130))
     assert packs.lengths[0].tolist() == [23, 0]
-    row = objective.example(packs[0], Lengths(25, 0), generator(1, 2))
+    row = example(objective, packs[0], Lengths(25, 0), 1, 2)
     tokens = unmasked(row)
     assert [tokens[i] for i in (0, 11, 22, 23, 24)] == [BOS, EOS, EOS, PAD, PAD]
     assert row.inputs.token_types.tolist() == [0] * 12 + [1] * 11 + [0] * 2
@@ -151,9 +149,9 @@ def test_half_of_the_texts_follow_and_the_others_are_of_other_documents():
     packs = objective.make_rows(paired(), Lengths(41, 0), 0)
     follows, strangers = 0, set()
     for i, pack in enumerate(packs):
-        row = objective.example(pack, Lengths(41, 0), generator(2, i))
+        row = example(objective, pack, Lengths(41, 0), 2, i)
         for step in range(20):
-            row = objective.example(pack, Lengths(41, 0), generator(2, 1000 * step + i))
+            row = example(objective, pack, Lengths(41, 0), 2, 1000 * step + i)
             tokens = [token for token in unmasked(row) if token > EOS]
             first, second = tokens[:10], tokens[10:]
             assert (second[0] == first[-1] + 1) == (int(row.labels) == 0)

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.text import Tokenizer
-from tests.support.objectives import record
+from tests.support.objectives import example, record
 
 V = 7
 
 
 def one_row(pair: TokenPair, lengths: Lengths) -> Batch:
-    return jax.tree.map(lambda x: jnp.asarray(x)[None], Seq2Seq().example(pair, lengths))
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], example(Seq2Seq(), pair, lengths))
 
 
 def test_lengths_count_the_special_tokens():

@@ -9,7 +9,7 @@ from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.objectives.span_corruption import span_counts, with_sentinels
 from flaxformer_lite.text.characters import CharacterTokenizer
-from tests.support.objectives import generator, record, some_documents
+from tests.support.objectives import example, record, some_documents
 
 
 @pytest.mark.parametrize(("density", "mean_span"), [(0.15, 3.0), (0.5, 2.0), (0.3, 1.0)])
@@ -21,7 +21,7 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
     noise = 0
     rows = objective.make_rows(documents, lengths, 0)
     for i, pack in enumerate(rows):
-        batch = objective.example(pack, lengths, generator(i, 1))
+        batch = example(objective, pack, lengths, i, 1)
         source, target = (
             np.asarray(tokens)[counts].tolist()[:-1]
             for tokens, counts in (

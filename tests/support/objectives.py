@@ -1,14 +1,16 @@
 """Records, documents and rows that the tests of several objectives share."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives import BaseObjective, Batch
-from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -27,6 +29,11 @@ def outputs(logits: np.ndarray) -> Outputs:
 
 def generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=list(key)))
+
+
+def example(objective: BaseObjective, record: Any, lengths: Lengths, *key: int) -> Batch:
+    """The row of one record, with the random numbers of `key`."""
+    return objective.example(record, lengths, generator(*key or (0, 0)), DEFAULT_SPECIAL_IDS)
 
 
 def unmasked(batch: Batch) -> list[int]:

@@ -34,7 +34,7 @@ from flaxformer_lite.training.step import total
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
-from tests.support.objectives import outputs, record
+from tests.support.objectives import example, outputs, record
 from tests.support.quick import quick
 
 # The examples ------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_an_optimizer_of_optax_takes_its_own_steps(name: str):
 def test_the_metrics_are_counted():
     """Oracle: by hand. Logits fall with the token's id, so tokens below 5 are among the best five; EOS is 3."""
     objective = ScoredSeq2Seq()
-    batch = jax.tree.map(lambda x: jnp.asarray(x)[None], objective.example(record([4], [4, 6, 5]), Lengths(2, 5)))
+    batch = jax.tree.map(lambda x: jnp.asarray(x)[None], example(objective, record([4], [4, 6, 5]), Lengths(2, 5)))
     logits = np.broadcast_to(-np.arange(7, dtype=np.float32), (1, 5, 7))
     found = objective.report(objective.metrics(outputs(logits), batch))
     assert found["top5"] == 0.5 and set(found) == set(objective.metric_names)
@@ -147,7 +147,7 @@ def test_the_metrics_are_counted():
 def test_the_loss_of_a_batch_is_divided_by_its_sentences():
     """Oracle: by hand. Equal logits have a loss of log 7 a token; a row of padding is no sentence."""
     objective = LossPerSentence(label_smoothing=0)
-    rows = [objective.example(record([4], target), Lengths(2, 5)) for target in ([4, 6, 5], [4])]
+    rows = [example(objective, record([4], target), Lengths(2, 5)) for target in ([4, 6, 5], [4])]
     batch = jax.tree.map(lambda *x: jnp.stack([*map(jnp.asarray, x), jnp.zeros_like(x[0])]), *rows)
     found = objective.loss(outputs(np.zeros((3, 5, 7), np.float32)), batch)
     np.testing.assert_allclose(

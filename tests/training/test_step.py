@@ -28,6 +28,7 @@ from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
 from tests.support.experiments import tiny_config
+from tests.support.objectives import example
 from tests.support.small_models import NO_DROPOUT
 
 CONFIG = dataclasses.replace(
@@ -54,7 +55,7 @@ def some_records(number: int, seed: int = 0) -> list[TokenPair]:
 def stack(records: list[TokenPair], lengths: Lengths, rows: int = 0) -> Batch:
     """The records as a batch, with blank rows up to `rows`."""
     objective: Any = CONFIG.objective
-    examples = [objective.example(record, lengths) for record in records]
+    examples = [example(objective, record, lengths) for record in records]
     examples += [jax.tree.map(np.zeros_like, examples[0])] * (rows - len(records))
     return jax.tree.map(lambda *x: np.stack(x), *examples)
 

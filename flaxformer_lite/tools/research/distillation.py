@@ -16,7 +16,7 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds
+from flaxformer_lite.text import SpecialIds
 from flaxformer_lite.tools.research.consistency import check_whole_logits
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, TaughtPair, file_vocab_size
 
@@ -53,11 +53,7 @@ class Distillation(Seq2Seq):
         return Rows(rows.lengths, lambda i: predictions.taught(rows[i]), predictions.fingerprint())
 
     def example(
-        self,
-        record: TokenPair | TaughtPair,
-        lengths: Lengths,
-        generator: np.random.Generator | None = None,
-        special: SpecialIds = DEFAULT_SPECIAL_IDS,
+        self, record: TokenPair | TaughtPair, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         row = super().example(TokenPair(*record[:2]), lengths, generator, special)
         if not isinstance(record, TaughtPair):

@@ -15,7 +15,7 @@ from flaxformer_lite.model import DropoutRates, LanguageModelHead, ModelConfig, 
 from flaxformer_lite.objectives import Apply, Seq2Seq
 from flaxformer_lite.tools.research.consistency import Consistency, divergence_of_copies
 from flaxformer_lite.tools.research.distillation import Distillation
-from tests.support.objectives import outputs, record
+from tests.support.objectives import example, outputs, record
 from tests.support.small_models import NO_DROPOUT
 
 V = 7
@@ -27,7 +27,7 @@ MODEL = ModelConfig(
 def test_consistency_is_the_mean_divergence_of_a_row_and_its_copy():
     """Oracle: by hand, of two positions that count and one of padding; the cross-entropy is the mean of both copies."""
     objective = Consistency(label_smoothing=0.0, weight=2.5)
-    row = objective.example(record([4], [5]), Lengths(2, 3))
+    row = example(objective, record([4], [5]), Lengths(2, 3))
     batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 2), row)
     logits = np.random.default_rng(3).normal(size=(2, 3, V)).astype(np.float32)
     p, q = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -53,7 +53,7 @@ def test_the_divergence_of_copies_by_hand(float64: None):
 def test_each_row_is_read_twice_with_different_dropout():
     """Law: both copies count, and differ by their dropout alone: by none, they are the same."""
     objective = Consistency(label_smoothing=0)
-    row = objective.example(record([4, 5], [5, 6]), Lengths(3, 4))
+    row = example(objective, record([4, 5], [5, 6]), Lengths(3, 4))
     batch = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x), jnp.zeros_like(x)]), row)
     params = jax.jit(Transformer(MODEL).init)(jax.random.key(0), batch.inputs)["params"]
     for dropout, differs in ((DropoutRates(residual_rate=0.3), True), (NO_DROPOUT, False)):

@@ -20,7 +20,7 @@ from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets,
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import tiny_config
-from tests.support.objectives import outputs, record
+from tests.support.objectives import example, outputs, record
 
 V = 7
 
@@ -51,7 +51,7 @@ def test_a_student_learns_from_words_and_from_its_teacher():
     objective = Distillation(label_smoothing=0.0, weight=0.25, predictions="a.npz")
     ids, probs = np.array([[5, 6], [3, 4]]), np.array([[0.5, 0.5], [1.0, 0.0]], np.float32)
     rows = [
-        objective.example(TaughtPair(*pair[:2], soft), Lengths(2, 3))
+        example(objective, TaughtPair(*pair[:2], soft), Lengths(2, 3))
         for pair, soft in (
             (record([4], [5]), SoftTargets(ids, probs)),
             (record([4], [6, 5]), SoftTargets(ids[:0], probs[:0])),

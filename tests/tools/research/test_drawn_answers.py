@@ -21,7 +21,7 @@ from flaxformer_lite.text.special_ids import BOS, EOS
 from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, draw_answers, with_answers
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, loss_terms
-from tests.support.objectives import record
+from tests.support.objectives import example, record
 from tests.support.small_models import NO_DROPOUT
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def batch() -> Batch:
     """Sources of 1 to 4 tokens whose targets are the same tokens, and one row that only fills the batch."""
     rng = np.random.default_rng(1)
     rows = [
-        Seq2Seq().example(record(text, text), LENGTHS)
+        example(Seq2Seq(), record(text, text), LENGTHS)
         for n in (1, 2, 3, 4, 4, 3, 2)
         for text in [rng.integers(4, V, n).tolist()]
     ]

@@ -12,7 +12,7 @@ from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LogitStats
 from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, expected_risk, sentence_bleu, with_answers
-from tests.support.objectives import outputs, record
+from tests.support.objectives import example, outputs, record
 
 V = 7
 RISK = MinimumRisk(label_smoothing=0.1, num_samples=2, weight=3.0)
@@ -48,7 +48,7 @@ def test_bleu_of_short_answers():
 
 def batch_of_two() -> Batch:
     """One pair, and a row that only fills the batch."""
-    row = Seq2Seq().example(record([4], [5, 6]), Lengths(2, 3))
+    row = example(Seq2Seq(), record([4], [5, 6]), Lengths(2, 3))
     return jax.tree.map(lambda x: jnp.stack([x, np.zeros_like(x)]), row)
 
 

@@ -12,7 +12,7 @@ from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.tools.research.distillation import Distillation
 from flaxformer_lite.tools.research.predictions import ARRAYS, Predictions, SoftTargets, pair_key
-from tests.support.objectives import record
+from tests.support.objectives import example, record
 
 PAIRS = [record([4, 5], [6]), record([4], [5, 6]), record([7], [7, 7, 7])]
 """The first two have the same ids, one after the other."""
@@ -84,7 +84,7 @@ def test_a_pair_with_other_positions_is_refused(tmp_path: Path):
     with pytest.raises(
         ValueError, match=r"has 2 positions for a target of 4 tokens with EOS: set data\.subword_sampling to None"
     ):
-        student(tmp_path, predictions()).example(taught._replace(target=PAIRS[2].target), Lengths(4, 4))
+        example(student(tmp_path, predictions()), taught._replace(target=PAIRS[2].target), Lengths(4, 4))
 
 
 def test_other_predictions_are_other_data(tmp_path: Path):
