@@ -39,7 +39,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
-    """Returns the data to score."""
     return scored_data(config, arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer)
 
 

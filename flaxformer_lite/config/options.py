@@ -130,7 +130,6 @@ def unknown_option(option: str, config: Config) -> str:
 
 
 def as_option(setting: str) -> str:
-    """Returns the option of a setting."""
     return f"--{setting.replace('_', '-')}"
 
 

@@ -89,7 +89,6 @@ class DataConfig(Checked, at="data"):
 
     @property
     def longest(self) -> Lengths:
-        """The longest source and target."""
         return Lengths(self.max_source_length, self.max_target_length)
 
 

@@ -270,7 +270,6 @@ class TextStream:
         del tokens[counts.start + bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count))) :]
 
     def has_stop(self, text: str) -> bool:
-        """Returns whether the text has a stop string."""
         return any(s in text for s in self.stop)
 
     @property

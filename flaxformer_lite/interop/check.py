@@ -147,7 +147,6 @@ def answers(model: ModelConfig, decode: DecodeConfig, params: PyTree, **inputs: 
 
 
 def log_probs(logits: Float[np.ndarray, "B T V"], ids: list[list[int]]) -> Float[np.ndarray, "B T"]:
-    """Returns the log-probability of each id."""
     return np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids)[..., None], -1)[..., 0]
 
 

@@ -355,7 +355,6 @@ def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | No
 
 
 def attention_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
-    """Returns the attributes of an attention."""
     variant = model.attention
     heads = variant.heads(model.d_model, model.num_heads)
     found = {

@@ -59,8 +59,6 @@ COMPARED = "flaxformer_lite.json"
 
 
 class HubName(NamedTuple):
-    """A model of the hub."""
-
     repo: str
     """ORG/NAME."""
     revision: str | None
@@ -306,7 +304,6 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
 
 
 def matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Returns the files that match a pattern."""
     patterns = list(patterns)
     return [file for file in files if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
 

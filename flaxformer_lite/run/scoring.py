@@ -17,8 +17,6 @@ Choose = Callable[[list[list[ScoredText]], MetricConfig], list[list[ScoredText]]
 
 
 class ScoredData(NamedTuple):
-    """The data that a run is scored on."""
-
     name: str
     pairs: list[Pair]
     parts: dict[str, slice]

@@ -6,7 +6,6 @@ import importlib.resources
 
 
 def resource(package: str, name: str) -> str:
-    """Returns a file of a package."""
     return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 

@@ -68,7 +68,6 @@ class Runner(ABC):
 
     @cached_property
     def compiled_init(self) -> Any:
-        """The compiled initialization."""
         return jax.jit(self.task.initialize, out_shardings=self.state_shardings).lower().compile()
 
     @cached_property
@@ -155,5 +154,4 @@ class PmapRunner(Runner):
 
 
 def make_runner(kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh) -> Runner:
-    """Returns the runner that `train.runner` names."""
     return (PmapRunner if kind == "pmap" else MeshRunner)(task, mesh)

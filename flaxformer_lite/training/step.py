@@ -54,7 +54,6 @@ class TrainTask:
 
     @classmethod
     def of(cls, config: Config) -> "TrainTask":
-        """Builds the task of a config."""
         return cls(
             model=Transformer(config.model),
             objective=config.objective,

@@ -137,7 +137,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def one_line(text: str) -> str:
-    """Returns a text as a line."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 

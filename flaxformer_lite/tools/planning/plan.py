@@ -31,8 +31,6 @@ from flaxformer_lite.training.throughput import Operations, decoding_flops, trai
 
 
 class Step(NamedTuple):
-    """A step to compile."""
-
     function: Any
     """Jitted."""
     arguments: tuple[Any, ...]
@@ -245,7 +243,6 @@ def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
 
 
 def read_memory(compiled: Any) -> Memory:
-    """Returns the memory of a compiled step."""
     found = compiled.memory_analysis()
     return Memory(
         argument_bytes=found.argument_size_in_bytes,

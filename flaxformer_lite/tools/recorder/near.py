@@ -40,7 +40,6 @@ class Near:
         return "\t".join([f"{self.share:.2f}", str(self.place), str(place), *shown])
 
     def as_json(self) -> dict[str, Any]:
-        """Returns all of it, ready for JSON."""
         train = None if self.train is None else self.train[0]._asdict() | self.train[1]._asdict()
         return {"share": self.share, "eval": self.place._asdict() | self.pair._asdict(), "train": train}
 

@@ -47,7 +47,6 @@ class Seen:
         return "\n".join([f"{self.place}\t{text}", *(lines or [f"  never: {self.never}"])])
 
     def as_json(self) -> dict[str, Any]:
-        """Returns all of it, ready for JSON."""
         readings = [reading._asdict() for reading in self.readings]
         return self.place._asdict() | self.pair._asdict() | {"readings": readings, "never": self.never}
 

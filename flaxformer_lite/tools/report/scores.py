@@ -13,8 +13,6 @@ SPLITS: tuple[Split, ...] = ("test", "eval")
 
 
 class Table(NamedTuple):
-    """A table of the page."""
-
     title: str
     head: list[str]
     rows: list[list[str]]

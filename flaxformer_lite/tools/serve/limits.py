@@ -44,7 +44,6 @@ class Refusal(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of the response."""
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 

@@ -12,8 +12,6 @@ CLIENT_GONE = 499
 
 
 class Metrics:
-    """The metrics of one server."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         name = "flaxformer_lite_"

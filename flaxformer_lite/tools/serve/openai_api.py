@@ -23,8 +23,6 @@ Kind = Literal["text_completion", "chat.completion"]
 
 
 class OpenAIApi:
-    """The endpoints."""
-
     def __init__(self, service: Service) -> None:
         self.service = service
 
@@ -43,12 +41,10 @@ class OpenAIApi:
         return {"id": name, "object": "model", "created": self.service.started, "owned_by": "flaxformer_lite"}
 
     async def models(self, request: Request) -> Response:
-        """The runs as models."""
         cards = [self.model_card(name) for name in self.service.runs.by_name]
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
-        """One run as a model."""
         return JSONResponse(self.model_card(self.service.runs.find(request.path_params["name"], None).name))
 
     async def completions(self, request: Request) -> Response:
@@ -180,5 +176,4 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 def prompt_tokens(job: Job) -> int:
-    """Returns the tokens of all prompts of a job."""
     return sum(len(prompt.ids) for prompt in job.items)

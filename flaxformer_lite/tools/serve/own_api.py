@@ -15,13 +15,10 @@ from flaxformer_lite.tools.serve.service import Service, event
 
 
 class OwnApi:
-    """The endpoints."""
-
     def __init__(self, service: Service) -> None:
         self.service = service
 
     def routes(self) -> list[Route]:
-        """Returns the endpoints with their paths."""
         endpoints = (self.translate, self.generate, self.fill_mask, self.classify, self.embed, self.attention)
         posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
         return [Route("/api/runs", self.describe), *posts]

@@ -56,7 +56,6 @@ def place(loc: Sequence[int | str]) -> list[str]:
 
 
 def as_list(texts: Texts | None) -> list[str]:
-    """Returns the texts."""
     return [texts] if isinstance(texts, str) else texts or []
 
 

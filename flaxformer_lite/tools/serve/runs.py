@@ -267,7 +267,6 @@ class ServedRun:
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
-        """Returns the answer to each item."""
         quiet: dict[str, Any] = {"warn": lambda line: None}
         match key.task:
             case "fill-mask":
@@ -346,7 +345,6 @@ class ServedRuns:
         self.by_name = {served.name: served for served in runs}
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
-        """Returns the answer to each item, by the run of the key."""
         return self.by_name[key.run].answer(key, items)
 
     def stream(self, key: Key, item: Any) -> Iterator[str]:

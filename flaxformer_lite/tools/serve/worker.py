@@ -67,7 +67,6 @@ class Worker:
 
     @property
     def num_waiting(self) -> int:
-        """The items of all waiting jobs."""
         return sum(len(job.items) for job in tuple(self.waiting))
 
     def submit(self, job: Job) -> None:
@@ -149,5 +148,4 @@ class Worker:
 
 
 def stopping() -> Refusal:
-    """Returns the refusal of a server that stops."""
     return Refusal(503, "the server is stopping: try again later", code="stopping", retry_after=5)
