@@ -20,7 +20,6 @@ from flaxformer_lite.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerCo
 from flaxformer_lite.optim.schedules import Constant
 
 KEY = jax.random.key(3)
-B = 3
 
 PLAIN = ModelConfig(
     vocab_size=11,

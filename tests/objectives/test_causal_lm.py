@@ -15,8 +15,6 @@ from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from tests.support.objectives import example, record, some_documents
 
-V = 7
-
 
 def test_a_pack_by_hand():
     """A document's second piece, which begins with the last token of its first, and a short document."""

@@ -2,19 +2,10 @@
 
 from unittest.mock import Mock
 
-import jax
-import jax.numpy as jnp
-
-from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text import Tokenizer
-from tests.support.objectives import example, record
-
-V = 7
-
-
-def one_row(pair: TokenPair, lengths: Lengths) -> Batch:
-    return jax.tree.map(lambda x: jnp.asarray(x)[None], example(Seq2Seq(), pair, lengths))
+from tests.support.objectives import record
 
 
 def test_lengths_count_the_special_tokens():

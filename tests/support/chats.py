@@ -17,7 +17,6 @@ MERGES = ["a n", "Ġ t", "Ġ a", "i s", "Ċ Ċ", "l l", "s Ċ", "> Ġ", "Ċ H"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 
 LOOP = "{% for m in messages %}"
-MARKED = "{% generation %}{{ m.content }}"
 TEMPLATES = {
     "chatml": LOOP
     + "{% if m.role == 'assistant' %}<|im_start|>assistant\n{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"

@@ -10,7 +10,6 @@ import chex
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.config import Config
 from flaxformer_lite.data import Dates, Mixture
 from flaxformer_lite.data import store as token_store
 from flaxformer_lite.data.records import Pair
@@ -87,12 +86,6 @@ def test_special_ids_of_decoding_are_those_that_are_learned(
     """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
         check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))
-
-
-def data_of(config: Config, folder: Path) -> RunData:
-    """The data of a run in `folder`."""
-    with Progress(silent=True) as progress:
-        return read_data(config, RunFolder(folder), progress)
 
 
 def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
