@@ -1,4 +1,4 @@
-"""The processes of the sides that a benchmark compares: on the same cores, each with the same threads and pages."""
+"""The processes of the sides that a benchmark compares: on the same cores, with the same threads and memory allocator."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from flaxformer_lite.cli.process import KEEP
 
 
 class Sizes(NamedTuple):
@@ -21,16 +23,15 @@ class Sizes(NamedTuple):
 SHAPES = {"tiny": Sizes(4, 128, 256, 4), "m30k": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
 """The models of random weights that are compared."""
 VOCAB_SIZE = 8000
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
 MOST_SPREAD = 0.1
 """The largest spread of a baseline that ratios are reported for."""
 
 
-def start(words: Sequence[str], threads: int, *, huge_pages: bool = True) -> "subprocess.Popen[str]":
+def start(words: Sequence[str], threads: int) -> "subprocess.Popen[str]":
     """Starts Python with these words on the first `threads` cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
-    environment["GLIBC_TUNABLES"] = HUGE_PAGES if huge_pages else ""
+    environment["GLIBC_TUNABLES"] = KEEP
     if threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     return subprocess.Popen(

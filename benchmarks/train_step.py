@@ -53,10 +53,10 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--peer", choices=PEERS, nargs="+", default=[])
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="model.dtype of our side")
+    parser.add_argument("--matmul-dtype", choices=("bfloat16",), help="model.matmul_dtype of our side")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--no-huge-pages", action="store_true", help="both sides without huge pages")
     parser.add_argument("--peak", action="store_true", help="compare with the machine's matrix product")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -70,9 +70,7 @@ def main() -> None:
 def compare(options: argparse.Namespace) -> None:
     """Lets both sides take turns, and prints the table."""
     sides = ["ours", *options.peer]
-    processes = {
-        side: start(words_of(side, options), options.threads, huge_pages=not options.no_huge_pages) for side in sides
-    }
+    processes = {side: start(words_of(side, options), options.threads) for side in sides}
     for side, process in processes.items():
         assert process.stdout is not None
         print(f"{side}: {process.stdout.readline().strip()}", flush=True)
@@ -89,13 +87,14 @@ def compare(options: argparse.Namespace) -> None:
 def words_of(side: str, options: argparse.Namespace) -> list[str]:
     """Returns the words that start the process of one side."""
     words = [__file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
-    words += ["--dtype", options.dtype]
+    words += ["--dtype", options.dtype, *(["--matmul-dtype", options.matmul_dtype] if options.matmul_dtype else [])]
     return [*words, "--threads", str(options.threads), *(["--peak"] if options.peak else [])]
 
 
 def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> bool:
     """Prints medians, and the ratios of the rounds; returns False where the rounds of a peer allow none."""
-    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, {options.dtype}, {options.threads} thread(s)")
+    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, {options.threads} thread(s)")
+    print(f"model.dtype {options.dtype}, model.matmul_dtype {options.matmul_dtype}")
     print(f"{'':20} {'user s':>8} {'system s':>8} {'wall s':>8}")
     for side, times in rounds.items():
         print(f"{side:20} " + " ".join(f"{statistics.median(column):8.3f}" for column in zip(*times, strict=True)))
@@ -135,8 +134,8 @@ def measure(options: argparse.Namespace) -> None:
 # This package ----------------------------------------------------------------------------------------------------------
 
 
-def experiment(shape: str, dtype: Any = "float32") -> Any:
-    """Returns the shipped config with a model of another size."""
+def experiment(shape: str, **settings: Any) -> Any:
+    """Returns the shipped config with a model of another size, and with these settings of the model."""
     from flaxformer_lite.config import load_config
 
     config, sizes = load_config(CONFIG), SHAPES[shape]
@@ -149,7 +148,7 @@ def experiment(shape: str, dtype: Any = "float32") -> Any:
         d_model=sizes.d_model,
         d_ff=sizes.d_ff,
         num_heads=sizes.num_heads,
-        dtype=dtype,
+        **settings,
     )
     return dataclasses.replace(config, model=model)
 
@@ -173,7 +172,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     from flaxformer_lite.training import MeshRunner, TrainTask
     from flaxformer_lite.training.throughput import training_flops
 
-    config = experiment(options.shape, options.dtype)
+    config = experiment(options.shape, dtype=options.dtype, matmul_dtype=options.matmul_dtype)
     source, target = random_tokens(config.model.vocab_size)
     shifted, all_tokens = np.roll(target, 1, 1), np.ones(source.shape, bool)
     inputs = Inputs(source_tokens=source, source_mask=all_tokens, target_tokens=shifted, target_mask=all_tokens)

@@ -1,4 +1,4 @@
-"""The process of a command: its memory pages, Ctrl-C while it starts, and its end.
+"""The process of a command: how it keeps memory, Ctrl-C while it starts, and its end.
 
 Imports nothing heavy by itself: the process may start once more, and that costs what was imported before.
 """
@@ -13,19 +13,25 @@ import warnings
 from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 
-HUGE_PAGES = "glibc.malloc.hugetlb"
-"""The tunable of glibc's memory allocator that asks the kernel for huge pages; glibc reads it when a process starts."""
-PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
-"""The kernel's setting; "madvise" in brackets: huge pages are for programs that ask for them."""
+TUNABLES = "GLIBC_TUNABLES"
+"""The variable that glibc's memory allocator reads when a process starts."""
+KEEP = ":".join(
+    [
+        "glibc.malloc.arena_max=1",  # else large arrays of other threads bypass the heap
+        f"glibc.malloc.mmap_threshold={2**40}",
+        f"glibc.malloc.trim_threshold={2**40}",
+    ]
+)
+"""Arrays that are freed stay with the process, up to 1 TiB, for its next arrays."""
 
 
 def program(words: Sequence[str] | None = None) -> None:
     """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    use_huge_pages()
+    keep_memory()
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `use_huge_pages`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `keep_memory`
     from flaxformer_lite.cli.main import INTERRUPTED, main
 
     keep_programs(os.environ)
@@ -80,30 +86,28 @@ def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(ignored)
 
 
-def use_huge_pages() -> None:
-    """Starts the process once more with huge pages for its arrays, unless `GLIBC_TUNABLES` says something about them.
+def keep_memory() -> None:
+    """Starts the process once more with an allocator that keeps memory, unless `GLIBC_TUNABLES` says something about it.
 
-    Without them a train step on a CPU takes new pages of 4 KiB for its arrays each time: docs/training.md has the figures.
-    `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` refuses. Changes nothing on systems without them, and under a debugger.
+    Without it a train step on a CPU gets its arrays from the kernel each time, cleared page by page: docs/training.md has the
+    figures. Changes nothing without glibc 2.35 or later, and under a debugger.
     """
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    if HUGE_PAGES in tunables or sys.gettrace() is not None or not sys.executable or not has_huge_pages():
+    tunables = os.environ.get(TUNABLES, "")
+    if "glibc.malloc." in tunables or sys.gettrace() is not None or not sys.executable or not has_tunables():
         return
-    os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [tunables, f"{HUGE_PAGES}=1"]))
+    os.environ[TUNABLES] = ":".join(filter(None, [tunables, KEEP]))
     # The new process is interrupted once it has come so far again: Python itself would print a traceback while it starts.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with contextlib.suppress(OSError):  # then it goes on as it is
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def has_huge_pages() -> bool:
-    """Returns whether the kernel has huge pages for programs that ask, and the C library is a glibc that asks (from 2.35)."""
+def has_tunables() -> bool:
+    """Returns whether the C library is a glibc that takes such a threshold for `mmap` (from 2.35)."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        with open(PAGES_SETTING, encoding="ascii") as file:
-            on_request = "[madvise]" in file.read()
-        return on_request and name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 35)
-    except (AttributeError, OSError, ValueError):  # not Linux, not glibc, or no such setting
+        return name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 35)
+    except (AttributeError, OSError, ValueError):  # not Linux, or not glibc
         return False
 
 

@@ -1,4 +1,4 @@
-"""Laws of a process that starts once more for huge pages: only where there are some, once, with its words; and of its cache."""
+"""Laws of a process that starts once more to keep memory: only with glibc, once, with its words; and of its cache."""
 
 import asyncio
 import gc
@@ -19,68 +19,55 @@ from flaxformer_lite.base import hardware
 from flaxformer_lite.cli import main as cli_main
 from flaxformer_lite.cli import process
 from flaxformer_lite.cli.main import COMMANDS
-from flaxformer_lite.cli.process import has_huge_pages, keep_programs, report_ignored, report_uncaught, use_huge_pages
+from flaxformer_lite.cli.process import KEEP, has_tunables, keep_memory, keep_programs, report_ignored, report_uncaught
 from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize(
-    ("libc", "setting", "expected"),
-    [
-        ("glibc 2.35", "always [madvise] never", True),
-        ("glibc 3.1", "always [madvise] never", True),
-        ("glibc 2.34", "always [madvise] never", False),
-        ("glibc 2.36", "[always] madvise never", False),
-        ("glibc 2.36", "always madvise [never]", False),
-        ("musl 2.36", "always [madvise] never", False),
-        (None, "always [madvise] never", False),
-    ],
+    ("libc", "expected"),
+    [("glibc 2.35", True), ("glibc 3.1", True), ("glibc 2.34", False), ("musl 2.36", False), (None, False)],
 )
-def test_huge_pages_need_a_kernel_that_gives_and_a_glibc_that_asks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, libc: str | None, setting: str, expected: bool
-):
+def test_memory_is_kept_by_a_glibc_that_can(monkeypatch: pytest.MonkeyPatch, libc: str | None, expected: bool):
     monkeypatch.setattr(os, "confstr", lambda name: libc)
-    monkeypatch.setattr(process, "PAGES_SETTING", str(tmp_path / "enabled"))
-    assert not has_huge_pages()
-    (tmp_path / "enabled").write_text(setting + "\n")
-    assert has_huge_pages() is expected
+    assert has_tunables() is expected
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The words with which processes are started in place of this one."""
     words: list[list[str]] = []
-    monkeypatch.setattr(process, "has_huge_pages", lambda: True)
+    monkeypatch.setattr(process, "has_tunables", lambda: True)
     monkeypatch.setattr(sys, "gettrace", lambda: None)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: None, raising=False)
     monkeypatch.setattr(os, "execv", lambda path, all: words.append([path, *all]))
     return words
 
 
-@pytest.mark.parametrize("before", ["", "glibc.malloc.check=1"])
+@pytest.mark.parametrize("before", ["", "glibc.rtld.optional_static_tls=512"])
 def test_it_starts_once_and_keeps_what_the_user_has_set(
     monkeypatch: pytest.MonkeyPatch, started: list[list[str]], before: str
 ):
     monkeypatch.setenv("GLIBC_TUNABLES", before)
-    use_huge_pages()
-    use_huge_pages()
+    keep_memory()
+    keep_memory()
     assert started == [[sys.executable, sys.executable, *sys.orig_argv[1:]]]
-    assert os.environ["GLIBC_TUNABLES"].split(":") == [*filter(None, [before]), "glibc.malloc.hugetlb=1"]
+    assert os.environ["GLIBC_TUNABLES"] == ":".join(filter(None, [before, KEEP]))
 
 
 def test_who_refuses_or_debugs_is_left_alone(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]):
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
-    use_huge_pages()
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=4")
+    keep_memory()
     monkeypatch.delenv("GLIBC_TUNABLES")
     monkeypatch.setattr(sys, "gettrace", lambda: print)
-    use_huge_pages()
+    keep_memory()
     assert not started
 
 
-@pytest.mark.skipif(not has_huge_pages(), reason="this system has no huge pages on request")
+@pytest.mark.skipif(not has_tunables(), reason="this system has no glibc from 2.35 on")
 def test_a_real_process_keeps_its_number_its_words_and_its_input():
     code = (
-        "import os, sys; from flaxformer_lite.cli.process import use_huge_pages; print(os.getpid(), flush=True); "
-        "use_huge_pages(); print(os.environ['GLIBC_TUNABLES'], sys.argv[1:], sys.stdin.read())"
+        "import os, sys; from flaxformer_lite.cli.process import keep_memory; print(os.getpid(), flush=True); "
+        "keep_memory(); print(os.environ['GLIBC_TUNABLES'], sys.argv[1:], sys.stdin.read())"
     )
     environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
     answer = subprocess.run(
@@ -88,7 +75,7 @@ def test_a_real_process_keeps_its_number_its_words_and_its_input():
     )
     first, second, last = answer.stdout.splitlines()
     assert (first, answer.stderr) == (second, "")
-    assert last == "glibc.malloc.hugetlb=1 ['a b', '--c'] line"
+    assert last == f"{KEEP} ['a b', '--c'] line"
 
 
 def test_compiled_programs_are_kept_below_the_users_cache_for_each_kind_of_cpu(
@@ -138,7 +125,7 @@ def test_ctrl_c_while_it_starts_once_more_ends_it_without_a_line(start: list[str
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         os.kill(os.getpid(), signal.SIGINT)
 
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLIBC_TUNABLES": KEEP}
     process = subprocess.run(
         [sys.executable, *start, "--help"], preexec_fn=interrupted, cwd=ROOT, env=environment, capture_output=True
     )
@@ -149,7 +136,7 @@ def test_ctrl_c_waits_for_the_second_start(monkeypatch: pytest.MonkeyPatch, star
     masks: list[tuple[int, list[int]]] = []
     monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: masks.append((how, signals)))
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    use_huge_pages()
+    keep_memory()
     assert started and masks == [(signal.SIG_BLOCK, [signal.SIGINT])]
 
 
