@@ -15,14 +15,8 @@ from types import TracebackType
 
 TUNABLES = "GLIBC_TUNABLES"
 """The variable that glibc's memory allocator reads when a process starts."""
-KEEP = ":".join(
-    [
-        "glibc.malloc.arena_max=1",  # else large arrays of other threads bypass the heap
-        f"glibc.malloc.mmap_threshold={2**40}",
-        f"glibc.malloc.trim_threshold={2**40}",
-    ]
-)
-"""Arrays that are freed stay with the process, up to 1 TiB, for its next arrays."""
+KEEP = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold={2**40}:glibc.malloc.trim_threshold={2**40}"
+"""Freed arrays stay with the process for its next ones. With more than one arena, large arrays of other threads bypass the heap."""
 
 
 def program(words: Sequence[str] | None = None) -> None:
