@@ -55,7 +55,10 @@ def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.placeholders:
         found["placeholders"] = True
     if arguments.prefix:
-        known_ids(loaded.required_tokenizers.target, arguments.prefix)
+        try:
+            known_ids(loaded.required_tokenizers.target, arguments.prefix)
+        except ValueError as error:
+            raise ValueError(f"--prefix: {error}") from None
         found["prefix"] = arguments.prefix
     if found and arguments.samples is not None:
         raise ValueError("--terms, --placeholders and --prefix are for a search: leave them or --samples out")

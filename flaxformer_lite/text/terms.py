@@ -113,7 +113,7 @@ class Terms:
             texts, place = [text.strip() for text in line.split("\t")], f"{path}, line {number}"
             if line.strip():
                 if len(texts) != 2:
-                    raise ValueError(f"{place}: {len(texts)} texts separated by tabs: write a term and its translation")
+                    raise ValueError(f"{place}: {len(texts) - 1} tabs: write a term, one tab, and its translation")
                 terms.append(Term(texts[0], texts[1], place))
         return cls(tuple(terms))
 

@@ -41,7 +41,7 @@ def test_the_texts_that_a_translation_needs(source: str, expected: dict[Needed, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("dog", "line 3: 1 texts separated by tabs"),
+        ("dog", "line 3: 0 tabs: write a term, one tab"),
         ("dog\t", "line 3: 'dog' → '': neither text may be empty"),
         ("cat\tHund", "line 3: 'cat' is 'Hund' here and 'Katze' in .*line 1"),
         ("dog\tHünd", "line 3: 'Hünd' is not in the vocabulary"),

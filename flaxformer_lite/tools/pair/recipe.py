@@ -1,6 +1,7 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
 import dataclasses
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     shapes = batch_shapes(config.objective, config.data)
     found = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
     rows, longest = (np.array(part) for part in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
-    batches = max(1, round(sum(found / rows)))
+    batches = math.ceil(sum(found / rows))
     epochs = float(np.clip(BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
