@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
-    monkeypatch.setattr("flaxformer_lite.cli.translation.load", LOAD)
+    monkeypatch.setattr("flaxformer_lite.run.run.load", LOAD)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_translate_does_what_the_config_says_of_hypotheses(folder: Path, command
     decode = dataclasses.replace(run.config.decode, beam_size=3, num_hypotheses=2)
     several = dataclasses.replace(run, config=dataclasses.replace(run.config, decode=decode))
     expected = command("translate", folder, "--beam-size", 3, "--n-best", 2, stdin=text(LINES[:3]))
-    monkeypatch.setattr("flaxformer_lite.cli.translation.load", lambda path, **weights: several)
+    monkeypatch.setattr("flaxformer_lite.run.run.load", lambda path, **weights: several)
     assert command("translate", folder, stdin=text(LINES[:3])) == expected
 
 
@@ -167,7 +167,7 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning_and_answered(folder: Path
 
 def test_what_is_not_in_the_vocabulary_is_told_once(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
     fresh = dataclasses.replace(LOAD(str(folder), weights=None))
-    monkeypatch.setattr("flaxformer_lite.cli.translation.load", lambda path, **weights: fresh)
+    monkeypatch.setattr("flaxformer_lite.run.run.load", lambda path, **weights: fresh)
     status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "20 ß", "…ß"]))
     assert (status, len(out.splitlines())) == (0, 3)
     assert err == "warning: stdin: not in the vocabulary, so the model cannot read it: 'ß', '…'\n"

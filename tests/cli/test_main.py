@@ -55,7 +55,7 @@ def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, comm
     def failing(path: str, **weights: str) -> None:
         raise error
 
-    monkeypatch.setattr("flaxformer_lite.cli.translation.load", failing)
+    monkeypatch.setattr("flaxformer_lite.run.run.load", failing)
     status, out, err = command("translate", "run")
     assert (status, out, err.count("\n")) == (2, "", 1) and words in err
 
