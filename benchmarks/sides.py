@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.cli.process import KEEP
+from flaxformer_lite.cli.process import KEEP, TUNABLES
 
 
 class Sizes(NamedTuple):
@@ -31,7 +31,7 @@ def start(words: Sequence[str], threads: int) -> "subprocess.Popen[str]":
     """Starts Python with these words on the first `threads` cores."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
-    environment["GLIBC_TUNABLES"] = KEEP
+    environment[TUNABLES] = KEEP
     if threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     return subprocess.Popen(

@@ -571,4 +571,4 @@ def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, we
                 f"{other.folder.path} has other tokenizers or another vocabulary than {first.folder.path}: train the runs of an "
                 "ensemble with one tokenizer, by data.tokenizer=FromRun(path=…)"
             )
-    return dataclasses.replace(first, others=tuple(others))
+    return dataclasses.replace(first, others=tuple(others)) if others else first

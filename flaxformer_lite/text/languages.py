@@ -139,10 +139,8 @@ class LanguageTokenizers(Tokenizers):
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
         found = self.of_codes(codes)
         end = () if found.source.eos_id is None else (found.source.eos_id,)
-        source, target = (
-            found.source.framing(direction.before, (*end, *direction.behind)),
-            found.target.framing((), end),
-        )
+        source = found.source.framing(direction.before, (*end, *direction.behind))
+        target = found.target.framing((), end)
         target.ends_pairs = self.languages.target == "start"
         return replace(self, source=source, target=target)
 

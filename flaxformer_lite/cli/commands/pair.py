@@ -64,9 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
         for made in (of_export, page):
             made.unlink(missing_ok=True)
         scores, hypotheses = score(loaded, data, {})
-        scores = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step} | scores
-        scoring.save(loaded, finite(scores), data.pairs, hypotheses)
-        write_whole(file, json.dumps(finite(scores), indent=2) + "\n")
+        about = {"run": str(folder), "split": data.name, "weights": config.weights, "step": loaded.step}
+        scores = finite(about | scores)
+        scoring.save(loaded, scores, data.pairs, hypotheses)
+        write_whole(file, json.dumps(scores, indent=2) + "\n")
     print(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if not exported.is_dir():
         export_ctranslate2(folder, exported)

@@ -74,7 +74,7 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     shapes = batch_shapes(config.objective, config.data)
     found = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
     rows, longest = (np.array(part) for part in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
-    batches = math.ceil(sum(found / rows))
+    batches = max(1, math.ceil(sum(found / rows)))
     epochs = float(np.clip(BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
