@@ -91,18 +91,10 @@ def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.n
     return Pieces(counts, lambda i, k: texts[i][k * max_length : (k + 1) * max_length]), sizes
 
 
-class Packs(Lazy[Pack]):
-    """Rows of several pieces; `used` has the positions that are taken in each, `origins` the records of the pieces."""
-
-    def __init__(self, make: Callable[[int], Pack], used: Int[np.ndarray, "R"], origins: Origins) -> None:
-        super().__init__(len(used), make)
-        self.used, self.origins = used, origins
-
-
 def pack(
     pieces: Sequence[Tokens], sizes: Sequence[int] | Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
-) -> Packs:
-    """Packs all pieces into rows of at most `room` positions; `sizes` has the positions that each piece needs.
+) -> Rows:
+    """Packs all pieces into rows, targets of at most `room` positions; `sizes` has the positions that each piece needs.
 
     The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
     first row with room for it.
@@ -118,7 +110,11 @@ def pack(
     ends = np.cumsum(counts)
     used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
     origins = Origins(pieces.firsts if isinstance(pieces, Pieces) else None, members, ends)
-    return Packs(lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]])), used, origins)
+
+    def make(i: int) -> Pack:
+        return Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
+
+    return Rows.target_only(used, make, origins)
 
 
 def first_fit_decreasing(

@@ -42,8 +42,7 @@ class CausalLM(HeadObjective):
         """Returns the documents as packs of at most `longest.target` positions."""
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         pieces, sizes = overlapping_pieces(documents(records, self.kind), room, special)
-        packs = pack(pieces, sizes, room, seed)
-        return Rows.target_only(packs.used, packs.__getitem__, packs.origins)
+        return pack(pieces, sizes, room, seed)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)

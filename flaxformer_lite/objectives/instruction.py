@@ -97,10 +97,9 @@ class Instruction(CausalLM):
                 answers=tuple(np.zeros(0, np.bool) if record.answers is None else record.answers for record in found),
             )
 
-        firsts = np.searchsorted(
-            kept, np.arange(len(arrays) + 1)
-        )  # a conversation is a piece, one that is left out none
-        return Rows.target_only(packs.used, make, packs.origins._replace(firsts=firsts))
+        # A conversation is a piece, one that is left out none.
+        firsts = np.searchsorted(kept, np.arange(len(arrays) + 1))
+        return Rows(packs.lengths, make, origins=packs.origins._replace(firsts=firsts))
 
     def _report(self, arrays: TokenArrays, num_kept: int, longest: Lengths) -> None:
         """Warns of conversations that were cut or left out. Raises: ValueError if none is left."""

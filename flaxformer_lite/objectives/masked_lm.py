@@ -99,20 +99,18 @@ class MaskedLM(HeadObjective):
             self.check_mask(tokenizer.special)
         texts = documents(records, self.kind)
         if self.next_sentence:
-            rows: Sequence[Pack] = (pairs := pairs_of_texts(texts, (room - 3) // 2, seed))
-            used, origins = pairs.lengths.sum(1) + 3, pairs.origins
+            rows, special = pairs_of_texts(texts, (room - 3) // 2, seed), 3
         else:
             pieces, sizes = separate_pieces(texts, room - 2)
-            rows = (packs := pack(pieces, sizes + 2, room, seed))
-            used, origins = packs.used, packs.origins
+            rows, special = pack(pieces, sizes + 2, room, seed), 0  # they are among the sizes
 
         def with_words(i: int) -> Pack:
+            row: Pack = rows[i]
             if not self.whole_words or tokenizer is None:
-                return rows[i]
-            row = rows[i]
+                return row
             return row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
 
-        return Rows.source_only(used, with_words, origins)
+        return Rows.source_only(rows.lengths.sum(1, dtype=np.int32) + special, with_words, rows.origins)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""

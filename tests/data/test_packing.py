@@ -93,7 +93,7 @@ def test_packs_hold_every_piece_once_and_no_row_is_too_full():
 
 def test_no_pieces_make_no_rows():
     packs = pack([], [], 5, 0)
-    assert len(packs) == len(packs.used) == 0
+    assert len(packs) == len(packs.lengths) == 0
 
 
 def test_packs_are_a_function_of_the_seed():
@@ -128,7 +128,7 @@ def test_windows_are_packed_at_once_as_one_after_the_other(number: int):
     sizes = np.random.default_rng(number).integers(1, 14, number)
     packs = pack([np.array([i]) for i in range(number)], sizes, 13, seed=3, window=8)
     assert [[int(piece[0]) for piece in row.pieces] for row in packs] == slow_pack(sizes.tolist(), 13, 3, 8)
-    assert packs.used.tolist() == [sum(sizes[int(piece[0])] for piece in row.pieces) for row in packs]
+    assert packs.lengths[:, 1].tolist() == [sum(sizes[int(piece[0])] for piece in row.pieces) for row in packs]
 
 
 def test_a_record_with_a_source_is_no_document():

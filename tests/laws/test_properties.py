@@ -74,7 +74,8 @@ def test_packs_hold_every_token_once(sizes: list[int], most: int, seed: int, win
     found = documents([TokenPair(np.zeros(0, np.int32), document) for document in whole], "causal_lm")
     pieces, lengths = overlapping_pieces(found, most, DEFAULT_SPECIAL_IDS)
     rows = pack(pieces, lengths, 12, seed, window)
-    assert max(rows.used) <= 12 and list(rows.used) == [sum(len(piece) - 1 for piece in row.pieces) for row in rows]
+    used = rows.lengths[:, 1].tolist()
+    assert max(used) <= 12 and used == [sum(len(piece) - 1 for piece in row.pieces) for row in rows]
     predicted = sorted(token for row in rows for piece in row.pieces for token in piece[1:].tolist())
     assert predicted == sorted(token for document in whole for token in [*document.tolist(), EOS])
     assert sum(piece[0] == BOS for row in rows for piece in row.pieces) == len(whole)
