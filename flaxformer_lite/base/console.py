@@ -265,7 +265,6 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
 
 def warn(line: str) -> None:
-    """Writes a one-line warning to stderr."""
     write_line(WARNING + line)
 
 

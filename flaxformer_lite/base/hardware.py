@@ -192,7 +192,6 @@ def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
     found = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -11,5 +11,4 @@ def leaf_path(keys: tuple[Any, ...]) -> str:
 
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by their paths, in the order of the tree."""
     return {leaf_path(keys): leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}

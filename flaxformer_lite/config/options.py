@@ -74,7 +74,6 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
 
 
 def has_defaults(variant: Any) -> bool:
-    """Returns whether all settings of a variant have a default."""
     missing = dataclasses.MISSING
     return all(
         field.default is not missing or field.default_factory is not missing for field in dataclasses.fields(variant)

@@ -73,7 +73,6 @@ def date_languages() -> dict[str, Any]:
 
 
 def written(day: datetime.date, pattern: str, names: dict[str, Any]) -> str:
-    """Returns a day as the pattern of a language has it."""
     return pattern.format(
         y=day.year,
         M=day.month,

@@ -28,7 +28,6 @@ AHEAD = 4
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
-    """Returns all pairs as token ids."""
     return TokenArrays([TokenShard.of(pairs, tokenizers)])
 
 
@@ -193,7 +192,6 @@ class Dataset(Generic[Example]):
         return join_origins(self._made, self._sizes)
 
     def generator(self, record: Any, step: int, row: int) -> np.random.Generator:
-        """Returns the random numbers of a row of batch `step`."""
         return example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
 
     def records_read(self, i: int, step: int, row: int) -> list[int]:

@@ -70,7 +70,6 @@ class Mixture(Checked, DataSource, at="mixture"):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The name of each source."""
         return self.names or tuple(f"source{i}" for i in range(len(self.sources)))
 
     def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:

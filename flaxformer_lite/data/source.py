@@ -17,8 +17,6 @@ MOST_LISTED = 10
 
 
 class Row(NamedTuple):
-    """A row of written text."""
-
     pair: Pair | str
     """The pair, with blank sides for a blank row; a text says why the row is none."""
     files: tuple[str, str]
@@ -201,7 +199,6 @@ class FieldSource(TextSource):
 
 
 def with_input(source: str, more: str) -> str:
-    """Returns a source with the text that belongs to it."""
     return f"{source}\n\n{more}" if more.strip() else source
 
 

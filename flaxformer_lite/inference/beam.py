@@ -108,7 +108,6 @@ def beams_room(model: Transformer, config: DecodeConfig, prefill_length: int, st
 
 
 def beam_answers(inputs: SearchInputs, config: DecodeConfig, state: BeamState) -> Decoded:
-    """Returns the answers that a state has."""
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 

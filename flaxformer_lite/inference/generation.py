@@ -96,7 +96,6 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
-    """Returns the text up to the first stop string in it."""
     return text[: min((start for s in stop if (start := text.find(s)) >= 0), default=len(text))]
 
 

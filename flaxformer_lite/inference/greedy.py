@@ -65,14 +65,12 @@ def greedy_room(model: Transformer, prefill_length: int, steps: int) -> int:
 
 
 def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
-    """Returns the answers that a state has."""
     lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
     return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
 
 
 def init_greedy_state(inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:
-    """Returns the state before the first step."""
     batch, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
     return GreedyState(
         step=jnp.int32(0),

@@ -74,8 +74,6 @@ def weighted_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K
 
 
 class Heads(NamedTuple):
-    """Sizes of the heads."""
-
     num_kv_heads: int
     d_key: int
     d_value: int

@@ -62,7 +62,6 @@ class LazyLogits:
     """`model.matmul_dtype`."""
 
     def logits(self) -> Float[Array, "B T V"]:
-        """Returns all logits."""
         logits = matrix_product(self.hidden, self.kernel, self.matmul_dtype)
         logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
         return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)

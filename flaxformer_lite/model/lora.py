@@ -47,7 +47,6 @@ class LoRA(Checked, at="model.lora"):
 
     @property
     def scale(self) -> float:
-        """Factor of the adapters' output."""
         return self.alpha / self.rank
 
     def adapts(self, path: str) -> bool:

@@ -141,7 +141,6 @@ class Transformer(nn.Module):
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Returns the logits."""
         return self.scores(hidden).logits()
 
     def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:

@@ -37,7 +37,6 @@ class Apply(NamedTuple):
     """Rules for answers that an objective lets the model generate."""
 
     def __call__(self, inputs: Inputs, key: Array) -> Outputs:
-        """Returns the outputs, with dropout by the key."""
         outputs: Any = self.model.apply({"params": self.params}, inputs, rngs={"dropout": key})
         return outputs
 
@@ -163,7 +162,6 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        """Returns the inputs that this model reads."""
         return batch.inputs
 
     # From outputs to figures -----------------------------------------------------------------------------------------

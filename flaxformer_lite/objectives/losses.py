@@ -29,7 +29,6 @@ class LossTerm(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """The sum divided by the count."""
         return float(self.sum / self.count)
 
     def across(self, axis_name: str) -> "LossTerm":
@@ -151,7 +150,6 @@ def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTe
 
 
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
-    """Returns the weighted squared differences."""
     differences = values.astype(accumulation_dtype(values)) - targets
     return LossTerm((differences**2 * weights).sum(), weights.sum())
 

@@ -47,7 +47,6 @@ class AttentionWeights:
 
     @property
     def kinds(self) -> list[Kind]:
-        """The attentions that the model has."""
         return [kind for kind in get_args(Kind) if len(getattr(self, kind))]
 
 

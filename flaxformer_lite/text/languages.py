@@ -50,7 +50,6 @@ class Languages(Checked, at="data.languages"):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens of all languages."""
         return tuple(map(self.token.replace, ["{}"] * len(self.codes), self.codes))
 
     @property

@@ -95,7 +95,6 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
 
 
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:
-    """Returns the settings that decide the tokenizers of a run."""
     data, chats = config.data, config.objective if config.objective.reads_messages else None
     return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, chats
 

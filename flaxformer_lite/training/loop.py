@@ -162,7 +162,6 @@ class Loop(TrainingRun):
     # Steps
 
     def batches(self) -> Iterator[Batch]:
-        """Returns the batches of all steps that are left."""
         first, stop = map(self.loop_state.batch_of, (self.step + 1, self.config.train.steps + 1))
         return self.data.batches(first, stop, self.runner.local_rows)
 

@@ -63,7 +63,6 @@ class Runner(ABC):
 
     @property
     def state_shardings(self) -> TrainState:
-        """The sharding of every leaf of the state."""
         return jax.tree.map(lambda x: x.sharding, self.abstract_state)
 
     @cached_property
@@ -84,7 +83,6 @@ class Runner(ABC):
 
     @cached_property
     def compiled_eval_step(self) -> Any:
-        """The jitted evaluation step."""
         return jax.jit(
             traced_once(self.divided(eval_step), "eval_step"),
             out_shardings=replicated(self.mesh),

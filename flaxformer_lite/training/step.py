@@ -73,18 +73,15 @@ class TrainTask:
         return functools.partial(init_state, self)
 
     def inputs(self, batch: Batch) -> Inputs:
-        """Returns the model's inputs of a batch."""
         return self.objective.inputs(batch, self.model.config)
 
 
 def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
-    """Returns the random key for a purpose ("parameters" or "dropout") at a step."""
     purposes = ("parameters", "dropout")
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
 def init_state(task: TrainTask) -> TrainState:
-    """Returns the state before the first step."""
     params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
     if task.model.config.lora is not None:
         task.model.config.lora.check(params)
@@ -95,7 +92,6 @@ def init_state(task: TrainTask) -> TrainState:
 
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
-    """Returns the objective's loss terms on a batch, with dropout."""
     return task.objective.terms(Apply(task.model, params, task.decode), batch, key)
 
 

@@ -34,7 +34,6 @@ def announce(config: Config, setup: Setup, num_processes: int, progress: Progres
 
 
 def describe_data(config: Config, data: RunData) -> str:
-    """Returns a line on the size of the training data."""
     plan, dropped = data.train.plan, data.train.dropped
     held_out = config.data.held_out and config.data.eval is None and data.eval
     return (
@@ -46,7 +45,6 @@ def describe_data(config: Config, data: RunData) -> str:
 
 
 def describe_parameters(state: TrainState, trainable: tuple[str, ...]) -> str:
-    """Returns the number of parameters, and of those that are frozen."""
     leaves = leaves_by_path(state.params)
     number = sum(x.size for x in leaves.values())
     masks = {path: trained_layers(path, x, trainable) for path, x in leaves.items()}

@@ -27,7 +27,6 @@ compilations: list[float] = []
 
 
 def note_compilation(event: str, duration_secs: float, **_: str | int) -> None:
-    """Notes the duration of an event of JAX, if that is a compilation."""
     if event == "/jax/core/compile/backend_compile_duration":
         compilations.append(duration_secs)
 
@@ -55,7 +54,6 @@ class Throughput:
         self.reset()
 
     def reset(self) -> None:
-        """Starts a new row."""
         self.started, self.tokens, self.flops = time.perf_counter(), 0.0, 0.0
 
     def add(self, batch: int, tokens: float) -> None:

@@ -70,6 +70,5 @@ def speed_in_words(row: dict[str, Any]) -> str:
 
 
 def metrics_in_words(row: dict[str, Any], names: Iterable[str] | None = None) -> str:
-    """Returns the metrics of an `eval` row, or those named."""
     names = [name for name in row if name not in ("step", "split")] if names is None else names
     return "  ".join(f"{name} {row[name]:.4f}" for name in names if isinstance(row.get(name), int | float))

@@ -74,7 +74,6 @@ class Base:
         return saved, {path: x for path, x in flat.items() if path not in saved}
 
     def saved(self, params: PyTree) -> PyTree:
-        """Returns the parameters that are saved."""
         return unflatten_dict(self.divide(params)[0], sep="/")
 
     def without(self, state: Any) -> Any:

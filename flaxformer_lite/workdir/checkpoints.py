@@ -67,7 +67,6 @@ class Retention:
         return sorted((step for step, value in values.items() if not math.isnan(value)), key=values.__getitem__)
 
     def kept(self, manifests: dict[int, dict[str, Any]]) -> set[int]:
-        """Returns which steps to keep."""
         newest = sorted(manifests)[-1:]
         return {*newest, *regular(manifests)[-self.keep_latest :], *self.ranked(manifests)[: self.keep_best]}
 
@@ -270,7 +269,6 @@ class Checkpoints:
         return sorted(step for step in self._all_steps() if not self._damage.get(step))
 
     def latest(self) -> int | None:
-        """Returns the newest step, or None."""
         return max(self.steps(), default=None)
 
     def latest_valid(self) -> int:

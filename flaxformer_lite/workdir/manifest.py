@@ -152,7 +152,6 @@ def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
 
 
 def seal(folder: Path, config: Config) -> dict[str, Any]:
-    """Returns the seal of the run in `folder`, as JSON."""
     return {"config": json.loads(to_json(config)), "tokenizers": sealed_digests(folder)}
 
 

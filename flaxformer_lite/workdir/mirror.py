@@ -112,7 +112,6 @@ class RemoteRun:
         return sizes
 
     def read(self, name: str) -> bytes:
-        """Returns the content of a file."""
         return self.filesystem.cat_file(f"{self.root}/{name}")
 
     def get(self, name: str, path: Path) -> None:
@@ -208,13 +207,11 @@ def open_run(path: str | Path) -> RunFolder:
 
 
 def cache_folder(url: str) -> Path:
-    """Returns the folder of the local copy of a URL."""
     name = url.rstrip("/").rpartition("/")[2]
     return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
 
 
 def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:
-    """Deletes the checkpoints of all other steps."""
     for step in set(steps_in(folder)) - set(kept):
         shutil.rmtree(folder / str(step), ignore_errors=True)
 

@@ -18,7 +18,6 @@ class Sample(NamedTuple):
 
 
 def format_samples(samples: Iterable[Sample]) -> str:
-    """Returns the text of a file of samples/."""
     return "\n".join(
         "source:     {}\nreference:  {}\nhypothesis: {}\n".format(*(re.sub(r"[\r\n]+", "⏎", text) for text in sample))
         for sample in samples
@@ -26,7 +25,6 @@ def format_samples(samples: Iterable[Sample]) -> str:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Returns the sentences in a file of samples/."""
     return [Sample(*texts) for texts in LAYOUT.findall(path.read_text(encoding="utf-8"))]
 
 

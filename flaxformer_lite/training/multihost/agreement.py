@@ -138,7 +138,6 @@ class Processes:
     # Stop and save
 
     def stop_request(self) -> StopRequest:
-        """Returns a stop request on which all processes agree."""
         return StopRequest() if self.count == 1 else StopConsensus()
 
     def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
