@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
@@ -44,16 +44,14 @@ class WholeTexts(BaseObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTexts(WholeTexts):
-    """Texts or pairs with one label each. A subclass defines `label_value` and `target`."""
+    """Texts or pairs with one label each. A subclass defines `label_type` and `label_value`."""
 
     command = "classify"
+    label_type: ClassVar[type]
+    """The number type of the labels."""
 
     def label_value(self, label: str, record: int) -> float:
         """Returns a label as a number. Raises: ValueError for an illegal one, with the number of its record."""
-        raise NotImplementedError
-
-    def target(self, label: float) -> Int[np.ndarray, "1"] | Float[np.ndarray, "1"]:
-        """Returns the label as a row of `Batch.targets`."""
         raise NotImplementedError
 
     def make_rows(
@@ -83,7 +81,7 @@ class LabelledTexts(WholeTexts):
             source_mask=np.arange(lengths.source) < len(record.tokens),  # type: ignore[arg-type]
             token_types=pad_tokens(record.types, lengths.source),  # type: ignore[arg-type]
         )
-        return Batch(inputs, self.target(record.label), np.ones(1, np.float32))  # type: ignore[arg-type]
+        return Batch(inputs, np.array([record.label], self.label_type), np.ones(1, np.float32))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +95,8 @@ class Classification(LabelledTexts, HeadObjective):
     kind: Literal["classification"] = "classification"
     classes: tuple[str, ...]
     """The names of the classes, as in the data, in the order of their logits."""
+
+    label_type = np.int32
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,9 +124,6 @@ class Classification(LabelledTexts, HeadObjective):
                 "or correct the data (data.train.label_column or label_field names the labels)"
             )
         return self.classes.index(label)
-
-    def target(self, label: float) -> Int[np.ndarray, "1"]:
-        return np.array([label], np.int32)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of `head_loss`, in nats per text."""
@@ -161,6 +158,8 @@ class Regression(LabelledTexts):
 
     kind: Literal["regression"] = "regression"
 
+    label_type = np.float32
+
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("loss", "pearson", "spearman")
@@ -181,9 +180,6 @@ class Regression(LabelledTexts):
                 "(data.train.label_column or label_field names the labels)"
             )
         return value
-
-    def target(self, label: float) -> Float[np.ndarray, "1"]:
-        return np.array([label], np.float32)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the squared error per text."""
