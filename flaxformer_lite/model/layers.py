@@ -101,19 +101,20 @@ class Dense(nn.Dense):
 
     @nn.compact
     def __call__(self, inputs: Float[Array, "*B D"]) -> Float[Array, "*B F"]:
-        """Returns the product, with the adapter's part if this layer has one: its path decides at first, then its parameters."""
+        """Returns the product, with the adapter's part if this layer has one."""
         y: Array = super().__call__(inputs)
-        if self.lora is None or not (self.has_variable("params", "lora_a") or self.starts_adapter(self.lora)):
+        if self.lora is None:
+            return y
+        has_adapter = self.has_variable("params", "lora_a")
+        if self.is_initializing():  # its path decides, once
+            has_adapter = self.lora.adapts("/".join(self.path))
+        if not has_adapter:
             return y
         dense = functools.partial(Dense, use_bias=False, dtype=self.dtype, precision=self.precision)
         x = apply_dropout(self, inputs, self.lora.dropout)
         x = dense(self.lora.rank, kernel_init=FIRST_A, name="lora_a")(x)
         x = dense(self.features, kernel_init=nn.initializers.zeros, name="lora_b")(x)
         return y + jnp.asarray(self.lora.scale, x.dtype) * x
-
-    def starts_adapter(self, lora: LoRA) -> bool:
-        """Returns whether the first parameters are drawn, and this layer gets an adapter."""
-        return self.is_initializing() and lora.adapts("/".join(self.path))
 
 
 def round_kernels(params: PyTree, dtype: Dtype) -> PyTree:

@@ -341,13 +341,11 @@ class Block(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.position_bias = PositionBias(c.positions, c.num_heads, self.causal)
-        dtype, kernel_init = DTYPES[c.dtype], c.initializer.kernel()
+        like: dict[str, Any] = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel()}
+        like |= {"lora": c.lora, "matmul_dtype": c.matmul_dtype}
 
         def attention() -> MultiHeadAttention:
-            return MultiHeadAttention(
-                *(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init, c.lora),
-                matmul_dtype=c.matmul_dtype,
-            )
+            return MultiHeadAttention(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, **like)
 
         self.attention_pre_norm = Normalize(c.norm)
         self.attention = attention()
@@ -357,19 +355,8 @@ class Block(nn.Module):
             self.cross_attention = attention()
             self.cross_attention_post_norm = Normalize(c.norm)
         self.feed_forward_pre_norm = Normalize(c.norm)
-        self.feed_forward = FeedForward(
-            *(
-                c.d_model,
-                c.d_ff,
-                c.activation,
-                c.feed_forward_bias,
-                c.dropout.feed_forward_rate,
-                dtype,
-                kernel_init,
-                c.lora,
-                c.matmul_dtype,
-            )
-        )
+        sizes, rate = (c.d_model, c.d_ff), c.dropout.feed_forward_rate
+        self.feed_forward = FeedForward(*sizes, c.activation, c.feed_forward_bias, rate, **like)
         self.feed_forward_post_norm = Normalize(c.norm)
 
     def __call__(
