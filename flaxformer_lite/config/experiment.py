@@ -58,8 +58,7 @@ class Config(Checked, at=""):
         super().__post_init__()
         self._check_model()
         self._check_freezing()
-        self._check_messages()
-        self._check_languages()
+        self._check_sources()
         self._check_batches()
         self._check_sampling()
         self._check_evaluation()
@@ -104,17 +103,7 @@ class Config(Checked, at=""):
                 "frozen: name those that train, or set train.frozen_dtype to 'float32'"
             )
 
-    def _check_messages(self) -> None:
-        for split in SPLITS:
-            source = getattr(self.data, split)
-            for setting, part in [] if source is None else source.parts(f"data.{split}"):
-                if getattr(part, "messages_field", None) is not None and not self.objective.reads_messages:
-                    raise ValueError(
-                        f"{setting}.messages_field is {part.messages_field!r}, but objective.kind '{self.objective.kind}' reads no "
-                        "conversations: set it to None, or choose the objective 'instruction'"
-                    )
-
-    def _check_languages(self) -> None:
+    def _check_sources(self) -> None:
         known = self.data.languages
         if known is not None and not self.objective.translates and self.data.train is not None:
             raise ValueError(
@@ -123,6 +112,11 @@ class Config(Checked, at=""):
         for split in SPLITS:
             source = getattr(self.data, split)
             for setting, part in [] if source is None else source.parts(f"data.{split}"):
+                if getattr(part, "messages_field", None) is not None and not self.objective.reads_messages:
+                    raise ValueError(
+                        f"{setting}.messages_field is {part.messages_field!r}, but objective.kind '{self.objective.kind}' reads no "
+                        "conversations: set it to None, or choose the objective 'instruction'"
+                    )
                 if not (codes := getattr(part, "languages", ())):
                     continue
                 if known is None or len(codes) != 2 or getattr(part, "label_field", None) is not None:
