@@ -27,6 +27,7 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from flaxformer_lite.text.json_tokenizer import token_text
 from flaxformer_lite.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
 
 FOLDERS = ("", "huggingface")
@@ -422,7 +423,8 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
 def chat_template(source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, Any] = {}) -> ChatTemplate:
     """Returns a template for a tokenizer, with the special tokens that a folder names."""
     tokens = dict.fromkeys(TOKENS) | own_tokens(tokenizer) | dict(named_tokens)
-    return ChatTemplate(source, {name: token_text(token) for name, token in tokens.items()}, tokenizer.special_texts)
+    texts = {name: token_text(name, token) or "" for name, token in tokens.items()}
+    return ChatTemplate(source, texts, tokenizer.special_texts)
 
 
 def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
@@ -441,9 +443,3 @@ def read_object(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from None
     return found if isinstance(found, dict) else {}
-
-
-def token_text(token: object) -> str:
-    """Returns a special token as text: the file has a string, or an object with its content."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else ""
