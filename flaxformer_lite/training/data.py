@@ -118,6 +118,8 @@ def build_stores(
 ) -> tuple[Tokenizers, list[TokenStore]]:
     """Returns the run's tokenizers and the token store of each part of its training data, all made first if they are missing."""
     place = Path(config.data.store) if config.data.store else folder.path / ".tokens"
+    # The first process has compared the files of a folder that all share with their digests.
+    is_checked = folder.silent and folder.shared and config.data.store is None
 
     def stoppable(activity: str) -> BuildProgress:
         show = progress.counting(activity)
@@ -135,7 +137,7 @@ def build_stores(
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
         store.build(tokenizers, stoppable("tokenizing data.train"))
-        store = replace(store, trusted=folder.checked_by_first and config.data.store is None)
+        store = replace(store, trusted=is_checked)
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)

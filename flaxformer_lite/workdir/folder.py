@@ -137,11 +137,6 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
 
-    @property
-    def checked_by_first(self) -> bool:
-        """Whether the first process of the run compares the files of this folder with their digests, before this one reads them."""
-        return self.silent and self.shared
-
     def config(self) -> Config:
         """Returns the config of the run. Raises: ValueError if the folder has none."""
         file = self.path / "config.json"
