@@ -31,9 +31,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_bytes())
         digest = document.pop("sha256")
-        content: dict[str, Any] = document.pop(
-            "content", document
-        )  # older token stores have the hash among the content
+        # Older token stores have the hash among the content.
+        content: dict[str, Any] = document.pop("content", document)
         if sealed(content)["sha256"] == digest:
             return content
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -114,9 +114,8 @@ class BatchPlan:
         self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
         if self._weights is not None:
             of_buckets = np.array([float(sum(row)) for row in self._weights])
-            counts = np.maximum(
-                apportion(int(counts.sum()), of_buckets), of_buckets > 0
-            )  # a row where there are examples
+            # At least a row where there are examples.
+            counts = np.maximum(apportion(int(counts.sum()), of_buckets), of_buckets > 0)
         self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
         self._filled = np.flatnonzero(counts).tolist()
         self._counts = counts[self._filled]

@@ -105,9 +105,8 @@ class Dataset(Generic[Example]):
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
             more = lengths + np.ceil(lengths * config.subword_sampling.room).astype(lengths.dtype)
-            planned = np.maximum(
-                lengths, np.minimum(more, config.longest)
-            )  # no record is dropped for the room of samples
+            # No record is dropped for the room of samples.
+            planned = np.maximum(lengths, np.minimum(more, config.longest))
         shares = None
         if isinstance(records, MixedRecords) and seed is not None:
             sizes = [len(part) for part in made]
