@@ -1,11 +1,10 @@
 """Inputs and outputs of a model, and the checks of the inputs."""
 
 import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.config import ModelConfig
@@ -43,22 +42,17 @@ class Inputs(NamedTuple):
     """Position of each text's last token, for a pooler that reads it; None: found by the mask."""
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["hidden", "kernel", "bias"],
-    meta_fields=["soft_cap", "chunk", "matmul_dtype"],
-)
-@dataclass(frozen=True, kw_only=True)
+@struct.dataclass
 class LazyLogits:
     """Logits that are computed on demand, from the last layer and the head's kernel."""
 
     hidden: Float[Array, "B T D"]
     kernel: Float[Array, "D V"]
     bias: Float[Array, "V"] | None = None
-    soft_cap: float | None = None
-    chunk: int | None = None
+    soft_cap: float | None = struct.field(pytree_node=False, default=None)
+    chunk: int | None = struct.field(pytree_node=False, default=None)
     """Positions of each row whose logits a loss computes at a time; None: all."""
-    matmul_dtype: str | None = None
+    matmul_dtype: str | None = struct.field(pytree_node=False, default=None)
     """`model.matmul_dtype`."""
 
     def logits(self) -> Float[Array, "B T V"]:
