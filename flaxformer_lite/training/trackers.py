@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.config.experiment import Config
@@ -22,16 +22,6 @@ from flaxformer_lite.workdir import RunFolder
 
 NAMES = "trackers.json"
 """The file of the run folder with the names of its runs at its trackers."""
-
-
-class Tracker(Protocol):
-    """A program that gets numbers by name."""
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        """Writes the values of a step."""
-
-    def close(self) -> None:
-        """Writes what is still in memory."""
 
 
 class TensorBoard:
@@ -109,6 +99,7 @@ class Trackio:
             self.trackio.finish()
 
 
+Tracker = TensorBoard | WeightsAndBiases | Trackio
 TRACKERS: dict[str, Callable[[RunFolder, Config], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
