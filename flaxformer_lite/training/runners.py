@@ -22,25 +22,6 @@ from flaxformer_lite.parallel.sharding import with_shardings, within_mesh
 from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, train_step
 
 
-def traced_once(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns the function, which raises when it is traced again for shapes that it was traced for: something recompiles it.
-
-    `chex.assert_max_traces` counts all functions of the same source together, whatever their task, so it would refuse the
-    second runner of a process.
-    """
-    seen: set[tuple[Any, ...]] = set()
-
-    @functools.wraps(function, assigned=())
-    def traced(*arguments: Any) -> Any:
-        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(arguments))
-        if shapes in seen:
-            raise AssertionError(f"{name} was traced twice for the same shapes: something recompiles it")
-        seen.add(shapes)
-        return function(*arguments)
-
-    return traced
-
-
 def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     """Returns shapes, types and shardings of the state on the mesh.
 
@@ -52,7 +33,7 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
 
 
 class Runner(ABC):
-    """The steps of a task on the devices of a mesh, each compiled once for each shape of a batch; twice is an AssertionError."""
+    """The steps of a task on the devices of a mesh, each compiled once for each shape of a batch."""
 
     def __init__(self, task: TrainTask, mesh: Mesh):
         self.task, self.mesh = task, mesh
@@ -73,7 +54,7 @@ class Runner(ABC):
     def compiled_train_step(self) -> Any:
         """The jitted train step, which can also be lowered without any data."""
         return jax.jit(
-            traced_once(self.divided(train_step), "train_step"),
+            self.divided(train_step),
             donate_argnums=0,
             out_shardings=(self.state_shardings, replicated(self.mesh)),
             # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
@@ -84,7 +65,7 @@ class Runner(ABC):
     @cached_property
     def compiled_eval_step(self) -> Any:
         return jax.jit(
-            traced_once(self.divided(eval_step), "eval_step"),
+            self.divided(eval_step),
             out_shardings=replicated(self.mesh),
             compiler_options=self.compiler_options,
         )

@@ -1,9 +1,8 @@
 """Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/training/test_many_devices.py."""
 
-import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
@@ -12,20 +11,28 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training import runners
-from flaxformer_lite.training.runners import MeshRunner, PmapRunner, make_runner, traced_once
-from flaxformer_lite.training.step import TrainTask, across
+from flaxformer_lite.training.runners import MeshRunner, PmapRunner, make_runner
+from flaxformer_lite.training.step import TrainState, TrainTask, across, train_step
 from tests.support.experiments import tiny_config
 
 
-def test_tracing_the_same_shapes_again_is_an_error():
-    """Here a setting of JAX that is part of the key of its cache is another one."""
-    function = jax.jit(traced_once(lambda x: x + 1, "step"))
-    function(jnp.zeros(2)), function(jnp.zeros(3)), function(jnp.zeros(2)), function(jnp.zeros(2, jnp.int32))
-    with (
-        jax.default_matmul_precision("float32"),
-        pytest.raises(AssertionError, match=r"^step was traced twice for the same shapes: something recompiles it"),
-    ):
-        function(jnp.zeros(2))
+@pytest.mark.parametrize("kind", ["mesh", "pmap"])
+def test_one_program_takes_all_steps_of_a_shape(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """Law: neither the state that a step returns nor a batch of another shape in between makes JAX trace a step again."""
+    traced = []
+
+    def counted(task: TrainTask, state: TrainState, batch: Batch, **named: str) -> tuple[TrainState, dict[str, Array]]:
+        traced.append(batch.targets.shape)
+        return train_step(task, state, batch, **named)
+
+    monkeypatch.setattr(runners, "train_step", counted)
+    task = TrainTask.of(tiny_config())
+    runner = make_runner(kind, task, make_mesh())
+    short, long = (zero_batch(task.objective, Bucket(Lengths(length, length), 8)) for length in (3, 5))
+    state = runner.init()
+    for batch in (short, long, short, short):
+        state, _ = runner.train_step(state, runner.shard_batch(batch))
+    assert len(traced) == len(set(traced)) == 2
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("mesh", MeshRunner), ("pmap", PmapRunner)])
