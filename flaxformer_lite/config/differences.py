@@ -6,16 +6,13 @@ from typing import Any
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.variants import TYPES
-from flaxformer_lite.parallel import CompilerOptions
 
-OF_TRAIN = """
-    steps log_every eval_every checkpoint_every keep_latest keep_best max_skipped_steps max_rollbacks
-    runner mesh.data mesh.fsdp mesh.tensor mirror
-    sample_prompts trackers hooks profile
-"""
-MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in OF_TRAIN.split())]) | {
-    f"train.compiler_options.{field.name}" for field in dataclasses.fields(CompilerOptions)
-}
+MAY_CHANGE = (
+    *("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.sample_prompts"),
+    *("train.trackers", "train.hooks", "train.profile", "train.keep_latest", "train.keep_best", "train.mirror"),
+    *("train.max_skipped_steps", "train.max_rollbacks", "train.runner", "train.mesh.", "train.compiler_options."),
+    *("data.store", "weights"),
+)
 """Settings that a resumed run may change: its length, its reports, trackers and hooks, its devices and their compilers, its
 mirror, the place of its tokens and the weights that commands use, nothing that alters a step."""
 
@@ -52,7 +49,8 @@ def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[s
 
     on_request: leave out the settings that may change with --continue-with-changes.
     """
-    different = {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}
+    all_changes = changed(flatten(old), flatten(new))
+    different = {path: pair for path, pair in all_changes.items() if not path.startswith(MAY_CHANGE)}
     return fixed(different) if on_request else different
 
 

@@ -20,7 +20,7 @@ from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.manifest import check_seal, seal
+from flaxformer_lite.workdir.manifest import CHOICES, TRAINING_ONLY, check_seal, seal
 from flaxformer_lite.workdir.mirror import open_run
 
 
@@ -185,8 +185,5 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 def other_settings(there: Config, here: Config) -> list[str]:
     """Returns the model settings in which two runs differ, except those that only affect training."""
     different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
-    free = (
-        *("model.dropout.", "model.dtype", "model.matmul_dtype"),
-        *("model.scan_unroll", "model.initializer.", "model.lora"),
-    )
+    free = (*TRAINING_ONLY, *CHOICES, "model.lora")
     return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]
