@@ -18,7 +18,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shar
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
-from flaxformer_lite.data.token_arrays import ROW_IS_RECORD, Origins, Rows, TokenArrays, TokenShard
+from flaxformer_lite.data.token_arrays import Origins, Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS, cut, cut_warning
 from flaxformer_lite.text.subword_sampling import SubwordSampler
@@ -275,26 +275,18 @@ def join_origins(made: Sequence[Sequence[Any]], sizes: Sequence[int]) -> Origins
 
     Raises: ValueError if the objective does not tell, and has not as many rows as there are records.
     """
-    parts = [rows.origins if isinstance(rows, Rows) else ROW_IS_RECORD for rows in made]
-    if any(part is ROW_IS_RECORD and len(rows) != n for part, rows, n in zip(parts, made, sizes, strict=True)):
-        raise ValueError(
-            "the objective does not tell which records are in a row: let its make_rows return Rows with origins"
-        )
-    pieces = np.cumsum(
-        [0, *(n if part.firsts is None else part.firsts[-1] for part, n in zip(parts, sizes, strict=True))]
-    )
-    members = np.cumsum([0, *(0 if part.members is None else len(part.members) for part in parts)])
-
-    def join(arrays: Sequence[Any], offsets: Any, last: Any = ()) -> Any:
-        shifted = [array + at for array, at in zip(arrays, offsets, strict=False) if array is not None]
-        return np.concatenate([*shifted, np.array(last, np.int64)]) if shifted else None
-
-    firsts = [None if part.firsts is None else part.firsts[:-1] for part in parts]
-    return Origins(
-        join(firsts, pieces, pieces[-1:]),
-        join([part.members for part in parts], pieces),
-        join([part.ends for part in parts], members),
-    )
+    records, ends, first, pieces = list[Any](), list[Any](), 0, 0
+    for rows, number in zip(made, sizes, strict=True):
+        tell = getattr(rows, "origins", None)
+        if tell is None and len(rows) != number:
+            raise ValueError(
+                "the objective does not tell which records are in a row: let its make_rows return Rows with origins"
+            )
+        found = Origins(np.arange(number), np.arange(1, number + 1)) if tell is None else tell()
+        records.append(found.records + first)
+        ends.append(found.ends + pieces)
+        first, pieces = first + number, pieces + len(found.records)
+    return Origins(np.concatenate(records), np.concatenate(ends))
 
 
 def lengths_of(rows: Sequence[Any], objective: RowMaker[Any]) -> Int[np.ndarray, "..."]:

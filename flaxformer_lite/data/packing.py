@@ -51,6 +51,11 @@ class Pieces(Lazy[Tokens]):
         self._make_piece = make
         super().__init__(int(self.firsts[-1]), self._piece)
 
+    @property
+    def records(self) -> Int[np.ndarray, "P"]:
+        """The document of each piece."""
+        return np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
+
     def _piece(self, i: int) -> Tokens:
         document = int(np.searchsorted(self.firsts, i, side="right")) - 1
         return self._make_piece(document, i - int(self.firsts[document])).astype(np.int32)
@@ -109,10 +114,12 @@ def pack(
     members, counts = (np.concatenate(parts) for parts in zip(*packed, strict=True))
     ends = np.cumsum(counts)
     used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
-    origins = Origins(pieces.firsts if isinstance(pieces, Pieces) else None, members, ends)
 
     def make(i: int) -> Pack:
         return Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
+
+    def origins() -> Origins:
+        return Origins(pieces.records[members] if isinstance(pieces, Pieces) else members, ends)
 
     return Rows.target_only(used, make, origins)
 
@@ -171,8 +178,11 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
 
     whole, longer = np.divmod(sizes[members], counts[members])
     lengths = whole + (pieces < longer)
-    origins = Origins(members=members.reshape(-1), ends=np.arange(1, len(members) + 1) * members.shape[1])
-    return Rows(np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), make, origins=origins)
+    lengths, ends = (
+        np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1),
+        np.arange(1, len(members) + 1) * members.shape[1],
+    )
+    return Rows(lengths, make, origins=lambda: Origins(members.reshape(-1), ends))
 
 
 def drawn_texts(

@@ -41,37 +41,20 @@ class Lazy(Sequence[Item], Generic[Item]):
 
 
 class Origins(NamedTuple):
-    """The records in all rows: a record is cut into pieces, a row holds pieces. By default a row is a piece, which is a record."""
+    """The record of each piece in all rows, row after row."""
 
-    firsts: Int[np.ndarray, "K"] | None = None
-    """The number of the first piece of each record, and the number of all pieces; None: a piece is a record."""
-    members: Int[np.ndarray, "M"] | None = None
-    """The pieces of all rows, row after row; None: a row is a piece."""
-    ends: Int[np.ndarray, "I"] | None = None
-    """For each row the place after its last piece in `members`."""
+    records: Int[np.ndarray, "M"]
+    ends: Int[np.ndarray, "I"]
+    """For each row the place after its last piece in `records`."""
 
     def records_of(self, row: int) -> list[int]:
         """Returns the number of the record of each piece of a row."""
-        pieces = np.array([row])
-        if self.members is not None and self.ends is not None:
-            pieces = self.members[self.ends[row - 1] if row else 0 : self.ends[row]]
-        records = pieces if self.firsts is None else np.searchsorted(self.firsts, pieces, side="right") - 1
-        return [int(record) for record in records]
+        return self.records[self.ends[row - 1] if row else 0 : self.ends[row]].tolist()
 
     def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
         """Returns the rows that hold a piece of one of the records, ascending."""
-        wanted = np.sort(np.array(records, np.int64))
-        if self.firsts is not None:
-            wanted = np.concatenate([np.zeros(0, np.int64), *(np.arange(*self.firsts[i : i + 2]) for i in wanted)])
-        if self.members is None or self.ends is None or not len(wanted):
-            return wanted
-        marks = np.zeros(max(int(wanted[-1]), int(self.members.max())) + 1, bool)
-        marks[wanted] = True
-        return np.unique(np.searchsorted(self.ends, np.flatnonzero(marks[self.members]), side="right"))
-
-
-ROW_IS_RECORD = Origins()
-"""Each row is a record."""
+        places = np.flatnonzero(np.isin(self.records, records))
+        return np.unique(np.searchsorted(self.ends, places, side="right"))
 
 
 class Rows(Lazy[Any]):
@@ -79,7 +62,7 @@ class Rows(Lazy[Any]):
 
     lengths: the positions of source and target that each row needs, special tokens included.
     fingerprint: names what the rows hold besides the records; empty if nothing.
-    origins: the records that are in each row.
+    origins: returns the records that are in each row; None: a row is a record.
     """
 
     def __init__(
@@ -87,20 +70,20 @@ class Rows(Lazy[Any]):
         lengths: Integer[np.ndarray, "I 2"],
         make: Callable[[int], Any],
         fingerprint: str = "",
-        origins: Origins = ROW_IS_RECORD,
+        origins: Callable[[], Origins] | None = None,
     ) -> None:
         super().__init__(len(lengths), make)
         self.lengths, self.fingerprint, self.origins = lengths, fingerprint, origins
 
     @classmethod
     def source_only(
-        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Origins = ROW_IS_RECORD
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Callable[[], Origins] | None = None
     ) -> "Rows":
         return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, origins=origins)
 
     @classmethod
     def target_only(
-        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Origins = ROW_IS_RECORD
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Callable[[], Origins] | None = None
     ) -> "Rows":
         return cls(np.stack([np.zeros_like(lengths), lengths], 1), make, origins=origins)
 

@@ -10,9 +10,9 @@ import numpy as np
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data import Lengths, Pair
-from flaxformer_lite.data.packing import pack
+from flaxformer_lite.data.packing import Pieces, pack
 from flaxformer_lite.data.records import Pack, TokenPair
-from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.text import SpecialIds, Tokenizer, Tokenizers
@@ -83,12 +83,12 @@ class Instruction(CausalLM):
     ) -> Rows:
         """Returns packs of the conversations that have an answer, of at most `longest.target` positions."""
         arrays = TokenArrays.of(records)
-        kept, sizes = np.arange(len(arrays)), np.maximum(arrays.sizes[:, 1] - 1, 0)
+        counts, sizes = np.ones(len(arrays), np.int64), np.maximum(arrays.sizes[:, 1] - 1, 0)
         if tokenizer is not None:
-            kept = np.flatnonzero(arrays.num_answers)
-            self._report(arrays, len(kept), longest)
-        numbers = Lazy(len(kept), lambda i: kept[i : i + 1])
-        packs = pack(numbers, sizes[kept], longest.target, seed)
+            counts = (arrays.num_answers > 0).astype(np.int64)
+            self._report(arrays, int(counts.sum()), longest)
+        # A piece is the number of a conversation; one that is left out has no piece.
+        packs = pack(Pieces(counts, lambda i, _: np.array([i])), sizes[counts > 0], longest.target, seed)
 
         def make(i: int) -> Pack:
             found = [arrays[int(number)] for number in np.concatenate(packs[i].pieces)]
@@ -97,9 +97,7 @@ class Instruction(CausalLM):
                 answers=tuple(np.zeros(0, np.bool) if record.answers is None else record.answers for record in found),
             )
 
-        # A conversation is a piece, one that is left out none.
-        firsts = np.searchsorted(kept, np.arange(len(arrays) + 1))
-        return Rows(packs.lengths, make, origins=packs.origins._replace(firsts=firsts))
+        return Rows(packs.lengths, make, origins=packs.origins)
 
     def _report(self, arrays: TokenArrays, num_kept: int, longest: Lengths) -> None:
         """Warns of conversations that were cut or left out. Raises: ValueError if none is left."""

@@ -87,7 +87,8 @@ class SpanCorruption(HeadObjective):
             self.check_sentinels(tokenizer)
         pieces, sizes = separate_pieces(documents(records, self.kind), most)
         lengths = np.array([self.corrupted_lengths(size) for size in range(most + 1)], np.int32)
-        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)), origins=Origins(pieces.firsts))
+        ends = np.arange(1, len(pieces) + 1)
+        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)), origins=lambda: Origins(pieces.records, ends))
 
     def check_sentinels(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError if a sentinel is a piece of text in the tokenizer of another run; T5's sentinels are extra_id_…."""
