@@ -98,9 +98,9 @@ class TextSource(LocatedSource):
     out, with a warning that has their number."""
 
     @property
-    @abstractmethod
     def _origin(self) -> str:
         """The name of the data in messages, such as a pattern of files."""
+        return getattr(self, "path", self.kind)
 
     @property
     def _has_source(self) -> bool:
@@ -162,10 +162,6 @@ class FieldSource(TextSource):
     messages_field: str | None = None
     """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; a field `tools` goes
     with them. For the objective `instruction`. None: no conversations."""
-
-    @property
-    def _origin(self) -> str:
-        return self.path
 
     @property
     def _has_source(self) -> bool:

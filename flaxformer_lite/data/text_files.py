@@ -120,10 +120,6 @@ class ColumnSource(Checked, TextSource, at="data"):
         return {name: getattr(self, name) for name in names}
 
     @property
-    def _origin(self) -> str:
-        return self.path
-
-    @property
     def _has_source(self) -> bool:
         return self.source_column is not None
 
