@@ -25,14 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, top_k
-from flaxformer_lite.inference.search import (
-    Decoded,
-    SearchInputs,
-    SearchSettings,
-    decode_loop,
-    is_end,
-    prefill,
-)
+from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings, decode_loop, is_end, prefill
 from flaxformer_lite.inference.terms import Choice, begun, choose
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.contexts import DecodeCache, StepContext, masks_by_window, slot_positions
@@ -191,11 +184,7 @@ def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) ->
 
 
 def beam_log_probs(
-    model: Transformer,
-    state: BeamState,
-    cache: DecodeCache,
-    inputs: SearchInputs,
-    shared: int,
+    model: Transformer, state: BeamState, cache: DecodeCache, inputs: SearchInputs, shared: int
 ) -> tuple[Float[Array, "B K V"], DecodeCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 

@@ -10,14 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
-from flaxformer_lite.inference.search import (
-    Decoded,
-    SearchInputs,
-    SearchSettings,
-    decode_loop,
-    is_end,
-    prefill,
-)
+from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings, decode_loop, is_end, prefill
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.contexts import DecodeCache
 from flaxformer_lite.model.layers import accumulation_dtype

@@ -125,11 +125,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def bleu(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    config: MetricConfig = DEFAULT,
-    *,
-    lowercase: bool = False,
+    hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig = DEFAULT, *, lowercase: bool = False
 ) -> Score:
     """Returns corpus BLEU, 0 … 100, with sacreBLEU's signature; the settings and the references choose the tokenizer.
 

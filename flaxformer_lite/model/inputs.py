@@ -168,10 +168,7 @@ def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array
 
 
 def text_inputs(
-    model: ModelConfig,
-    tokens: Int[Array, "B S"],
-    mask: Bool[Array, "B S"],
-    types: Int[Array, "B S"] | None = None,
+    model: ModelConfig, tokens: Int[Array, "B S"], mask: Bool[Array, "B S"], types: Int[Array, "B S"] | None = None
 ) -> Inputs:
     """Returns the inputs for texts that the model's first stack reads: the encoder, or a decoder alone."""
     if model.num_encoder_layers == 0:

@@ -171,10 +171,7 @@ def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
     return [
         (device != "gpu" or capability == 0, f"cudnn is for NVIDIA GPUs, and the device is a {device}"),
         (capability < AMPERE, f"cudnn needs a GPU of compute capability {AMPERE}, and this one has {capability}"),
-        (
-            call.dtype not in (jnp.bfloat16, jnp.float16),
-            f"cudnn computes in bfloat16, and model.dtype is {call.dtype}",
-        ),
+        (call.dtype not in (jnp.bfloat16, jnp.float16), f"cudnn computes in bfloat16, and model.dtype is {call.dtype}"),
         (call.soft_cap is not None, f"cudnn has no soft cap, and model.attention.soft_cap is {call.soft_cap}"),
         (call.value.shape[-1] != width, "cudnn needs model.attention.d_value equal to d_key"),
         (

@@ -132,11 +132,7 @@ class Classification(LabelledTexts, HeadObjective):
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """Returns nats per text, and the confusion matrix."""
         scored = (class_logits(outputs)[:, None], batch.targets, batch.weights)
-        return {
-            "loss": cross_entropy(*scored),
-            "accuracy": accuracy(*scored),
-            "confusion": confusion(*scored),
-        }
+        return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored), "confusion": confusion(*scored)}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}

@@ -121,11 +121,7 @@ def chunked_logit_stats(logits: LazyLogits, targets: Int[Array, "B T"], chunk: i
 
 
 def cross_entropy(
-    logits: Logits,
-    targets: Int[Array, "*B"],
-    weights: Float[Array, "*B"],
-    *,
-    label_smoothing: float = 0.0,
+    logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"], *, label_smoothing: float = 0.0
 ) -> LossTerm:
     """Returns the weighted cross-entropy in nats: `-(1 - e) log p[target] - e/V Σ log p` with smoothing e, over all V classes.
 

@@ -257,10 +257,7 @@ def show_row(model: ModelConfig, row: Batch, tokenizers: Tokenizers, most: int |
 
 
 def pieces(
-    tokenizer: Tokenizer,
-    ids: Int[np.ndarray, "T"],
-    shown: Bool[np.ndarray, "T"] | None = None,
-    most: int | None = None,
+    tokenizer: Tokenizer, ids: Int[np.ndarray, "T"], shown: Bool[np.ndarray, "T"] | None = None, most: int | None = None
 ) -> str:
     """Returns the tokens as text, without the padding at the end; ids that only the objective knows as numbers."""
 

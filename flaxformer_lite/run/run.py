@@ -151,11 +151,7 @@ class Run(TextPredictor):
         return answers
 
     def hypotheses_of_ids(
-        self,
-        sources: Sequence[Sequence[int]],
-        *,
-        progress: ProgressCallback = no_progress,
-        **decode: Any,
+        self, sources: Sequence[Sequence[int]], *, progress: ProgressCallback = no_progress, **decode: Any
     ) -> list[list[Hypothesis]]:
         """Returns the best translations of token ids as token ids. No EOS is added; `decode.pad_id` is padding.
 

@@ -65,9 +65,7 @@ class Runner(ABC):
     @cached_property
     def compiled_eval_step(self) -> Any:
         return jax.jit(
-            self.divided(eval_step),
-            out_shardings=replicated(self.mesh),
-            compiler_options=self.compiler_options,
+            self.divided(eval_step), out_shardings=replicated(self.mesh), compiler_options=self.compiler_options
         )
 
     def init(self) -> TrainState:

@@ -11,12 +11,7 @@ from flaxformer_lite.workdir.base import parameter_digest
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import mirroring, open_run
-from flaxformer_lite.workdir.weights import (
-    abstract_params,
-    open_checkpoints,
-    restore_weights,
-    warm_start,
-)
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 
 __all__ = [
     "Checkpoints",

@@ -33,13 +33,7 @@ from typing import Any
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.config.differences import (
-    changed,
-    describe_differences,
-    differences,
-    fixed,
-    flatten,
-)
+from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import as_options
 from flaxformer_lite.config.outside import import_options
