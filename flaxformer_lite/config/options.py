@@ -1,7 +1,6 @@
 """Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
 import copy
-import dataclasses
 import itertools
 import json
 import shlex
@@ -12,7 +11,7 @@ from flaxformer_lite.base.bounds import accepts, cut, type_hints
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import as_tree, from_tree, item_type, similar
-from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.config.variants import required, variants_in
 
 OTHER_NAMES = {
     "batchsize": "a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
@@ -48,7 +47,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             node, owner = node[group], getattr(owner, group)
         hint = type_hints(type(owner))[name]
         if item_type(hint) is None and (variants := variants_in(hint)):
-            names = [kind for kind, variant in variants.items() if kind and has_defaults(variant)]
+            names = [kind for kind, variant in variants.items() if kind and not required(variant)]
             if not names:
                 raise ValueError(unknown_option(option, config))
             if [*typed] not in [[kind] for kind in names]:
@@ -69,15 +68,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             raise ValueError(f"{option} has no value: add one")
         seen.append(setting)
         node[name] = value_of(hint, typed or ["True"] * (hint is bool))
-    changed: Config = from_tree(tree, Config)
-    return changed
-
-
-def has_defaults(variant: Any) -> bool:
-    missing = dataclasses.MISSING
-    return all(
-        field.default is not missing or field.default_factory is not missing for field in dataclasses.fields(variant)
-    )
+    return from_tree(tree, Config)
 
 
 def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

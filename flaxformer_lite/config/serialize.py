@@ -13,7 +13,7 @@ from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
 from flaxformer_lite.config.train import BaseHook, MissingHook
-from flaxformer_lite.config.variants import TYPES, saved_as, settings_of, variants_in
+from flaxformer_lite.config.variants import TYPES, required, saved_as, settings_of, variants_in
 
 FORMAT = 1
 """The format of `config.json`, which has it as `format`. Releases before it wrote none. It changes when an older release would read
@@ -59,8 +59,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
             raise ValueError(
                 f"format is {number!r}, but this release reads format {FORMAT}: install a newer flaxformer_lite"
             )
-        config: Config = from_tree(modernize(tree), Config)
-        return config
+        return from_tree(modernize(tree), Config)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
@@ -110,10 +109,9 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
         values[name] = from_tree(part, hints[name], path)
         if message := violation(owner, name, values[name], path):
             raise ValueError(message)
-    for field in dataclasses.fields(owner):
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if needed and field.name not in values:
-            path = f"{setting}.{field.name}".lstrip(".")
+    for name in required(owner):
+        if name not in values:
+            path = f"{setting}.{name}".lstrip(".")
             raise ValueError(f"there is no {path}: it has no default, set it")
     return owner(**values)
 

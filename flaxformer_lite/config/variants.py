@@ -40,6 +40,12 @@ def settings_of(annotation: Any, prefix: str = "") -> list[str]:
     return paths
 
 
+def required(owner: Any) -> list[str]:
+    """Returns the names of the settings of a dataclass type that have no default."""
+    missing, fields = dataclasses.MISSING, dataclasses.fields(owner)
+    return [field.name for field in fields if field.default is missing and field.default_factory is missing]
+
+
 def variants_in(hint: Any) -> dict[str, Any]:
     """Returns the dataclass types that a field may have, by their kinds; "" for one without a kind."""
     hint = saved_as(hint)

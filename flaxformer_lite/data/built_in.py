@@ -68,8 +68,7 @@ class Dates(Checked, DataSource, at="dates"):
 
 def date_languages() -> dict[str, Any]:
     """Returns the patterns and names of dates by language, each in its most common region, as in dates.json."""
-    languages: dict[str, Any] = json.loads(Path(__file__).with_name("dates.json").read_bytes())["languages"]
-    return languages
+    return json.loads(Path(__file__).with_name("dates.json").read_bytes())["languages"]
 
 
 def written(day: datetime.date, pattern: str, names: dict[str, Any]) -> str:

@@ -78,8 +78,7 @@ def predict_embeddings(
 ) -> Float[Array, "B D"]:
     """Returns the vector of each text, by `model.sentence_embedding`; `positions` is not used."""
     outputs: Any = model.apply(variables, inputs)
-    vectors: Float[Array, "B D"] = outputs.embedding
-    return vectors
+    return outputs.embedding
 
 
 def predict_class_logits(
@@ -94,8 +93,7 @@ def predict_class_logits(
         start = shifted(inputs.source_tokens, bos_id)
         inputs = inputs._replace(target_tokens=start, last_positions=positions[:, 0])
     outputs: Any = model.apply(variables, inputs)
-    logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)
-    return logits
+    return outputs.class_logits.astype(jnp.float32)
 
 
 def predict_top_tokens(

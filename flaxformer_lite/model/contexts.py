@@ -204,12 +204,11 @@ Caches = TypeVar("Caches", DecodeCache, tuple[DecodeCache, ...])
 
 def map_own(function: Callable[[Array], Array], cache: Caches) -> Caches:
     """Returns the cache with `function` applied to the keys and the values of the decoder's own tokens, layer by layer."""
-    mapped: Caches = jax.tree.map(
+    return jax.tree.map(
         lambda layer: layer._replace(own=CachedKeyValue(*map(function, layer.own))),
         cache,
         is_leaf=lambda node: isinstance(node, LayerCache),
     )
-    return mapped
 
 
 def slot_positions(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:

@@ -305,8 +305,7 @@ class Checkpoints:
         """Returns the meta saved with `step`. Raises ValueError if it is not there or damaged."""
         self.wait()
         self._require_valid(step)
-        meta: dict[str, Any] = read_manifest(self._folder, step)["meta"]
-        return meta
+        return read_manifest(self._folder, step)["meta"]
 
     def wait(self) -> None:
         """Waits until the checkpoint in progress is complete. Raises OSError, once, if saving it failed."""
@@ -334,8 +333,7 @@ class Checkpoints:
 
     def _all_steps(self) -> Sequence[int]:
         """Returns the complete steps: those that were there first, if the folder is only read."""
-        there: Sequence[int] = self._there if self._orbax is None else self._orbax.all_steps()
-        return there
+        return self._there if self._orbax is None else self._orbax.all_steps()
 
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
         return {step: self._manifests.get(step, {}) for step in steps}
@@ -415,8 +413,7 @@ class Checkpoints:
             yield step
 
     def _reference(self, step: int) -> dict[str, str]:
-        reference: dict[str, str] = read_manifest(self._folder, step)["base"]
-        return reference
+        return read_manifest(self._folder, step)["base"]
 
     def _saved_part(self, params: PyTree) -> PyTree:
         return params if self._base is None else self._base.saved(params)
