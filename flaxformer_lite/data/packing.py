@@ -121,7 +121,7 @@ def pack(
     def origins() -> Origins:
         return Origins(pieces.records[members] if isinstance(pieces, Pieces) else members, ends)
 
-    return Rows.target_only(used, make, origins)
+    return Rows(np.stack([np.zeros_like(used), used], 1), make, origins=origins)
 
 
 def first_fit_decreasing(

@@ -81,12 +81,6 @@ class Rows(Lazy[Any]):
     ) -> "Rows":
         return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, origins=origins)
 
-    @classmethod
-    def target_only(
-        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Callable[[], Origins] | None = None
-    ) -> "Rows":
-        return cls(np.stack([np.zeros_like(lengths), lengths], 1), make, origins=origins)
-
 
 class TokenShard(NamedTuple):
     """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""

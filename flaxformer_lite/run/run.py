@@ -107,7 +107,7 @@ class Run(TextPredictor):
     def check_direction(self) -> None:
         """Raises: ValueError if the decoder reads a language, and none is named."""
         tokenizers = self.required_tokenizers
-        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.must_be_named:
+        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.target != "source":
             tokenizers.languages.checked(None, None)
 
     def hypotheses(

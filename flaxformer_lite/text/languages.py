@@ -57,11 +57,6 @@ class Languages(Checked, at="data.languages"):
         """Whether pairs can have the tokens at these places."""
         return (self.source == "behind") == (self.target == "start")
 
-    @property
-    def must_be_named(self) -> bool:
-        """Whether no text can be translated without a direction: the decoder reads the language."""
-        return self.target != "source"
-
     def checked(self, source: str | None, target: str | None) -> tuple[str, str]:
         """Returns the codes of a direction, from `direction` where one is None; "" for a source's that has no token.
 

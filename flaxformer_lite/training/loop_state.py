@@ -7,7 +7,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import PyTree
 
 WINDOW = 100
 """Number of steps that a loss is compared with."""
@@ -105,6 +105,4 @@ def is_finite(tree: PyTree) -> bool:
     return all(bool(_all_finite(x)) for x in numbers)
 
 
-@jax.jit
-def _all_finite(x: Array) -> Bool[Array, ""]:
-    return jnp.isfinite(x).all()
+_all_finite = jax.jit(lambda x: jnp.isfinite(x).all())
