@@ -71,9 +71,11 @@ class RowMaker(Protocol[MadeExample]):
 
     def packed_row(self, longest: Lengths) -> Lengths | None:
         """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
+        return None
 
     def longest_row(self, longest: Lengths) -> Lengths:
         """Returns the longest row within these lengths, of all rows or of a bucket's; 0 for a side that the model does not read."""
+        return self.packed_row(longest) or longest
 
     @abstractmethod
     def make_rows(

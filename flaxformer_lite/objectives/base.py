@@ -152,12 +152,6 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
 
     # From records to rows --------------------------------------------------------------------------------------------
 
-    def packed_row(self, longest: Lengths) -> Lengths | None:
-        return None
-
-    def longest_row(self, longest: Lengths) -> Lengths:
-        return self.packed_row(longest) or longest
-
     def lengths(self, record: Any) -> Lengths:
         raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
 

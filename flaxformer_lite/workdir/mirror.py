@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from filelock import FileLock
 
@@ -369,9 +368,7 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Pushes once more and reports what could not be copied. Ctrl-C twice leaves at once."""
         self._stop.set()
         if error is not None and not isinstance(error, Exception):
