@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 # Masks: True = may attend; shapes broadcast to [B, N, T, S] -----------------------------------------------------------
@@ -57,16 +58,13 @@ def combine_masks(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | Non
 # The parts of a mask, for kernels that never store it whole -------------------------------------------------------------
 
 
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["queries", "keys", "answered"], meta_fields=["causal", "window"]
-)
-@dataclass(frozen=True, kw_only=True)
+@struct.dataclass
 class MaskStructure:
     """The parts that a mask is made of: causal, a window, and the number of the packed text of each query and key."""
 
-    causal: bool = False
+    causal: bool = struct.field(pytree_node=False, default=False)
     """Whether keys after their query are masked."""
-    window: int | None = None
+    window: int | None = struct.field(pytree_node=False, default=None)
     """Largest number of keys that a query attends to, its own included, in a causal mask; None: no limit."""
     queries: Int[Array, "B T"] | None = None
     """Number of each query's text; None: 1 for all, if there are `keys`."""
