@@ -1,6 +1,5 @@
 """Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
-import copy
 import itertools
 import json
 import shlex
@@ -31,25 +30,24 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
 
     Raises: ValueError for an option that is no setting of this config, and for an illegal value.
     """
-    # A variant is put into the copy at once, and all settings are checked together at the end: their order does not matter.
-    config = copy.deepcopy(config)
-    tree, settings, seen = as_tree(config), flatten(config), list[str]()
+    # A variant counts from its option on, and all settings are checked together at the end.
+    tree, settings, seen, chosen = as_tree(config), flatten(config), list[str](), dict[str, Any]()
     for option, typed in options_in(words):
         setting = option[2:].replace("-", "_")
         switched_off = setting.replace(".no_", ".")
         if not typed and setting not in settings and isinstance(settings.get(switched_off), bool):
             setting, typed = switched_off, ["False"]
         if not {setting, f"{setting}.kind"} & {*settings} or setting.endswith(".kind"):
-            raise ValueError(unknown_option(option, config))
+            raise ValueError(unknown_option(option, settings))
         *groups, name = setting.split(".")
         node, owner = tree, cast(Any, config)
-        for group in groups:
-            node, owner = node[group], getattr(owner, group)
+        for group, path in zip(groups, itertools.accumulate(groups, "{}.{}".format), strict=True):
+            node, owner = node[group], chosen.get(path) or getattr(owner, group)
         hint = type_hints(type(owner))[name]
         if item_type(hint) is None and (variants := variants_in(hint)):
             names = [kind for kind, variant in variants.items() if kind and not required(variant)]
             if not names:
-                raise ValueError(unknown_option(option, config))
+                raise ValueError(unknown_option(option, settings))
             if [*typed] not in [[kind] for kind in names]:
                 raise ValueError(
                     f"{setting} is {cut(' '.join(typed))!r}: as an option it must be one of {', '.join(names)}, which stands for "
@@ -59,10 +57,10 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
                 raise ValueError(
                     f"{option} {typed[0]} stands for its default settings: give it before {as_option(below[0])}"
                 )
-            variant = variants[typed[0]]()
-            node[name] = as_tree(variant, setting, hint)
-            object.__setattr__(owner, name, variant)
-            settings = flatten(config)
+            chosen[setting] = variants[typed[0]]()
+            node[name] = as_tree(chosen[setting], setting, hint)
+            settings = {path: value for path, value in settings.items() if not f"{path}.".startswith(f"{setting}.")}
+            settings |= flatten(chosen[setting], f"{setting}.")
             continue
         if not typed and hint is not bool and item_type(hint) is None:
             raise ValueError(f"{option} has no value: add one")
@@ -107,9 +105,9 @@ def literal(word: str) -> Any:
     return word
 
 
-def unknown_option(option: str, config: Config) -> str:
+def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
     """Returns the message on an option that is no setting, with those that may have been meant."""
-    setting, settings = option[2:].replace("-", "_"), flatten(config)
+    setting = option[2:].replace("-", "_")
     if setting in settings or f"{setting}.kind" in settings:
         return f"{setting} is no option: it is chosen in the config file, as a value of its class; --help after CONFIG lists them"
     for name, meant in OTHER_NAMES.items():
