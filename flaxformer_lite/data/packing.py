@@ -178,11 +178,8 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
 
     whole, longer = np.divmod(sizes[members], counts[members])
     lengths = whole + (pieces < longer)
-    lengths, ends = (
-        np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1),
-        np.arange(1, len(members) + 1) * members.shape[1],
-    )
-    return Rows(lengths, make, origins=lambda: Origins(members.reshape(-1), ends))
+    both, ends = np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), np.arange(1, len(members) + 1) * members.shape[1]
+    return Rows(both, make, origins=lambda: Origins(members.reshape(-1), ends))
 
 
 def drawn_texts(
