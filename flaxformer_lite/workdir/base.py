@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.optim.selection import trained_layers
+from flaxformer_lite.optim.selection import merge, trained_layers
 
 
 def parameter_digest(params: PyTree) -> str:
@@ -62,8 +62,8 @@ class Base:
         self.run, self._trainable, self._fresh, self._read = run, trainable, fresh, read
         self._reference: dict[str, str] | None = None
 
-    def divide(self, params: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns by path the parameters that are saved, and those that are left out."""
+    def divide(self, params: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns the parameters that are saved, and those that are left out: two trees without each other's leaves."""
 
         def is_saved(path: str, x: Any) -> bool:
             is_fresh = any(fnmatchcase(path, pattern) for pattern in self._fresh)
@@ -71,10 +71,11 @@ class Base:
 
         flat = flatten_dict(params, sep="/")
         saved = {path: x for path, x in flat.items() if is_saved(path, x)}
-        return saved, {path: x for path, x in flat.items() if path not in saved}
+        left_out = {path: x for path, x in flat.items() if path not in saved}
+        return unflatten_dict(saved, sep="/"), unflatten_dict(left_out, sep="/")
 
     def saved(self, params: PyTree) -> PyTree:
-        return unflatten_dict(self.divide(params)[0], sep="/")
+        return self.divide(params)[0]
 
     def without(self, state: Any) -> Any:
         """Returns a state with only those parameters, and averages of them, that are saved."""
@@ -83,8 +84,7 @@ class Base:
     def reference(self, state: Any) -> dict[str, str]:
         """Returns the reference to the base, by the parameters of a whole state; they are hashed once."""
         if self._reference is None:
-            left_out = unflatten_dict(self.divide(state.params)[1], sep="/")
-            self._reference = {"run": self.run, "sha256": parameter_digest(left_out)}
+            self._reference = {"run": self.run, "sha256": parameter_digest(self.divide(state.params)[1])}
         return self._reference
 
     def complete(self, saved: PyTree, abstract: PyTree, reference: dict[str, str]) -> PyTree:
@@ -92,7 +92,7 @@ class Base:
 
         Raises: ValueError if the base is missing, or its parameters are not those of the reference.
         """
-        left_out = unflatten_dict(self.divide(abstract)[1], sep="/")
+        left_out = self.divide(abstract)[1]
         try:
             values = self._read(left_out) if left_out else {}
         except ValueError as error:
@@ -105,7 +105,7 @@ class Base:
                 f"{found[:12]}…, was {reference['sha256'][:12]}…): restore the base from a copy, or import it again"
             )
         self._reference = reference
-        return unflatten_dict({**flatten_dict(values, sep="/"), **flatten_dict(saved, sep="/")}, sep="/")
+        return merge(saved, values)
 
     def complete_state(self, state: Any, abstract: Any, reference: dict[str, str]) -> Any:
         """Returns the whole state for one of `without`; the averages of the base's parameters are these themselves."""
@@ -113,5 +113,4 @@ class Base:
         if state.ema is None:
             return state._replace(params=params)
         copies = jax.tree.map(jnp.copy, self.divide(params)[1])  # a step gives away the memory of each array once
-        ema = unflatten_dict({**copies, **flatten_dict(state.ema, sep="/")}, sep="/")
-        return state._replace(params=params, ema=ema)
+        return state._replace(params=params, ema=merge(state.ema, copies))
