@@ -67,12 +67,7 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
         best = checkpoints.best()
         listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]
     parameters = [
-        {
-            "path": path,
-            "shape": list(leaf.shape),
-            "dtype": leaf.dtype.name,
-            "count": math.prod(leaf.shape),
-        }
+        {"path": path, "shape": list(leaf.shape), "dtype": leaf.dtype.name, "count": math.prod(leaf.shape)}
         for path, leaf in leaves_by_path(params).items()
     ]
     return {

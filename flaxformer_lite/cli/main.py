@@ -67,9 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(words: Sequence[str] | None = None) -> None:
     """Runs the command in `words`, by default those of the command line; a user's mistake is one line and exit status 2."""
-    if (
-        sys.stderr is None
-    ):  # as after `2>&-`; otherwise the next file that is opened would get what is written to stderr
+    if sys.stderr is None:  # as after `2>&-`: the next file that is opened would get what is written to stderr
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     words = sys.argv[1:] if words is None else words
     typed = next((word for word in words if not word.startswith("-")), None)

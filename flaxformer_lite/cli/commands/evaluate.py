@@ -13,13 +13,7 @@ from flaxformer_lite.cli.options import add_translation, add_weights
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument(
-        "others",
-        metavar="RUN2",
-        nargs="*",
-        default=[],
-        help="other runs, to compare with the first on the same sentences",
-    )
+    parser.add_argument("others", metavar="RUN2", nargs="*", default=[], help="other runs, compared with the first")
     parser.add_argument(
         "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"
     )

@@ -35,17 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ids", action="store_true", help="read and write token ids separated by spaces; BOS is not added"
     )
-    add_setting(
-        parser,
-        "--max-new-tokens",
-        "max_new_tokens",
-        int,
-        "N",
-        "most tokens to write; default: decode.max_new_tokens, or 100",
-    )
-    add_setting(
-        parser, "--temperature", "sampling.temperature", float, "T", "divides the logits; 0 takes the best token"
-    )
+    most = "most tokens to write; default: decode.max_new_tokens, or 100"
+    add_setting(parser, "--max-new-tokens", "max_new_tokens", int, "N", most)
+    add_setting(parser, "--temperature", "sampling.temperature", float, "T", "divides logits; 0 takes the best token")
     add_setting(parser, "--top-k", "sampling.top_k", int, "K", "draw from the K most probable tokens")
     add_setting(parser, "--top-p", "sampling.top_p", float, "P", "draw from the best tokens with this probability")
     add_setting(parser, "--min-p", "sampling.min_p", float, "P", "draw from tokens P times as probable as the best")

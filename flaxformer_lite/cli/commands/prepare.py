@@ -15,12 +15,8 @@ TAKES_SETTINGS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", metavar="CONFIG", help="a config file, a run folder's config.json, or a name such as gpt2_small"
-    )
-    parser.add_argument(
-        "--part", metavar="I/N", default="0/1", help="make the I-th of N parts, counted from 0; by default all"
-    )
+    parser.add_argument("config", metavar="CONFIG", help="a config file, a run folder, or a name such as gpt2_small")
+    parser.add_argument("--part", metavar="I/N", default="0/1", help="make part I of N, counted from 0; default: all")
 
 
 def run(arguments: argparse.Namespace) -> None:

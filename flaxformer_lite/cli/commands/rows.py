@@ -48,10 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
         loss = None if loss_of is None else loss_of(row.example)
         places = [str(place) for place in row.places]
         if arguments.json:
-            found = {
-                name: getattr(row, name) for name in ("step", "batch", "epoch", "row", "source", "target", "arrays")
-            }
-            found["records"] = [place._asdict() for place in row.places]
+            names = ("step", "batch", "epoch", "row", "source", "target", "arrays")
+            found = {name: getattr(row, name) for name in names} | {"records": [p._asdict() for p in row.places]}
             return json.dumps(finite(found if loss is None else found | {"loss": loss}), ensure_ascii=False)
         shown = "" if loss is None else f"{loss:.4f}"
         if arguments.text:

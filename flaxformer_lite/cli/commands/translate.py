@@ -17,14 +17,8 @@ from flaxformer_lite.cli.options import add_setting, add_translation
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
     add_translation(parser)
-    add_setting(
-        parser,
-        "--n-best",
-        "num_hypotheses",
-        int,
-        "N",
-        "write the N best of the beam; default: decode.num_hypotheses, if above 1",
-    )
+    n_best = "write the N best of the beam; default: decode.num_hypotheses, if above 1"
+    add_setting(parser, "--n-best", "num_hypotheses", int, "N", n_best)
     parser.add_argument("--scores", action="store_true", help="add a tab and the score to each line")
     parser.add_argument(
         "--ids", action="store_true", help="read and write token ids separated by spaces; EOS is not added"
