@@ -31,11 +31,13 @@ from flaxformer_lite.training.view import View
 from flaxformer_lite.workdir import RunFolder, mirroring, open_checkpoints
 
 
-def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> None:
+def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> str | None:
     """Trains `config` in the folder `workdir`, or continues the run that is there.
 
     Calls the hooks of the settings, those of `train.hooks`, and `hooks`. `with_changes` continues a run with other settings
     (`ON_REQUEST` in config/differences.py).
+
+    Returns why no step is left; None if a signal stopped the run before.
 
     Raises: ValueError for a mistake of the user's; what a hook raised, once the run is saved.
     """
@@ -57,12 +59,12 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
         if finished is not None:
             kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
             progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
-            return
+            return finished
         try:
             setup = set_up(config, folder, checkpoints, progress, processes, stop)
         except Interrupted:
             progress.say(f"{stop.signal}: before the first step; the same command continues from there")
-            return
+            return None
         announce(config, setup, processes.count, progress)
         loop = Loop(
             config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=setup.state,
@@ -81,6 +83,7 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
             progress.say(f"{reason}: {saved}; the same command continues from there")
         if all_hooks.error is not None:
             raise all_hooks.error
+        return finished
 
 
 def hooks_of(train: TrainConfig) -> Iterator[Hook]:

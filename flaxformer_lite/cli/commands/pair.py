@@ -1,7 +1,7 @@
 """Makes a translator from two parallel files, or from one TSV: `flaxformer-lite pair a.en a.de -o runs/en-de [--hours 2]`.
 
 It cleans the pairs, holds out validation and test, chooses a config, trains, scores, exports to CTranslate2 and writes a report.
-The same command continues where it was stopped. Every choice is in RUN/config.json, which `train` runs by itself.
+Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, which `train` runs alone.
 """
 
 import argparse
@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
     )
-    parser.add_argument("--hours", type=float, metavar="H", help="time for all; default: as long as the text is worth")
+    parser.add_argument(
+        "--hours", type=float, metavar="H", help="time for all, from 0.05 on; default: what the text is worth"
+    )
     parser.add_argument(
         "--keep",
         metavar="RULE",
@@ -36,26 +38,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     started, hours = time.monotonic(), arguments.hours
-    if hours is not None and not (0 < hours < math.inf):
-        raise ValueError(f"--hours is {hours}: it must be above 0")
+    if hours is not None and not (0.05 <= hours < math.inf):
+        raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
     if len(arguments.files) > 2:
         raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one TSV")
     from flaxformer_lite.base.atomic_files import write_whole
     from flaxformer_lite.base.console import note
     from flaxformer_lite.cli import scoring
     from flaxformer_lite.interop.exporting import export_ctranslate2
+    from flaxformer_lite.run import load
     from flaxformer_lite.run.scoring import score, scored_data
-    from flaxformer_lite.run.train import train
     from flaxformer_lite.tools.pair import prepare, score_int8
+    from flaxformer_lite.training import train
     from flaxformer_lite.workdir.folder import finite
 
     folder = Path(arguments.output)
     deadline = None if hours is None else started + 3600 * hours
     config = prepare(arguments.files, arguments.keep, folder, deadline)
-    loaded = train(config, folder)
-    if loaded.step < config.train.steps:
-        return  # stopped by a signal, and said so
-    data = scored_data(config, "test", None, None)
+    if train(config, folder) is None:
+        note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
+        raise KeyboardInterrupt
+    loaded, data = load(folder), scored_data(config, "test", None, None)
     file, exported, page = folder / "data" / "scores.json", folder / "ctranslate2", folder / "report.html"
     of_export = folder / "evaluations" / "ctranslate2.json"
     scores = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

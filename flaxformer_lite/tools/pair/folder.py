@@ -6,7 +6,6 @@ data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
 """
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -79,9 +78,8 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
 def read_lines(file: str) -> list[str]:
     """Returns the lines of a file; one that is not UTF-8 is empty, and is told of."""
     bad: list[str] = []
-    lines = list(
-        itertools.chain.from_iterable(line_chunks(file, bad_line=lambda n, why: bad.append(f"{file}:{n}: {why}")))
-    )
+    chunks = line_chunks(file, bad_line=lambda n, why: bad.append(f"{file}:{n}: {why}"))
+    lines = [line for chunk in chunks for line in chunk]
     if bad:
         warn(f"{counted(len(bad), 'line')} cannot be read, and counts as empty; the first: {bad[0]}")
     return lines

@@ -25,8 +25,8 @@ from flaxformer_lite.training.hooks import EachRow
 BASE = "multi30k_en_de_rotary"
 """The recipe that all start from: docs/multi30k.md has the comparisons that chose it."""
 BASE_PAIRS, BASE_EPOCHS, BASE_VOCABULARY, BASE_WIDTH = 29_000, 27, 4_000, 160
-TRAINING_SHARE = 0.85
-"""The share of the time that is left for training, with its evaluations; the rest scores and exports."""
+TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
+"""The share of the time that is left for training; the rest evaluates, scores and exports, and takes so many seconds at least."""
 EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 MEASURED_STEPS = 24
@@ -80,7 +80,8 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     if deadline is not None:
         speed = positions_per_second(with_size(config, size, vocabulary, MEASURED_STEPS, 1), lengths, folder)
         speed /= float(sum(found * longest)) / batches
-        seconds = TRAINING_SHARE * (deadline - time.monotonic())
+        left = deadline - time.monotonic()
+        seconds = min(TRAINING_SHARE * left, left - OTHER_SECONDS)
         if seconds * speed < MEASURED_STEPS:
             raise ValueError("--hours is too short for this text and machine: give it more, or leave it out")
         while size != SIZES[0] and seconds * speed / batches < FEWEST_EPOCHS:
@@ -163,10 +164,10 @@ def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder
     try:
         with tempfile.TemporaryDirectory() as scratch:
             config = dataclasses.replace(config, data=data, train=train)
-            loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
+            finished = loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
     finally:
         verbosity.quiet = quiet
-    if len(rows) < 2:
+    if finished is None:
         note("interrupted while the speed was measured; the same command continues from there")
         raise KeyboardInterrupt
     return float(rows[-1]["tokens_per_second"]) / float(lengths[:, 1].mean()) * longest

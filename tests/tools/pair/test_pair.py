@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from flaxformer_lite.data import Pair
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import recipe
 from flaxformer_lite.tools.pair.cleaning import plain
+from flaxformer_lite.training import TrainingRun, loop
 from flaxformer_lite.training.hooks import EachRow
+from flaxformer_lite.training.rollback import judge
 from tests.support import needs
 from tests.support.made_up_languages import languages
 
@@ -58,7 +62,7 @@ def test_held_out_sentences_are_nowhere_else():
         (["a.xa", "b.yb"], "no such file"),
         (["text.xa", "short.yb"], "300 lines in text.xa but 7 in short.yb"),
         (["text.xa", "text.yb", "text.xa"], "3 files"),
-        (["text.xa", "text.yb", "--hours", "0"], "--hours is 0"),
+        (["text.xa", "text.yb", "--hours", "0.02"], "--hours is 0.02: it must be at least 0.05"),
         (["text.xa", "text.yb", "--keep", "none"], "--keep"),
         (["short.yb", "short.yb"], "0 pairs left"),
     ],
@@ -95,6 +99,27 @@ def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
         room.read_pairs(write(tmp_path, pairs)[:1])
 
 
+def test_time_that_others_need_is_not_given_to_steps(toy: Path, monkeypatch: pytest.MonkeyPatch):
+    """By hand: of 190 seconds the steps get 100, of 1,000 seconds 850."""
+    monkeypatch.setattr(recipe, "positions_per_second", lambda *_: 1e5)
+    monkeypatch.setattr(recipe, "EPOCHS", (10**6, 10**6))
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    (toy / "run").mkdir()
+    short, long = (recipe.choose(languages()[:300], toy / "run", deadline).train.steps for deadline in (190.0, 1000.0))
+    assert long / short == pytest.approx(850 / 100, rel=1e-3)
+
+
+def test_a_training_that_is_stopped_says_what_is_left(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr("flaxformer_lite.tools.pair.prepare", lambda *_: load_config("multi30k_en_de_rotary"))
+    monkeypatch.setattr(loop, "train", lambda *_: None)
+    monkeypatch.setattr("flaxformer_lite.training.train", lambda *_: None)
+    with pytest.raises(SystemExit, match="130"):
+        main(["pair", *write(toy, languages()[:300]), "-o", "run"])
+    assert "run is not finished: the same command trains to step 12,000, scores" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @needs.ctranslate2
 @needs.altair
@@ -110,8 +135,19 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
         killed.setattr("flaxformer_lite.tools.pair.folder.write_whole", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(words)
+    with monkeypatch.context() as stopped:
+
+        def stop(run: TrainingRun, *others: Any) -> None:
+            judge(run, *others)
+            if run.config.train.steps > 2:  # not where the speed is measured
+                signal.raise_signal(signal.SIGINT)
+
+        stopped.setattr(loop, "judge", stop)
+        with pytest.raises(SystemExit, match="130"):
+            main(words)
     main(words)
     out, err = capsys.readouterr()
+    assert "; the same command continues from there\nrun is not finished: the same command trains to step" in err
     run = toy / "run"
     made = json.loads((run / "data" / "made_of.json").read_text())
     assert made["read"] == 300 == made["kept"] + sum(made["removed"].values())
