@@ -51,6 +51,10 @@ def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if arguments.terms:
         found["terms"] = Terms.read(arguments.terms)
+        if not found["terms"]:
+            raise ValueError(
+                f"{arguments.terms} has no terms: write a term, a tab and its translation, or leave --terms out"
+            )
         found["terms"].check(loaded.required_tokenizers.target)
     if arguments.placeholders:
         found["placeholders"] = True

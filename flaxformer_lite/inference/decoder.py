@@ -235,8 +235,9 @@ class Decoder:
         if forced.terms and (longest := max(len(term.ids) for term in forced.terms)) > MOST_TOKENS:
             return f"needs a term of {longest} tokens in its answer: {MOST_TOKENS} are the most"
         if forced != Forced() and needed > most:
+            parts = ["the terms"] * bool(forced.terms) + ["the beginning"] * bool(forced.beginning)
             return (
-                f"needs {needed} tokens for the terms and the beginning of its answer, which has {most} at most: raise "
+                f"needs {needed} tokens for {' and '.join(parts)} of its answer, which has {most} at most: raise "
                 "decode.max_new_tokens or decode.max_length_extra"
             )
         if forced.terms and self.config.sampling is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
-from flaxformer_lite.base.console import counted, warn
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import EvalData, zero_batch
@@ -60,6 +60,8 @@ class Run(TextPredictor):
 
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""
+    unfit: set[str] = dataclasses.field(default_factory=set)
+    """Beginnings without room in a line; each is warned of once."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
@@ -140,11 +142,12 @@ class Run(TextPredictor):
         forced: dict[str, Any] = {}
         if (wanted := Terms.of(terms, placeholders)) or prefix:
             found = self.forced(decoder, texts, sources, wanted, prefix)
-            failed = [(line, one, reason) for line, (one, reason) in enumerate(found, first_line) if reason]
-            alike = len(failed) > 1 and isinstance(prefix, str) and not wanted
-            for line, one, reason in failed[:1] if alike else failed:
-                lines = f"it and {counted(len(failed) - 1, 'other line')} are" if alike else "it is"
-                warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
+            alike = isinstance(prefix, str) and not wanted
+            for line, (one, reason) in enumerate(found, first_line):
+                if reason and not (alike and prefix in self.unfit):
+                    self.unfit.update([str(prefix)] * alike)
+                    lines = "it and all lines like it are" if alike else "it is"
+                    warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
             forced = {"forced": [one for one, _ in found], "going_on": self.going_on}
         answers = translate(decoder, self.params, sources, self.required_tokenizers, progress, others, **forced)
         warn_of_missing(answers, warn, "line", first_line)

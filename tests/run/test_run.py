@@ -78,12 +78,15 @@ def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrai
     found = run.translate(texts, terms=terms, prefix=["5", "88", ""], warn=warnings.append)
     assert found[0].startswith("5") and " 93" in found[0] and found[1].startswith("88")
     assert found[2] == run.translate(texts)[2] and len(warnings) == 1
-    assert warnings[0].startswith("line 3 needs 44 tokens for the terms and the beginning of its answer, which has ")
+    assert warnings[0].startswith("line 3 needs 44 tokens for the terms of its answer, which has ")
     (found,) = run.translate(["1 {x} 5"], terms={"1": "93"}, placeholders=True, warn=warnings.append)
     assert "93" in found and "cannot be written: '{x}'" in warnings[-1] and "translated without that" in warnings[-1]
     count = len(warnings)
     assert run.translate(["1", "3", "5 5"], prefix="7" * 60, warn=warnings.append) == run.translate(["1", "3", "5 5"])
-    assert len(warnings) == count + 1 and "; it and 2 other lines are translated without them" in warnings[-1]
+    assert "line 1 needs 61 tokens for the beginning of its answer, which has " in warnings[-1]
+    assert len(warnings) == count + 1 and "; it and all lines like it are translated without them" in warnings[-1]
+    run.translate(["1", "3"], prefix="7" * 60, warn=warnings.append, first_line=4)
+    assert len(warnings) == count + 1, "a later chunk of the same input warned again"
     with pytest.raises(ValueError, match="there are 1 prefixes for 3 texts"):
         run.translate(texts, prefix=["5"])
 

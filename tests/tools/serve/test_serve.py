@@ -127,7 +127,7 @@ def test_terms_and_beginnings_are_those_of_each_text(served: Served):
     for asked, message in (
         ({"terms": {"abc": "de"}}, "text 1 has a term or a placeholder that cannot be written"),
         ({"terms": {"abc": " "}}, "terms: 'abc' → '': neither text may be empty"),
-        ({"prefix": "a" * 20}, "text 1 needs 21 tokens for the terms and the beginning of its answer"),
+        ({"prefix": "a" * 20}, "text 1 needs 21 tokens for the beginning of its answer"),
         ({"prefix": ["a", "b"]}, "there are 2 prefixes for 1 texts"),
     ):
         refused = served.post("/api/translate", {"texts": ["abc"], **asked})
