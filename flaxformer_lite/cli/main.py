@@ -125,7 +125,7 @@ def run(name: str, words: Sequence[str]) -> None:
     options = re.findall(r"--[\w-]+", parser.format_usage())
     wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
     if wrong:
-        hint = suggest(wrong[0], options, cutoff=0.4) or f"; its options are {', '.join(options)}"
+        hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"
         fail(f"{name} does not take {' '.join(wrong)}{hint}")
     arguments.flags = unknown
     if sys.stdout is None and not takes_settings:

@@ -58,7 +58,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}, or ORG/NAME on the hub"
         )
-    return read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
+    if {"model", "objective"} <= config.keys():
+        raise ValueError(f"{folder} is a run already, to use as it is: `flaxformer-lite inspect {folder}` shows it")
+    return config
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
