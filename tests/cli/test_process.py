@@ -165,6 +165,26 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytes
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
 
 
+@pytest.mark.slow
+def test_ctrl_c_is_answered_while_c_code_computes():
+    """A real process. OpenSSL computes for three seconds, as XLA's compiler does, and no handler of Python's runs meanwhile."""
+    code = """if True:
+        import hashlib, os, signal, threading, time
+        from flaxformer_lite.cli import main, process
+        def busy(words):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            started, count = time.monotonic(), 10**5
+            hashlib.pbkdf2_hmac("sha256", b"", b"", count)
+            hashlib.pbkdf2_hmac("sha256", b"", b"", int(3 * count / (time.monotonic() - started)))
+        main.main = busy
+        process.program([])
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLIBC_TUNABLES": KEEP}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stderr.startswith("stopping after what is in progress") and "KeyboardInterrupt" in done.stderr
+
+
 def test_failures_of_a_saves_arrays_are_not_logged_again():
     """Oracle: asyncio's own handler, with the context that a gathered future has when nobody has asked for its exception."""
     loop, heard = asyncio.new_event_loop(), []
