@@ -202,7 +202,7 @@ class LanguageTokenizers(Tokenizers):
         if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
-                "alone: a training needs source='behind' with target='start', or neither"
+                f"alone: train with --data.languages.source {'behind' if self.languages.target == 'start' else 'before'}"
             )
         encoded = {
             label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])

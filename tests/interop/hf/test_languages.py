@@ -171,7 +171,7 @@ def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'<2xx>', which is no piece"):
         LanguageTokenizers.of(tokenizers, Languages(codes=("xx",), token="<2{}>"))
     behind, _ = read("nllb_legacy", tmp_path / "behind")
-    with pytest.raises(ValueError, match=r"\.target is 'first', which are for use alone"):
+    with pytest.raises(ValueError, match=r"use alone: train with --data\.languages\.source before$"):
         [*behind.encode_pairs([Pair("a", "b", "deu_Latn fra_Latn")])]
 
 
