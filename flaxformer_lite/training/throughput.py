@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.hardware import peak_flops, process_memory
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
+from flaxformer_lite.data.batch_plan import BatchPlan
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import SharedProjection
@@ -136,16 +136,3 @@ def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operatio
     attention = model.num_encoder_layers * source**2 * head_sum(model)
     attention += model.num_decoder_layers * target * (target + source) * head_sum(model.for_decoder)
     return Operations(6.0 * rows * weight_sum(model, params, positions), 6.0 * rows * attention)
-
-
-def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> Operations:
-    """Returns the operations of one token for each row, forward pass only. Every slot of the cache counts, filled or not."""
-    source, room = bucket.lengths
-
-    def positions(path: str) -> int:
-        skipped = path.startswith(("encoder/", "pooler/")) or re.search(r"/cross_attention/(key|value)/", path)
-        return 0 if skipped else 1
-
-    cross = source if model.num_encoder_layers else 0
-    attention = model.num_decoder_layers * (room + cross) * head_sum(model.for_decoder)
-    return Operations(2.0 * bucket.rows * weight_sum(model, params, positions), 2.0 * bucket.rows * attention)

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.training import throughput
-from flaxformer_lite.training.throughput import Throughput, compiling_seconds, decoding_flops, head_sum
+from flaxformer_lite.training.throughput import Throughput, compiling_seconds, head_sum, training_flops
 from tests.support.experiments import tiny_config
 
 BUCKETS = [Bucket(Lengths(4, 4), 2), Bucket(Lengths(8, 8), 2)]
@@ -87,10 +89,10 @@ def test_on_a_cpu_the_memory_is_that_of_the_process(clock: list[float], monkeypa
 MODEL = ModelConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=3)
 
 
-def test_one_more_token_by_hand() -> None:
+def test_operations_by_hand() -> None:
     """Weights: four 6 x 6 projections and two 6 x 5 feed-forward matrices a layer, the 11 x 6 table as head."""
     params = jax.eval_shape(Transformer(MODEL).init, jax.random.key(0), example_inputs(MODEL))["params"]
-    found = decoding_flops(MODEL, params, Bucket(lengths=Lengths(source=0, target=7), rows=4))
-    assert found.weights == 2 * 4 * (3 * (4 * 6 * 6 + 2 * 6 * 5) + 11 * 6)
-    assert found.attention == 2 * 4 * 3 * 7 * (6 + 6)
+    found = training_flops(MODEL, params, zero_batch(CausalLM(), Bucket(lengths=Lengths(source=0, target=7), rows=4)))
+    assert found.weights == 3 * 2 * 4 * 7 * (3 * (4 * 6 * 6 + 2 * 6 * 5) + 11 * 6)
+    assert found.attention == 3 * 2 * 4 * 7 * 3 * 7 * (6 + 6)
     assert head_sum(MODEL) == 12

@@ -1,4 +1,4 @@
-"""Compiles a config's step for a TPU slice, on any machine: memory, operations, exchanges and the time at least.
+"""Compiles a config's train step for a TPU slice, on any machine: memory, operations, exchanges and the time at least.
 
 Other options are settings of CONFIG, as for `train`: --train.mesh.fsdp -1, --data.rows-multiple 256. --topology needs libtpu:
 pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows how each array of the training state is divided.
@@ -26,17 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart"
     )
     parser.add_argument("--topology", metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …")
-    parser.add_argument(
-        "--num-slices",
-        type=int,
-        default=1,
-        metavar="N",
-        help="several such slices, with a network between them; default: 1",
-    )
+    slices = "several such slices, with a network between them; default: 1"
+    parser.add_argument("--num-slices", type=int, default=1, metavar="N", help=slices)
     parser.add_argument(
         "--devices", type=int, metavar="N", help="show the sharding over N devices, and compile nothing"
     )
-    parser.add_argument("--decode", action="store_true", help="plan the decoding step, one more token for every row")
     parser.add_argument(
         "--fit",
         action="store_true",
@@ -69,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--topology or --devices: give a slice such as v5e:4x4, or a number of devices above 0")
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
-        plan = make_plan(config, arguments.topology, decode=arguments.decode, num_slices=arguments.num_slices)
+        plan = make_plan(config, arguments.topology, num_slices=arguments.num_slices)
     print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
 
 
@@ -81,8 +75,8 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
 
     if not arguments.fit:
         raise ValueError("--memory is for --fit: add it, or leave --memory out")
-    if arguments.decode or arguments.devices is not None:
-        raise ValueError("--fit plans a train step, on this machine or on --topology: leave out --decode and --devices")
+    if arguments.devices is not None:
+        raise ValueError("--fit plans for this machine or for --topology: leave out --devices")
     if arguments.topology in (None, "cpu"):
         devices = jax.devices()
         own = (hardware.process_memory() or 0) // len(devices)

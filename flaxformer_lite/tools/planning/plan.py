@@ -9,23 +9,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
+from jax.sharding import Mesh
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.contexts import DecodeCache
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
-from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh
+from flaxformer_lite.parallel.sharding import batch_sharding, shard_bytes
 from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import TrainTask, abstract_state, make_runner
-from flaxformer_lite.training.throughput import Operations, decoding_flops, training_flops
+from flaxformer_lite.training import TrainTask, make_runner
+from flaxformer_lite.training.throughput import Operations, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------
 
@@ -60,43 +57,6 @@ def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
         "batch": batch,
     }
     return Step(runner.compiled_train_step, (state, batch), parts, training_flops(config.model, state.params, batch))
-
-
-def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
-    """Returns the step that decodes one token for each row, with a cache of the bucket's length.
-
-    Raises: ValueError where the model has no decoder.
-    """
-    if config.model.num_decoder_layers == 0:
-        raise ValueError("--decode needs a model with a decoder, but model.num_decoder_layers is 0: leave it out")
-    task = TrainTask.of(config)
-    params = abstract_state(task, mesh).params
-    rows, (source, room) = bucket.rows, bucket.lengths
-    model = task.model
-
-    def start(params: PyTree) -> DecodeCache:
-        bound, memory = model.bind({"params": params}), None
-        if config.model.num_encoder_layers:
-            memory = jnp.zeros((rows, source, config.model.d_model), jnp.dtype(config.model.dtype))
-        return bound.start_cache(memory, room, rows)
-
-    def sharded(x: Any) -> Any:
-        heads = "tensor" if x.shape[1] % mesh.shape["tensor"] == 0 else None
-        sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES, heads, None, None))
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    def step(params: PyTree, tokens: Any, index: Any, cache: DecodeCache) -> Any:
-        with within_mesh(mesh):
-            return model.bind({"params": params}).decode_step(tokens, index, cache)
-
-    cache = jax.tree.map(sharded, jax.eval_shape(start, params))
-    tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32, sharding=batch_sharding(mesh))
-    index = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
-    out = (batch_sharding(mesh), jax.tree.map(lambda x: x.sharding, cache))
-    # The encoder's parameters are not used by this step, but they take memory.
-    function = jax.jit(step, donate_argnums=3, keep_unused=True, out_shardings=out)
-    parts = {"parameters": params, "cache": cache, "batch": (tokens, index)}
-    return Step(function, (params, tokens, index, cache), parts, decoding_flops(config.model, params, bucket))
 
 
 # The plan ---------------------------------------------------------------------------------------------------------------
@@ -135,7 +95,6 @@ class Plan:
     chips: int
     devices: int
     mesh: dict[str, int]
-    step: str
     batch_shapes: int
     """Number of the shapes of a batch, of which the one with the most positions is planned."""
     rows: int
@@ -184,15 +143,13 @@ class Plan:
         )
 
 
-def make_plan(
-    config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False, num_slices: int = 1
-) -> Plan:
-    """Compiles the step for the slice, or several. Raises: ValueError for a slice or mesh that cannot be planned."""
+def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = None, *, num_slices: int = 1) -> Plan:
+    """Compiles the train step for the slice, or several. Raises: ValueError for a slice or mesh that cannot be planned."""
     slice_ = describe_slice(topology, num_slices)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
-    check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.num_micro_batches)
-    step = (decode_step if decode else train_step)(config, mesh, bucket)
+    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
+    step = train_step(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     choices: list[str] = []
     with report_choices(choices.append):
@@ -214,7 +171,6 @@ def make_plan(
         chips=slice_.chips,
         devices=len(slice_.devices),
         mesh=dict(mesh.shape),
-        step="decode" if decode else "train",
         batch_shapes=len(batch_shapes(config.objective, config.data)),
         rows=bucket.rows,
         source_length=bucket.lengths.source if config.model.num_encoder_layers else 0,
@@ -281,7 +237,7 @@ def in_words(plan: Plan) -> str:
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)
     slices = f"{plan.num_slices} slices of " if plan.num_slices > 1 else ""
     lines = [
-        f"{plan.step} step on {slices}{plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
+        f"train step on {slices}{plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
         f"{plan.rows} rows of {lengths}"
         + (f", of {plan.batch_shapes} batch shapes the one with the most positions" if plan.batch_shapes > 1 else ""),
         *plan.attention,

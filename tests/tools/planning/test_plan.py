@@ -20,9 +20,7 @@ from jax.sharding import Mesh
 
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
 from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, in_words, make_plan, plan_bucket
@@ -216,24 +214,6 @@ def test_a_pmap_sums_the_gradient_once_a_step():
     assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
     assert {(e.kind, e.axes) for e in plan.exchanges} == {("all-reduce", "data")}
     assert sum(e.bytes for e in plan.exchanges) == plan.shard_bytes["parameters"] + 2 * 4
-
-
-def test_a_decode_step_divides_its_cache_by_rows_and_heads():
-    """By hand: 8 rows over 4 devices, 2 heads over 2."""
-    sizes = ["--model.d-model", "12", "--model.num-heads", "2", "--model.scan-unroll", "1"]
-    config = load_config("configs/quickstart.py", sizes)
-    mesh = make_mesh(MeshConfig(data=4, tensor=2))
-    cache = plan_module.decode_step(config, mesh, Bucket(Lengths(5, 7), 8)).parts["cache"]
-    assert {x.sharding.shard_shape(x.shape) for layer in cache for x in layer.own} == {(2, 1, 7, 6)}
-
-
-@needs.libtpu
-@pytest.mark.slow
-def test_a_decode_step_compiles():
-    config = load_config("configs/quickstart.py", ["--model.scan-unroll", "1"])
-    plan = make_plan(config, "v5e:2x2", MeshConfig(data=4), decode=True)
-    assert plan.compiled is not None and plan.fits and "cache" in plan.shard_bytes
-    assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
 
 
 @pytest.mark.parametrize(
