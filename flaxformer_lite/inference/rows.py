@@ -10,7 +10,8 @@ another size.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -41,19 +42,50 @@ CHUNK_TOKENS = 4
 """The tokens of an answer between two looks at it."""
 
 
+class Layouts:
+    """The variables of the last search as its steps read them, kept for the next one as long as all its parameters live.
+
+    The copy takes as long as ten steps of one row: a third of the answer to one short sentence.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[list[weakref.ref[Array]], dict[Any, list[VariableDict]]] = ([], {})
+
+    def of(
+        self, variables: Sequence[VariableDict], key: Any, lay_out: Callable[[], list[VariableDict]]
+    ) -> list[VariableDict]:
+        """Returns what `lay_out` returns; `key` tells apart the layouts of the same variables."""
+        leaves, (owners, kept) = jax.tree.leaves(variables), self.last
+        if not all(isinstance(leaf, jax.Array) for leaf in leaves):
+            return lay_out()  # NumPy's arrays may change
+        if [id(owner()) for owner in owners] != [id(leaf) for leaf in leaves]:
+            kept = {}
+            # A train step replaces the parameters: then the copy goes too.
+            self.last = [weakref.ref(leaf, lambda gone, kept=kept: kept.clear()) for leaf in leaves], kept
+        if (found := kept.get(key)) is None:
+            found = kept[key] = lay_out()
+        return found
+
+
+LAYOUTS = Layouts()
+
+
 class Search:
     """The compiled parts of greedy search, or with `beams` of beam search. Several models predict together, by beams only."""
 
     def __init__(self, models: tuple[Transformer, ...], *, beams: bool) -> None:
         self.models, self.beams = models, beams
-        self.lay_out = jax.jit(self._lay_out, static_argnums=1)
+        self.copy = jax.jit(self._copy, static_argnums=1)
         self.start = jax.jit(self._start, static_argnames="settings")
         self.advance = jax.jit(self._advance, static_argnames="config", donate_argnames="state")
         self.resize = jax.jit(resize, static_argnames="capacity")
         """Serves other devices than a CPU: see `resized`."""
 
-    def _lay_out(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
+    def lay_out(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
         """Returns each model's variables as the steps read them, for `decode.num_ids`."""
+        return LAYOUTS.of(variables, (self.models, num_ids), lambda: self.copy(variables, num_ids))
+
+    def _copy(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
         return [step_variables(*member, num_ids) for member in zip(self.models, variables, strict=True)]
 
     def _start(
@@ -124,24 +156,30 @@ class Search:
                 active = active & ~over[members]
                 state = state._replace(active=state.active & ~over[members])
             rows, full = len(active), step == room
-            if active.sum() <= few:
-                rows = max(FEWEST_ROWS, padded_rows(int(active.sum())))
+            if active.sum() <= few or (full and step >= LONG_STEPS and platform() == "cpu"):
+                least = FEWEST_ROWS if step < LONG_STEPS else 1
+                rows = min(rows, max(least, padded_rows(int(active.sum()))))
             if active.any() and (full or rows < len(active)):
                 room = next(pauses) if full else room
-                order = np.argsort(~active, kind="stable")[:rows]
+                order = np.argsort(~active, kind="stable")[:rows] if rows < len(active) else np.arange(rows)
                 members, active = members[order], active[order]
                 inputs, state = self.resized(inputs, state, order, self.capacity(inputs, settings, room))
 
     def resized(
-        self, inputs: SearchInputs, state: State, order: Int[np.ndarray, "_"], capacity: int
+        self, inputs: SearchInputs, state: Any, order: Int[np.ndarray, "_"], capacity: int
     ) -> tuple[SearchInputs, State]:
-        """Returns what `resize` does; on a CPU by NumPy, which compiles nothing."""
-        if platform() == "cpu":
-            moved = resize(jax.device_get(inputs), jax.device_get(state), order, capacity)
-            # Arrays that are bound to a device stay so: a program is compiled for either kind.
-            return jax.device_put(moved, state.step.sharding) if state.step.committed else moved
-        found: tuple[SearchInputs, State] = self.resize(inputs, state, order, capacity=capacity)
-        return found
+        """Returns what `resize` does; on a CPU by NumPy, which compiles nothing and leaves alone what keeps its rows."""
+        found: tuple[SearchInputs, State]
+        if platform() != "cpu":
+            found = self.resize(inputs, state, order, capacity=capacity)
+            return found
+        place = state.step.sharding if state.step.committed else None
+        if len(order) < len(state.active):
+            moved = jax.tree.map(lambda x: jnp.asarray(x[order] if x.ndim else x), jax.device_get((inputs, state)))
+            inputs, state = moved
+        found = inputs, state._replace(cache=grow_cache(state.cache, capacity, padded_on_host))
+        # Arrays that are bound to a device stay so: a program is compiled for either kind.
+        return found if place is None else jax.device_put(found, place)
 
     def compile(self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings) -> None:
         """Compiles the programs of so many rows, for every length of an answer, and takes no step."""
@@ -154,7 +192,9 @@ class Search:
 
 
 FEWEST_ROWS = 8
-"""The rows that a batch keeps at least: fewer cost a CPU about as much."""
+"""The rows that a batch keeps at least: fewer cost a CPU about as much, until the caches are long."""
+LONG_STEPS = 32
+"""Steps after which the last row is computed alone. Most answers are shorter; one that does not end takes all the time."""
 
 
 def fewer_rows(rows: int) -> int:
@@ -166,9 +206,12 @@ def fewer_rows(rows: int) -> int:
     return rows // 4 if rows > FEWEST_ROWS and platform() == "cpu" else 0
 
 
-def resize(
-    inputs: SearchInputs, state: Any, order: Int[Array | np.ndarray, "_"], capacity: int
-) -> tuple[SearchInputs, Any]:
+def padded_on_host(x: Array, widths: Sequence[tuple[int, int]]) -> Array:
+    """Returns what `jnp.pad` does, which is compiled for each shape."""
+    return jnp.asarray(np.pad(x, widths))
+
+
+def resize(inputs: SearchInputs, state: Any, order: Int[Array, "_"], capacity: int) -> tuple[SearchInputs, Any]:
     """Returns these rows of a search, in this order, with so many slots in the cache."""
-    inputs, state = jax.tree.map(lambda x: jnp.asarray(x[order] if x.ndim else x), (inputs, state))
+    inputs, state = jax.tree.map(lambda x: x[order] if x.ndim else x, (inputs, state))
     return inputs, state._replace(cache=grow_cache(state.cache, capacity))

@@ -135,10 +135,13 @@ def advance(
     return jax.lax.while_loop(lambda state: (state.active.sum() > few) & (state.step < max_steps), step, state)
 
 
-def grow_cache(cache: Caches, capacity: int) -> Caches:
-    """Returns the cache, or each of several models' caches, with `capacity` slots for the decoder's own keys and values."""
+def grow_cache(cache: Caches, capacity: int, pad: Callable[..., Array] = jnp.pad) -> Caches:
+    """Returns the cache, or each of several models' caches, with `capacity` slots for the decoder's own keys and values.
+
+    `pad`: `jnp.pad`, or what does the same.
+    """
 
     def grow(x: Array) -> Array:
-        return jnp.pad(x, [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)])
+        return pad(x, [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)])
 
     return map_own(grow, cache)
