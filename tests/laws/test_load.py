@@ -91,11 +91,16 @@ def test_a_long_training_uses_no_more_than_a_short_one(tmp_path: Path, monkeypat
 def test_a_long_file_is_translated_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    """Every line has its answer in its place, an empty one for the line that is no text."""
+    """Every line has its answer in its place, an empty one for the line that is no text.
+
+    That line is an early one, and the last part of the file is not measured: both have batches of other shapes, whose programs
+    take memory when they are compiled, 17 to 35 MiB each.
+    """
     use_one_device(monkeypatch)
     train(with_train(CONFIG, steps=2, eval_every=2, checkpoint_every=2), tmp_path / "run")
     lines = [f"{1 + i % 28} nov {1900 + i % 120}".encode() for i in range(LINES)]
-    lines[LINES // 2] = b"\xff\xfe"
+    bad = LINES // 8
+    lines[bad] = b"\xff\xfe"
     (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in lines))
     capfd.readouterr()
     used: list[int] = []
@@ -109,7 +114,8 @@ def test_a_long_file_is_translated_in_bounded_memory(
     type_command(monkeypatch, "translate", tmp_path / "run", tmp_path / "lines")
     out, err = capfd.readouterr()
     answers = out.split("\n")
-    assert len(answers) == LINES + 1 and answers[LINES // 2] == "" == answers[-1]
-    assert err.count(f"line {LINES // 2 + 1}: not UTF-8") == 1
-    print(f"{used[LINES // 4] / 2**20:.1f} MiB after a quarter of {LINES:,} lines, {used[-1] / 2**20:.1f} at the end")
-    assert used[-1] < used[LINES // 4] + 2**24
+    assert len(answers) == LINES + 1 and answers[bad] == "" == answers[-1]
+    assert err.count(f"line {bad + 1}: not UTF-8") == 1
+    early, late = used[LINES // 4], used[LINES * 3 // 4]
+    print(f"{early / 2**20:.1f} MiB after a quarter of {LINES:,} lines, {late / 2**20:.1f} after three quarters")
+    assert late < early + 2**23
