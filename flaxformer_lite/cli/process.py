@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import MutableMapping, Sequence
 from types import TracebackType
@@ -33,7 +32,7 @@ def program(words: Sequence[str] | None = None) -> None:
     numbers, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-    threading.Thread(target=tell_of_ctrl_c, args=(numbers,), daemon=True).start()
+    threading.Thread(target=tell_of_ctrl_c, args=(numbers, ended := threading.Event()), daemon=True).start()
     sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
     logging.getLogger("asyncio").addFilter(is_news)
     warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)  # of a save that failed
@@ -49,16 +48,18 @@ def program(words: Sequence[str] | None = None) -> None:
                 stream.flush()
         # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
         os._exit(int(end.code))
+    finally:
+        ended.set()
 
 
-def tell_of_ctrl_c(numbers: int) -> None:
-    """Writes a line if the process still runs a second after Ctrl-C: while a program compiles, Python calls no handler."""
+def tell_of_ctrl_c(numbers: int, ended: threading.Event) -> None:
+    """Writes a line if the command goes on a second after Ctrl-C: while a program compiles, Python calls no handler."""
     from flaxformer_lite.base.console import note
 
     while os.read(numbers, 1) != bytes([signal.SIGINT]):
         pass
-    time.sleep(1)
-    note("stopping after what is in progress: a step, a save, or a program that is compiled")
+    if not ended.wait(1):
+        note("stopping after what is in progress: a step, a save, or a program that is compiled")
 
 
 def report_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

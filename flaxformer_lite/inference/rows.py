@@ -82,7 +82,9 @@ class Search:
         """Serves other devices than a CPU: see `resized`."""
 
     def lay_out(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
-        """Returns each model's variables as the steps read them, for `decode.num_ids`."""
+        """Returns each model's variables as the steps read them, for `decode.num_ids`; on a CPU, whose memory has room, kept."""
+        if platform() != "cpu":
+            return self.copy(variables, num_ids)
         return LAYOUTS.of(variables, (self.models, num_ids), lambda: self.copy(variables, num_ids))
 
     def _copy(self, variables: Sequence[VariableDict], num_ids: int | None) -> list[VariableDict]:
@@ -157,7 +159,7 @@ class Search:
                 state = state._replace(active=state.active & ~over[members])
             rows, full = len(active), step == room
             if active.sum() <= few or (full and step >= LONG_STEPS and platform() == "cpu"):
-                least = FEWEST_ROWS if step < LONG_STEPS else 1
+                least = 1 if full and step >= LONG_STEPS else FEWEST_ROWS
                 rows = min(rows, max(least, padded_rows(int(active.sum()))))
             if active.any() and (full or rows < len(active)):
                 room = next(pauses) if full else room
@@ -175,8 +177,8 @@ class Search:
             return found
         place = state.step.sharding if state.step.committed else None
         if len(order) < len(state.active):
-            moved = jax.tree.map(lambda x: jnp.asarray(x[order] if x.ndim else x), jax.device_get((inputs, state)))
-            inputs, state = moved
+            host = jax.device_get((inputs, state))
+            inputs, state = jax.tree.map(lambda x: jnp.asarray(x[order] if x.ndim else x), host)
         found = inputs, state._replace(cache=grow_cache(state.cache, capacity, padded_on_host))
         # Arrays that are bound to a device stay so: a program is compiled for either kind.
         return found if place is None else jax.device_put(found, place)

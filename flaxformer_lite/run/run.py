@@ -61,7 +61,7 @@ class Run(TextPredictor):
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""
     unfit: set[str] = dataclasses.field(default_factory=set)
-    """Beginnings without room in a line; each is warned of once."""
+    """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
@@ -143,6 +143,8 @@ class Run(TextPredictor):
         if (wanted := Terms.of(terms, placeholders)) or prefix:
             found = self.forced(decoder, texts, sources, wanted, prefix)
             alike = isinstance(prefix, str) and not wanted
+            if first_line == 1:
+                self.unfit.clear()
             for line, (one, reason) in enumerate(found, first_line):
                 if reason and not (alike and prefix in self.unfit):
                     self.unfit.update([str(prefix)] * alike)

@@ -37,7 +37,7 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
     Calls the hooks of the settings, those of `train.hooks`, and `hooks`. `with_changes` continues a run with other settings
     (`ON_REQUEST` in config/differences.py).
 
-    Returns why no step is left; None if a signal stopped the run before.
+    Returns why no step is left; None if a signal stopped the run earlier.
 
     Raises: ValueError for a mistake of the user's; what a hook raised, once the run is saved.
     """

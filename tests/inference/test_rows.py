@@ -1,6 +1,7 @@
 """Laws of rows that leave a search: their answers are those of the whole search as one program."""
 
 import gc
+import weakref
 from dataclasses import replace
 
 import jax
@@ -11,7 +12,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.inference.greedy import greedy
-from flaxformer_lite.inference.rows import Layouts, Search
+from flaxformer_lite.inference.rows import LAYOUTS, Layouts, Search
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.text.special_ids import EOS
 from tests.support.experiments import num_programs
@@ -93,3 +94,15 @@ def test_the_layout_of_the_steps_is_kept_as_long_as_its_parameters_live():
     assert layouts.last[1] == {}, "the parameters are gone"
     of({"params": {"x": np.zeros(3)}}), of({"params": {"x": np.zeros(3)}})
     assert len(made) == 6 and layouts.last[1] == {}, "an array of NumPy may change"
+
+
+def test_a_search_holds_no_parameters_that_are_gone():
+    """Law: neither do its layouts, which share some of the arrays."""
+    model, params = model_of(SMALL)
+    params = jax.tree.map(jax.numpy.asarray, params)
+    owner = weakref.ref(jax.tree.leaves(params)[0])
+    laid_out = Decoder(model, DecodeConfig(max_new_tokens=4)).search.lay_out([params], None)
+    assert LAYOUTS.last[1] and owner() is not None
+    del params, laid_out
+    gc.collect()
+    assert LAYOUTS.last[1] == {}

@@ -87,6 +87,8 @@ def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrai
     assert len(warnings) == count + 1 and "; it and all lines like it are translated without them" in warnings[-1]
     run.translate(["1", "3"], prefix="7" * 60, warn=warnings.append, first_line=4)
     assert len(warnings) == count + 1, "a later chunk of the same input warned again"
+    run.translate(["1"], prefix="7" * 60, warn=warnings.append)
+    assert len(warnings) == count + 2, "another call does not warn"
     with pytest.raises(ValueError, match="there are 1 prefixes for 3 texts"):
         run.translate(texts, prefix=["5"])
 
