@@ -39,7 +39,7 @@ def describe_data(config: Config, data: RunData) -> str:
     return (
         f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
         f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
-        + (f"; {dropped:,} longer pairs dropped" if dropped else "")
+        + (f"; {counted(dropped, 'longer pair')} dropped" if dropped else "")
         + (f"; {len(held_out.pairs):,} held out for data.eval" if held_out else "")
     )
 

@@ -103,7 +103,8 @@ def divide(
     note(f"{len(pairs):,} pairs were read")
     for name, found in cleaned.found.items():
         if found:
-            example = " ||| ".join(cut.strip()[:40] for cut in pairs[found[0]][:2])
+            sides = (side.strip() for side in pairs[found[0]][:2])
+            example = " ||| ".join(side[:40] + "…" * (len(side) > 40) for side in sides)
             note(f"  {len(found):>8,} {name}: {RULES[name].__doc__}; the first is line {found[0] + 1}: {example}")
     note(f"  {len(cleaned.kept):>8,} are kept")
     left = [pairs[i] for i in cleaned.kept]
