@@ -158,9 +158,9 @@ class Search:
                 active = active & ~over[members]
                 state = state._replace(active=state.active & ~over[members])
             rows, full = len(active), step == room
-            if active.sum() <= few or (full and step >= LONG_STEPS and platform() == "cpu"):
-                least = 1 if full and step >= LONG_STEPS else FEWEST_ROWS
-                rows = min(rows, max(least, padded_rows(int(active.sum()))))
+            is_long = full and step >= LONG_STEPS and platform() == "cpu"
+            if is_long or active.sum() <= few:
+                rows = min(rows, max(1 if is_long else FEWEST_ROWS, padded_rows(int(active.sum()))))
             if active.any() and (full or rows < len(active)):
                 room = next(pauses) if full else room
                 order = np.argsort(~active, kind="stable")[:rows] if rows < len(active) else np.arange(rows)

@@ -140,8 +140,8 @@ class Recording:
         """
         train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
         wanted, rows = set(records), train.origins.rows_of(records)
-        own = train.origins.records[np.isin(train.origins.records, records)]
-        if text and len(own) > len(np.unique(own)):
+        of_pieces = train.origins.records
+        if text and len(own := of_pieces[np.isin(of_pieces, records)]) > len(np.unique(own)):
             tokenizer = self.data.tokenizers.target
             texts = {i: [decoded(tokenizer, piece) for piece in train.records[i].pieces] for i in rows.tolist()}
             having = [i for i, pieces in texts.items() if any(text in piece for piece in pieces)]
