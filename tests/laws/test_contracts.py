@@ -81,25 +81,6 @@ def test_a_message_names_the_setting_where_it_is():
     assert paths and paths <= {*settings}
 
 
-def test_no_room_is_larger_than_its_budget():
-    """Law: every room has a row in the table of `docs/architecture.md`, and at most as many lines as the row says."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.split("## The budget of lines", 1)[1].split("\n## ", 1)[0]
-    budget = {
-        name: int(lines.replace(",", "")) for name, lines in re.findall(r"^\| `(.+?)` \| ([\d,]+) \|", table, re.M)
-    }
-    lines = dict.fromkeys(budget, 0)
-    for path in MODULES:
-        parts = path.relative_to(ROOT / "flaxformer_lite").parts
-        depth = 2 if parts[0] == "tools" and len(parts) > 2 else 1
-        room = "/".join(parts[:depth]) + "/" if len(parts) > 1 else "files beside the rooms"
-        assert room in lines, f"{room} has no row in the table"
-        lines[room] += len(path.read_text(encoding="utf-8").splitlines())
-    assert {room: n for room, n in lines.items() if n > budget[room]} == {}, (
-        "make room, or raise the number and say why"
-    )
-
-
 def test_the_map_of_the_readme_is_true():
     """Law: every folder that it names is there, and every room of the package and every folder of the repository is named."""
     block = (
