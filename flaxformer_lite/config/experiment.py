@@ -63,7 +63,7 @@ class Config(Checked, at=""):
         self._check_sampling()
         self._check_evaluation()
         check_weights(self.weights, self)
-        self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model)
+        self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model, num_layers=self.model.num_layers)
 
     def _check_model(self) -> None:
         model, data = self.model, self.data

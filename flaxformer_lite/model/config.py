@@ -271,6 +271,12 @@ class ModelConfig(Checked, at="model"):
         return None if window is None or window.layers is not None else window.size
 
     @property
+    def num_layers(self) -> dict[str, int]:
+        """The number of layers of each stack, by the stack's name in the paths of parameters."""
+        stacks = {"encoder": self.num_encoder_layers, "decoder": self.num_decoder_layers}
+        return {name: number for name, number in stacks.items() if number}
+
+    @property
     def has_two_stacks(self) -> bool:
         """Whether the model is an encoder–decoder."""
         return self.num_encoder_layers > 0 and self.num_decoder_layers > 0

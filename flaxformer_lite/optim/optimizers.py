@@ -6,7 +6,7 @@ layer).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -321,11 +321,19 @@ class OptimizerConfig(Checked, at="optimizer"):
         """
         return self.schedule.build(total_steps=total_steps, d_model=d_model)
 
-    def build(self, *, total_steps: int, d_model: int) -> optax.GradientTransformation:
+    def build(
+        self, *, total_steps: int, d_model: int, num_layers: Mapping[str, int] | None = None
+    ) -> optax.GradientTransformation:
         """Returns the optimizer. The structure of its state depends on the algorithm only, never on `total_steps`.
 
-        Raises: ValueError if the schedule does not fit into `total_steps`.
+        num_layers: the model's layers by the name of their stack, `ModelConfig.num_layers`; `layer_decay` needs them.
+
+        Raises: ValueError if the schedule does not fit into `total_steps`, or `num_layers` is missing.
         """
+        if self.layer_decay != 1 and not num_layers:
+            raise ValueError(
+                f"optimizer.layer_decay is {self.layer_decay}, and num_layers is {num_layers}: give build the model's num_layers"
+            )
         direction, decay = self.algorithm.direction(), optax.add_decayed_weights(self.weight_decay, mask=decay_mask)
         if self.weight_decay and type(self.algorithm).direction not in TRAIN_ALL:
             # The stage stays: states with and without decay have one structure.
@@ -338,5 +346,6 @@ class OptimizerConfig(Checked, at="optimizer"):
                 optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
                 self.rates,
                 self.layer_decay,
+                num_layers or {},
             ),
         )

@@ -38,9 +38,13 @@ def matches(path: str, pattern: str) -> bool:
     return fnmatchcase(path, pattern) or fnmatchcase(re.sub(r"/layers/\d+/", "/layers/", path), pattern)
 
 
+def all_layer_paths(params: PyTree) -> list[str]:
+    return [layer for path, x in leaves_by_path(params).items() for layer in layer_paths(path, x)]
+
+
 def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> None:
     """Raises: ValueError for a pattern that matches no parameter."""
-    paths = [layer for path, x in leaves_by_path(params).items() for layer in layer_paths(path, x)]
+    paths = all_layer_paths(params)
     for pattern in patterns:
         if not any(matches(path, pattern) for path in paths):
             raise ValueError(
@@ -52,14 +56,15 @@ def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> Non
 # Freezing ----------------------------------------------------------------------------------------------------------------
 
 
+def trains(path: str, trainable: tuple[str, ...]) -> bool:
+    """Returns whether a parameter trains, by the path of its array or of one of its layers."""
+    without = [pattern[1:] for pattern in trainable if pattern.startswith("!")]
+    return any(matches(path, pattern) for pattern in trainable) and not any(matches(path, p) for p in without)
+
+
 def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:
     """Returns which layers of a parameter train, as an array that broadcasts against it: 1 for those, 0 for the others."""
-    without = [pattern[1:] for pattern in trainable if pattern.startswith("!")]
-
-    def trains(layer: str) -> bool:
-        return any(matches(layer, pattern) for pattern in trainable) and not any(matches(layer, p) for p in without)
-
-    return by_layer(path, x, trains)
+    return by_layer(path, x, lambda layer: trains(layer, trainable))
 
 
 def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
@@ -98,38 +103,52 @@ def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
 # Rates -------------------------------------------------------------------------------------------------------------------
 
 
+def check_rates(rates: Mapping[str, float], params: PyTree, trainable: tuple[str, ...]) -> None:
+    """Compares the patterns of `optimizer.rates` with all parameters of a model, frozen ones too.
+
+    Raises: ValueError for a pattern that matches no parameter, or frozen ones alone.
+    """
+    check_patterns("optimizer.rates", rates, params)
+    trained = [path for path in all_layer_paths(params) if trains(path, trainable)]
+    for pattern in rates:
+        if not any(matches(path, pattern) for path in trained):
+            raise ValueError(
+                f"optimizer.rates has {pattern!r}, which matches frozen parameters alone (what trains is {trainable}): name "
+                "them in train.trainable, or leave the rate out"
+            )
+
+
 def depth_below_head(path: str, num_layers: Mapping[str, int]) -> int:
-    """Returns how far a parameter lies below the head, which is 0: layers count in their own stack; embeddings are the lowest."""
+    """Returns how far a parameter lies below the head, which is 0: layers count in their own stack; embeddings are the lowest.
+
+    num_layers: of each stack of the model, by its name.
+    """
     stack, _, rest = path.partition("/")
     if stack in num_layers:
-        if found := re.match(r"layers/(\d+)/", rest):
-            return num_layers[stack] - int(found[1])
+        if layer := re.match(r"layers/(\d+)/", rest):
+            return num_layers[stack] - int(layer[1])
         return 0 if rest.startswith("final_norm/") else num_layers[stack] + 1
-    return max(num_layers.values(), default=0) + 1 if stack.endswith("embedding") else 0
+    return max(num_layers.values()) + 1 if stack.endswith("embedding") else 0
 
 
 def scaled(
-    inner: optax.GradientTransformation, rates: Mapping[str, float], layer_decay: float
+    inner: optax.GradientTransformation,
+    rates: Mapping[str, float],
+    layer_decay: float,
+    num_layers: Mapping[str, int],
 ) -> optax.GradientTransformation:
     """Multiplies the updates of `inner` by a factor for each parameter of each layer; the state is that of `inner`.
 
     The factor is the product of all `rates` whose pattern matches, times `layer_decay` to the power of `depth_below_head`.
-
-    Raises: ValueError, in `init`, for a pattern that matches no trained parameter.
+    `num_layers` is the model's: the parameters that train tell nothing about the layers that are frozen.
 
     Reference: Howard & Ruder 2018, arXiv:1801.06146, section 3.2; Bao et al. 2022, arXiv:2106.08254, appendix on fine-tuning.
     """
-
-    def init(params: optax.Params) -> optax.OptState:
-        check_patterns("optimizer.rates", rates, params)
-        return inner.init(params)
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
         updates, state = inner.update(updates, state, params)
-        shapes = leaves_by_path(updates)
-        num_layers = {path.split("/")[0]: x.shape[0] for path, x in shapes.items() if "/layers/" in path}
 
         def factor(path: str) -> float:
             chosen = [factor for pattern, factor in rates.items() if matches(path, pattern)]
@@ -140,4 +159,4 @@ def scaled(
 
         return jax.tree.map_with_path(scale, updates), state
 
-    return inner if not rates and layer_decay == 1 else optax.GradientTransformation(init, update)
+    return inner if not rates and layer_decay == 1 else optax.GradientTransformation(inner.init, update)

@@ -5,8 +5,8 @@ Dropout, like the data, is a function of (seed, step). No random state is stored
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
-from flaxformer_lite.optim.selection import merge, split, with_frozen_dtype, without_frozen_layers
+from flaxformer_lite.optim.selection import check_rates, merge, split, with_frozen_dtype, without_frozen_layers
 from flaxformer_lite.parallel import CompilerOptions
 from flaxformer_lite.parallel.sharding import constrain_parameters
 
@@ -45,6 +45,8 @@ class TrainTask:
     ema_decay: float | None = None
     trainable: tuple[str, ...] = ("*",)
     """Patterns of the parameters that train (`optim/selection.py`). The optimizer sees no others."""
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Factors of the learning rate by patterns, which the optimizer has; they are compared with all parameters."""
     frozen_dtype: str = "float32"
     """Type in which the frozen parameters are kept."""
     decode: DecodeConfig = DecodeConfig()
@@ -57,7 +59,10 @@ class TrainTask:
         return cls(
             model=Transformer(config.model),
             objective=config.objective,
-            optimizer=config.optimizer.build(total_steps=config.train.steps, d_model=config.model.d_model),
+            optimizer=config.optimizer.build(
+                total_steps=config.train.steps, d_model=config.model.d_model, num_layers=config.model.num_layers
+            ),
+            rates=config.optimizer.rates,
             seed=config.train.seed,
             num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
@@ -85,6 +90,7 @@ def init_state(task: TrainTask) -> TrainState:
     params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
     if task.model.config.lora is not None:
         task.model.config.lora.check(params)
+    check_rates(task.rates, params, task.trainable)
     params = with_frozen_dtype(params, task.trainable, task.frozen_dtype)
     trained, _ = split(params, task.trainable)
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)

@@ -7,7 +7,7 @@ import pytest
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.optim.selection import check_patterns, merge, scaled, split, without_frozen_layers
+from flaxformer_lite.optim.selection import check_patterns, check_rates, merge, scaled, split, without_frozen_layers
 
 PARAMS = {
     "embedding": {"embedding": jnp.ones((5, 2))},
@@ -58,9 +58,10 @@ def test_frozen_layers_of_an_array_get_zeros():
     np.testing.assert_array_equal(found["head/kernel"], 1)
 
 
-def factors(rates: dict[str, float], layer_decay: float = 1) -> dict[str, PyTree]:
-    transformation = scaled(optax.identity(), rates, layer_decay)
-    updates, _ = transformation.update(PARAMS, transformation.init(PARAMS), PARAMS)
+def factors(rates: dict[str, float], layer_decay: float = 1, trainable: tuple[str, ...] = ("*",)) -> dict[str, PyTree]:
+    transformation = scaled(optax.identity(), rates, layer_decay, {"encoder": 3})
+    trained, _ = split(PARAMS, trainable)
+    updates, _ = transformation.update(trained, transformation.init(trained), trained)
     return {path: np.unique(np.asarray(x).reshape(len(x), -1), axis=1) for path, x in leaves_by_path(updates).items()}
 
 
@@ -80,9 +81,33 @@ def test_layers_decay_from_the_head_down_to_the_embeddings():
     np.testing.assert_array_equal(found["embedding/embedding"], 1 / 16)
 
 
+@pytest.mark.parametrize("trainable", [("embedding/*",), ("embedding/*", "head/*"), ("*", "!encoder/layers/*")])
+def test_rates_by_layer_do_not_depend_on_what_is_frozen(trainable: tuple[str, ...]):
+    of_all, found = factors({}, layer_decay=0.5), factors({}, layer_decay=0.5, trainable=trainable)
+    assert found and "encoder/layers/up/kernel" not in found
+    for path, factor in found.items():
+        np.testing.assert_array_equal(factor, of_all[path], err_msg=path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "trainable"),
+    [
+        ("encoder/*", ("head/*",)),
+        ("*/layers/0/*", ("encoder/layers/[12]/*",)),  # other layers of the same array train
+        ("head/*", ("*", "!head/kernel")),
+    ],
+)
+def test_a_rate_of_frozen_parameters_alone_is_refused_as_that(pattern: str, trainable: tuple[str, ...]):
+    with pytest.raises(ValueError, match=r"optimizer\.rates has .* frozen .*train\.trainable") as error:
+        check_rates({pattern: 0.5}, PARAMS, trainable)
+    assert repr(pattern) in str(error.value) and "no parameter" not in str(error.value)
+    check_rates({pattern: 0.5}, PARAMS, ("*",))
+    check_rates({pattern: 0.5}, PARAMS, (pattern,))
+
+
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_path():
     with pytest.raises(ValueError, match=r"train\.trainable has 'haed/kernel', .* perhaps you meant head/kernel"):
         split(PARAMS, ("haed/kernel",))
     with pytest.raises(ValueError, match=r"optimizer\.rates has 'decoder/\*'"):
-        factors({"decoder/*": 0.5})
+        check_rates({"decoder/*": 0.5}, PARAMS, ("head/*",))
     check_patterns("x", ("encoder/layers/0/*",), PARAMS)

@@ -14,6 +14,7 @@ import pytest
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.optim import SGD, Constant, OptimizerConfig
 from flaxformer_lite.optim.selection import split
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import loop
@@ -165,3 +166,23 @@ def test_a_pattern_without_a_parameter_is_one_line(tmp_path: Path, capsys: pytes
         main(["train", str(path), "--workdir", str(tmp_path / "run")])
     assert exit.value.code == 2
     assert "error: train.trainable has 'decoder/layer/*', which matches no parameter" in capsys.readouterr().err
+
+
+def test_a_rate_of_frozen_parameters_is_refused_before_the_first_step():
+    config = with_train(tiny_config(), trainable=("embedding/*",))
+    task = TrainTask.of(
+        dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, rates={"decoder/*": 0.5}))
+    )
+    with pytest.raises(ValueError, match=r"optimizer\.rates has 'decoder/\*', which matches frozen"):
+        jax.eval_shape(task.initialize)
+
+
+def test_the_embedding_has_its_rate_where_all_layers_are_frozen():
+    """Oracle: the power of the decay, worked by hand from the layers of the config."""
+    config = with_train(tiny_config(), trainable=("embedding/*",))
+    optimizer = OptimizerConfig(algorithm=SGD(), schedule=Constant(peak_rate=1.0), clip_norm=None, layer_decay=0.5)
+    task = TrainTask.of(dataclasses.replace(config, optimizer=optimizer))
+    trained = {"embedding": {"embedding": np.ones((2, 2), np.float32)}}
+    updates, _ = task.optimizer.update(trained, task.optimizer.init(trained), trained)
+    depth = max(config.model.num_encoder_layers, config.model.num_decoder_layers) + 1
+    np.testing.assert_array_equal(updates["embedding"]["embedding"], -(0.5**depth))
