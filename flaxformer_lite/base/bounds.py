@@ -7,7 +7,6 @@ annotation is a remedy for the message, for fields without a default.
 import dataclasses
 import functools
 import math
-import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -84,11 +83,11 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
     kinds = {part if isinstance(part, type) else type(part) for part in parts}
     kinds |= {int} if float in kinds else set()
-    legal = legal_values(hint, name_types=any(type(item) not in kinds for item in items))
+    other_type = any(type(item) not in kinds for item in items)
+    too_large = any(isinstance(item, int) and abs(item) > LARGEST for item in items)
+    legal = legal_values(hint, name_types=other_type, name_largest=too_large)
     if accepted:
         legal = "a finite number of float32's range"
-    elif not re.search("below|at most", legal) and any(isinstance(x, int) and abs(x) > LARGEST for x in items):
-        legal += f" and at most {LARGEST}"
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
@@ -154,20 +153,30 @@ def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:
 NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
 
 
-def legal_values(hint: Any, *, name_types: bool = False) -> str:
-    """Returns the legal values of an annotation, in words; `name_types`: the types of bounded numbers too."""
+def legal_values(hint: Any, *, name_types: bool = False, name_largest: bool = False) -> str:
+    """Returns the legal values of an annotation, in words.
+
+    name_types: the types of bounded numbers too. name_largest: the upper limit of whole numbers that have none of their own.
+    """
+    inner = functools.partial(legal_values, name_types=name_types, name_largest=name_largest)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        limits = [f"{words} {limit}" for _, words, limit in _limits(hint) if limit not in (-math.inf, math.inf)]
-        limits += ["finite"] * any(limit == math.inf for *_, limit in _limits(hint))
-        named = [legal_values(arguments[0], name_types=name_types)] * (name_types or not limits)
-        return ", ".join([*named, *[" and ".join(limits)] * bool(limits)])
+        bounds = _limits(hint)
+        limits = [f"{words} {limit}" for _, words, limit in bounds if limit not in (-math.inf, math.inf)]
+        if any(limit == math.inf for *_, limit in bounds):
+            limits.append("finite")
+        if name_largest and arguments[0] is int and not any(compare in (le, lt) for compare, *_ in bounds):
+            limits.append(f"at most {LARGEST}")
+        named = [legal_values(arguments[0], name_types=name_types)] if name_types or not limits else []
+        return ", ".join([*named, " and ".join(limits)] if limits else named)
     if origin in (typing.Union, types.UnionType):
-        return ", or ".join(legal_values(argument, name_types=name_types) for argument in arguments)
+        return ", or ".join(map(inner, arguments))
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
-        return f"values that are each {legal_values(arguments[0], name_types=name_types)}"
+        return f"values that are each {inner(arguments[0])}"
     if origin is dict:
-        return f"a dict whose values are each {legal_values(arguments[1], name_types=name_types)}"
+        return f"a dict whose values are each {inner(arguments[1])}"
+    if hint is int and name_largest:
+        return f"{NAMES[int]} and at most {LARGEST}"
     return NAMES.get(hint, getattr(hint, "__name__", str(hint)))
