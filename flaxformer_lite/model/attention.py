@@ -7,7 +7,7 @@ An attention variant is a value, a frozen dataclass derived from `Attention`. It
 to weights, so a new variant is one class in one file; `Attention` says which methods it may replace.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import fast, kernels
 from flaxformer_lite.model.layers import Dense, accumulation_dtype, apply_dropout
 from flaxformer_lite.model.lora import LoRA
-from flaxformer_lite.model.masks import EXCLUDE, AttentionMask, Masking, own_mask
+from flaxformer_lite.model.masks import EXCLUDE, AttentionMask, Masking, causal_mask, own_mask, padding_mask
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
 
 
@@ -160,6 +160,7 @@ class Attention(Checked, at="model.attention"):
 
         A masked key must have weight 0 and pass no gradient; a query without keys must have a finite gradient. The weights may not
         depend on S: padding and the free room of a decode cache count as masked keys. Use `mask.sum(-1)` for the number of keys.
+        `check_attention` compares both at the start of a training.
         """
         scale = self.score_scale(query.shape[-1])
         return attention_weights(
@@ -235,6 +236,56 @@ def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "
 
 AttentionVariant = DotProduct | SharedProjection
 """The variants that config.json can hold."""
+
+CHECKED_LENGTH = 128
+"""Number of tokens in `check_attention`; a power of 2, since a variant may work in blocks."""
+
+
+def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes: bool) -> None:
+    """Computes the answers of random queries with and without masked keys behind their own, for `weights` or `mix` of a user's.
+
+    The parameters are 0.1 above their first values: a gate that starts at 0 hides what it gates. `decodes`: a query in the middle
+    of a causal text is also answered alone, as with a decode cache.
+
+    Raises: ValueError if two answers differ by more than rounding.
+    """
+    if variant.is_plain_softmax:
+        return
+    length, heads, params = CHECKED_LENGTH, variant.heads(d_model, num_heads), dict[str, Array]()
+
+    def param(name: str, init: nn.initializers.Initializer, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        x = params.setdefault(name, init(jax.random.key(0), tuple(shape), dtype) + 0.1)
+        if x.shape != tuple(shape):
+            raise ValueError(
+                f"model.attention is a {type(variant).__name__}, whose parameter {name} has shape {x.shape} for one number of keys "
+                f"and {tuple(shape)} for another: a shape may not depend on the number of keys or queries"
+            )
+        return x
+
+    def answers(arrays: Sequence[Array], mask: Array | None) -> Array:
+        query, key, value = arrays
+        return variant.mix(variant.weights(query, key, mask=mask, bias=None, param=param), value, param)
+
+    @jax.jit
+    def pairs() -> dict[str, tuple[Array, Array]]:
+        shapes = (num_heads, heads.d_key), (heads.num_kv_heads, heads.d_key), (heads.num_kv_heads, heads.d_value)
+        padded = [jax.random.normal(jax.random.key(i), (1, 2 * length, *shape)) for i, shape in enumerate(shapes)]
+        text, places = [x[:, :length] for x in padded], jnp.arange(2 * length)[None]
+        compared = {"padding": (answers(text, None), answers(padded, padding_mask(places < length))[:, :length])}
+        if decodes:
+            middle = slice(length // 2, length // 2 + 1)
+            alone = answers([text[0][:, middle], *padded[1:]], padding_mask(places < middle.stop))
+            compared["a decode cache"] = answers(text, causal_mask(length))[:, middle], alone
+        return compared
+
+    with jax.default_matmul_precision("highest"):
+        compared = pairs()
+    for reason, (without, with_masked) in compared.items():
+        if not jnp.allclose(without, with_masked, rtol=0, atol=1e-3 * jnp.nanmax(jnp.abs(without)), equal_nan=True):
+            raise ValueError(
+                f"model.attention is a {type(variant).__name__}, whose answers change with {reason}: a masked key must have weight "
+                "0, and no weight may depend on the number of all keys or queries; count the keys of a query by mask.sum(-1)"
+            )
 
 
 # The module -------------------------------------------------------------------------------------------------------------

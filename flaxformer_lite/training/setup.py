@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import differences
+from flaxformer_lite.model.attention import check_attention
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.evaluation import Evaluator
@@ -57,6 +58,8 @@ def set_up(
             f"--continue-with-changes: {folder.path} has no checkpoint to continue from: leave it out, or name the run's folder by "
             "--workdir"
         )
+    model = config.model.for_decoder if config.model.num_decoder_layers else config.model
+    check_attention(model.attention, model.d_model, model.num_heads, decodes=model.num_decoder_layers > 0)
     runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:

@@ -25,13 +25,16 @@ from flaxformer_lite.model.attention import (
     MultiHeadAttention,
     attention_scores,
     attention_weights,
+    check_attention,
     weighted_values,
 )
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.masks import Penalize
 from flaxformer_lite.model.norms import rms_norm
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.training import train
 from flaxformer_lite.training.step import TrainTask, train_step
 from tests.support.experiments import tiny_config
 from tests.support.objectives import example
@@ -245,6 +248,106 @@ def test_auto_falls_back_to_plain_operations_and_a_named_kernel_is_refused(varia
     assert line.startswith(
         "attention is computed by plain JAX operations: 'splash' was not used, since splash computes softmax"
     )
+
+
+# Variants as they are easily written, each with an answer that depends on keys that are masked
+
+
+class CountsAll(Sigmoid):
+    def weights(self, query, key, *, mask, bias, param):
+        scores = attention_scores(query, key, bias=bias, scale=self.score_scale(query.shape[-1]))
+        weights = jax.nn.sigmoid(scores - jnp.log(key.shape[1]))
+        return weights if mask is None else jnp.where(mask, weights, 0)
+
+
+class ScaledByLength(Attention):
+    kind = "scaled"
+
+    def weights(self, query, key, *, mask, bias, param):
+        return attention_weights(query, key, mask=mask, bias=bias, scale=jnp.log(key.shape[1]) / 20)
+
+
+class Gated(Attention):
+    """A factor that starts at 0 makes the scores depend on the largest of all."""
+
+    kind = "gated"
+
+    def weights(self, query, key, *, mask, bias, param):
+        scores = attention_scores(query, key, bias=bias, scale=self.score_scale(query.shape[-1]))
+        gate = param("gate", jax.nn.initializers.zeros, (), jnp.float32)
+        scores = scores - gate * jnp.abs(scores).max(-1, keepdims=True) * scores
+        return self.masking.softmax(scores, jnp.ones((1, 1, 1, 1), bool) if mask is None else mask)
+
+
+class Unmasked(Attention):
+    kind = "unmasked"
+
+    def weights(self, query, key, *, mask, bias, param):
+        return attention_weights(query, key, mask=None, bias=bias, scale=1.0)
+
+
+class MeanOfValues(Attention):
+    kind = "mean_of_values"
+
+    def mix(self, weights, value, param):
+        return weighted_values(weights, value) - 0.1 * value.mean(1, keepdims=True).repeat(weights.shape[2], 1)
+
+
+class CountsTokens(Sigmoid):
+    """The number of keys is that of the text, also of a query in the middle of it."""
+
+    def weights(self, query, key, *, mask, bias, param):
+        scores = attention_scores(query, key, bias=bias, scale=self.score_scale(query.shape[-1]))
+        count = key.shape[1] if mask is None else mask.any(-2, keepdims=True).sum(-1, keepdims=True)
+        return jax.nn.sigmoid(scores - jnp.log(count)) * (1 if mask is None else mask)
+
+
+class MeanOfQueries(Attention):
+    kind = "mean_of_queries"
+
+    def weights(self, query, key, *, mask, bias, param):
+        return super().weights(query - query.mean(1, keepdims=True), key, mask=mask, bias=bias, param=param)
+
+
+class ForOneLength(Attention):
+    kind = "for_one_length"
+
+    def weights(self, query, key, *, mask, bias, param):
+        bias = param("by_key", jax.nn.initializers.zeros, key.shape[1:2], jnp.float32)
+        return attention_weights(query, key, mask=mask, bias=bias, scale=1.0)
+
+
+BROKEN = (CountsAll, ScaledByLength, Gated, Unmasked, MeanOfValues, MeanOfQueries)
+
+
+@pytest.mark.parametrize("kind", quick(BROKEN, lambda kind: kind is CountsAll))
+def test_answers_that_change_with_padding_are_refused(kind):
+    with pytest.raises(ValueError, match=rf"model\.attention is a {kind.__name__}, .* change with padding.*mask\.sum"):
+        check_attention(kind(bias=False), 32, 4, decodes=False)
+
+
+def test_answers_that_change_with_a_decode_cache_are_refused_where_there_is_one():
+    with pytest.raises(ValueError, match=r"model\.attention is a CountsTokens, .* change with a decode cache"):
+        check_attention(CountsTokens(bias=False), 32, 4, decodes=True)
+    check_attention(CountsTokens(bias=False), 32, 4, decodes=False)
+
+
+def test_a_parameter_for_one_length_is_refused_by_its_name():
+    with pytest.raises(ValueError, match=r"is a ForOneLength, whose parameter by_key has shape \(128,\).*\(256,\)"):
+        check_attention(ForOneLength(), 32, 4, decodes=True)
+
+
+@pytest.mark.parametrize("variant", quick(OWN, lambda variant: isinstance(variant, Sigmoid)), ids=lambda v: v.kind)
+@pytest.mark.parametrize("decodes", [True, False])
+def test_the_variants_of_this_file_pass_the_check_of_a_training(variant, decodes):
+    check_attention(variant, 64, 2, decodes=decodes)
+    check_attention(dataclasses.replace(variant, qk_norm=None, masking=Penalize()), 12, 3, decodes=decodes)
+
+
+def test_a_training_checks_the_attention_before_it_reads_data(tmp_path):
+    config = config_of(CountsAll(bias=False))
+    with pytest.raises(ValueError, match=r"model\.attention is a CountsAll"):
+        train(config, tmp_path / "run")
 
 
 def test_config_json_names_the_class_and_reads_it():
