@@ -91,6 +91,25 @@ def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, 
     assert read_manifest(tmp_path, 1)["base"] == expected
 
 
+def test_a_fresh_parameter_is_saved_beside_the_adapters(tmp_path: Path):
+    """One that the base lacks is in the checkpoint, also where it is frozen. Law: what is restored is what was saved."""
+    kernel, head = np.ones((3, 5), np.float32), np.arange(10, dtype=np.float32).reshape(5, 2)
+    params = {"query": {"kernel": kernel, "lora_a": {"kernel": 2 * kernel}}, "head": {"kernel": head}}
+    state, asked = State(jax.tree.map(jax.device_put, params)), list[str]()
+
+    def read(wanted: Any) -> Any:
+        asked.extend(leaves_by_path(wanted))
+        return {"query": {"kernel": jax.device_put(kernel)}}
+
+    base, retention = Base("base", ADAPTERS, ("head/*",), read), Retention(1, 1, "loss", "min")
+    with checkpoints.Checkpoints(tmp_path, retention, base=base) as made:
+        made.save(1, state, {})
+        _, restored, _ = made.restore(state)
+    assert asked == ["query/kernel"]
+    assert set(read_manifest(tmp_path, 1)["leaves"]) == {"params/head/kernel", "params/query/lora_a/kernel"}
+    jax.tree.map(np.testing.assert_array_equal, restored.params, params)
+
+
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path):
     """On a mesh, with the base in bfloat16."""

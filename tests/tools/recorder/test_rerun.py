@@ -16,6 +16,7 @@ import pytest
 from flaxformer_lite import load
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data import TSV, PlainText
 from flaxformer_lite.model import DropoutRates, ModelConfig
@@ -25,18 +26,17 @@ from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, witho
 from flaxformer_lite.tools.report.facts import RunFacts
 from flaxformer_lite.tools.report.tabs import MOST_LINES, near_table, spike_parts, spikes
 from flaxformer_lite.training import TrainTask, train, train_step
+from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import rows, tiniest_config, use_one_device
 
 Typed = Callable[..., Any]
-pytestmark = pytest.mark.slow
 LINES = [" ".join(f"{word}{i}" for word in ("some", "words", "and", "more")[: 1 + i % 4]) for i in range(40)]
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
-    """A run of 8 steps of a language model, with packing, dropout and two micro-batches; its last checkpoint is step 6."""
-    folder = tmp_path_factory.mktemp("rerun")
+def config_of(folder: Path) -> Config:
+    """8 steps of a language model, with packing, dropout and two micro-batches."""
     (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
     sizes = {"vocab_size": 40, "d_model": 8, "num_heads": 2, "d_ff": 8}
     dropout = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0.1)
@@ -48,16 +48,22 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
         max_target_length=48,
         tokens_per_batch=8 * 48,
     )
-    config = dataclasses.replace(
+    return dataclasses.replace(
         tiny,
         objective=CausalLM(),
         model=ModelConfig(num_encoder_layers=0, num_decoder_layers=1, dropout=dropout, **sizes),
         data=data,
         train=TrainConfig(steps=8, checkpoint_every=3, eval_every=99, log_every=1, num_micro_batches=2, keep_latest=9),
     )
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
+    """A run whose last checkpoint before its last step is step 6."""
+    folder = tmp_path_factory.mktemp("rerun")
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        train(config, folder / "run")
+        train(config_of(folder), folder / "run")
         yield open_recording(RunFolder(folder / "run"))
 
 
@@ -94,6 +100,40 @@ def repeated(recording: Recording, step: int, steps: int, without: Without) -> d
         return rerun(recording, step, steps, without, [], progress).losses
 
 
+@pytest.fixture
+def untrained(tmp_path: Path) -> Recording:
+    """The recording of a run that has its data, but no step."""
+    config, folder = config_of(tmp_path), RunFolder(tmp_path / "run")
+    with Progress(silent=True) as progress:
+        data = read_data(config, folder, progress)
+    return Recording(folder, config, data, LoopState(data.train.fingerprint), 8)
+
+
+def test_a_line_leaves_a_packed_row_without_the_others(untrained: Recording):
+    """Oracle: the text of each segment. The positions of the line alone lose their weight; all else keeps its bits."""
+    row = next(row for row in untrained.rows(5) if len(row.places) > 1)
+    line = LINES[row.places[1].line - 1]
+    tokenizer, batch = untrained.data.tokenizers.target, untrained.batch(5)
+    less = without_record(untrained, row.places[1].record)(5, batch)
+    segments, tokens = (np.asarray(x[row.row]) for x in (batch.inputs.target_segments, batch.inputs.target_tokens))
+    before, after = np.asarray(batch.weights), np.asarray(less.weights)
+    assert tokenizer.decode(tokens[before[row.row] != after[row.row]].tolist()) == line
+    np.testing.assert_array_equal(after[row.row], before[row.row] * (segments != 2))
+    assert after[row.row].any(), "the other lines of the row count as before"
+    np.testing.assert_array_equal(np.delete(after, row.row, 0), np.delete(before, row.row, 0))
+    jax.tree.map(np.testing.assert_array_equal, less._replace(weights=batch.weights), batch)
+
+
+def test_a_row_by_itself_is_zero_and_the_others_keep_their_bits(untrained: Recording):
+    batch = untrained.batch(5)
+    less = without_row(5, 2)(5, batch)
+    for before, after in zip(jax.tree.leaves(batch), jax.tree.leaves(less), strict=True):
+        assert not after[2].any()
+        np.testing.assert_array_equal(np.delete(after, 2, 0), np.delete(before, 2, 0))
+    assert without_row(5, 2)(4, batch) is batch
+
+
+@pytest.mark.slow
 def test_without_a_row_all_else_is_equal(recording: Recording):
     """From checkpoint 3: the losses of the run itself bit for bit, and those of the train step with the weights by hand."""
     written = {row["step"]: row["loss"] for row in rows(recording.folder.path) if row["split"] == "train"}
@@ -105,6 +145,7 @@ def test_without_a_row_all_else_is_equal(recording: Recording):
     assert all(abs(whole - less) > 1e-5 for whole, less in found.values())
 
 
+@pytest.mark.slow
 def test_without_a_line_its_positions_alone_do_not_count(recording: Recording):
     """Oracle: the segment of the row whose text is the line."""
     row = next(row for row in recording.rows(5) if len(row.places) > 1)
@@ -119,6 +160,7 @@ def test_without_a_line_its_positions_alone_do_not_count(recording: Recording):
     assert abs(found[5][1] - found[5][0]) > 1e-5
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Recording, typed: Typed):
     """Law: their mean over the counted tokens is the evaluation's loss; each is that of an evaluation of its texts alone."""
     task, batch = TrainTask.of(recording.config), jax.tree.map(jnp.asarray, recording.batch(3))
@@ -141,6 +183,7 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
     assert f", loss {losses[shown.row]:.4f}\n" in typed("rows", 3, "--losses", "--text").out
 
 
+@pytest.mark.slow
 def test_damaged_rows_have_the_highest_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: of 2,000 pairs, 20 of which have a wrong target, at least 95 % are among the 5 % with the highest losses."""
     use_one_device(monkeypatch)
@@ -160,6 +203,7 @@ def test_damaged_rows_have_the_highest_losses(tmp_path: Path, monkeypatch: pytes
     assert len(losses) == 2000 and len(damaged.intersection(first)) >= 19
 
 
+@pytest.mark.slow
 def test_the_command_shows_both_and_refuses_what_changes_nothing(
     recording: Recording, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ):
@@ -191,6 +235,7 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
         row_loss(recording)
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Recording, typed: Typed, tmp_path: Path):
     """Oracle: the batch of the line in train.log, row by row; the evaluation data is the training data itself."""
     with (recording.folder.path / "train.log").open("a", encoding="utf-8") as file:
