@@ -66,6 +66,10 @@ class DataSource(ABC):
         """Returns the names of the files or fields of the target texts, which may end in their language: `train.zh`."""
         return []
 
+    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
+        """Returns for each text of a row its column, and one whose text follows it if there is one; () without columns."""
+        return ()
+
     def versions(self) -> list[str] | None:
         """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.
 
@@ -170,6 +174,11 @@ class FieldSource(TextSource):
     def target_names(self) -> list[str]:
         return [self.target_field]
 
+    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
+        return (
+            () if self.messages_field is not None else texts_of(self.source_field, self.target_field, self.input_field)
+        )
+
     @property
     def _top_fields(self) -> set[str]:
         """The outermost names of the fields that are read."""
@@ -192,6 +201,12 @@ class FieldSource(TextSource):
         except ValueError as error:
             return str(error)
         return Pair(source, target, label)
+
+
+def texts_of(source: Any, target: Any, more: Any) -> tuple[tuple[int | str, ...], ...]:
+    """Returns the columns or fields of each text, as `DataSource.text_columns`."""
+    first = tuple(column for column in (source, more) if column is not None)
+    return ((target,),) if source is None else (first, (target,))
 
 
 def with_input(source: str, more: str) -> str:

@@ -1,26 +1,31 @@
 """Text files as data: parallel files, columns (TSV, CSV), JSON lines, plain text; plain or compressed, one file or several."""
 
-import csv
 import itertools
 import json
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import ClassVar, Literal
+from typing import Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import FieldSource, LocatedSource, Row, TextSource, with_input
+from flaxformer_lite.data.source import FieldSource, LocatedSource, Row, TextSource, texts_of, with_input
 from flaxformer_lite.text.files import (
-    LONGEST_LINE,
     ReadProgress,
     file_versions,
     ignore_progress,
     line_chunks,
     matching_files,
+)
+from flaxformer_lite.text.tables import (
+    MOST_COMPARED,
+    Format,
+    Table,
+    better_delimiter,
+    container,
+    looks_like_a_header,
+    require_lines,
 )
 
 
@@ -60,6 +65,8 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
         return file_versions(self.source) + file_versions(self.target)
 
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        for path in (self.source, self.target):
+            require_lines(path, "a source of kind tsv, csv, json_lines or parquet reads it; rename it if it has lines")
         files, others = len(matching_files(self.source)), len(matching_files(self.target))
         if files != others:
             counts = f"{self.source} matches {files} files but {self.target} {others}"
@@ -79,7 +86,7 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSource(Checked, TextSource, at="data"):
-    """Text files with columns. A column is a number, counted from 0, or its name in the header."""
+    """Text files with columns, equally many in each row. A column is a number, counted from 0, or its name in the header."""
 
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
@@ -93,9 +100,6 @@ class ColumnSource(Checked, TextSource, at="data"):
     """Column of the labels; None: no labels."""
     input_column: int | str | None = None
     """Column of a text that belongs to the source, and follows it after an empty line unless it is blank; None: no such text."""
-
-    even: ClassVar[bool]
-    """Whether each row needs as many columns as the first, also without a header."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,14 +130,23 @@ class ColumnSource(Checked, TextSource, at="data"):
     def target_names(self) -> list[str]:
         return [str(self.target_column)]
 
+    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
+        return texts_of(self.source_column, self.target_column, self.input_column)
+
     @property
     @abstractmethod
-    def _between(self) -> str:
-        """The name of what stands between two columns."""
+    def _format(self) -> Format:
+        """The way in which rows are written."""
+
+    @property
+    def _fewest(self) -> int:
+        """The fewest columns that a file can have."""
+        chosen = [column for column in self._chosen.values() if column is not None]
+        return max(len(chosen), *(column + 1 for column in chosen if isinstance(column, int)), 0)
 
     @abstractmethod
-    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
-        """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
+    def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
+        """Raises: ValueError if the first lines of a file seem to have another delimiter."""
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         if not self.header:
@@ -147,46 +160,45 @@ class ColumnSource(Checked, TextSource, at="data"):
         yield from super().located(setting, progress)
 
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
-        header: tuple[str, list[str]] | None = None
+        before: Table | None = None
         for file, lines in read_files(self.path, progress):
-            rows, names = self._split(lines, file), list[str]()
-            if self.header:
-                if (first := next(rows, None)) is None:
-                    continue
-                names = [name.strip() for name in first[1]]
-                header = header or (file, names)
-                if sorted(names) != sorted(header[1]):
-                    raise ValueError(
-                        f"{file}:1: the header is {', '.join(names)}, but that of {header[0]} {', '.join(header[1])}: give the "
-                        "files of a pattern the same columns"
-                    )
-            columns, width = [self._number(column, names, file) for column in self._chosen.values()], len(names)
-            for number, cells in rows:
-                width = width or len(cells) * self.even
-                yield Row(self._pair(cells, columns, width), (file, file), number)
+            start = list(itertools.islice(lines, MOST_COMPARED))
+            self._check_delimiter(start, file)
+            table = Table(itertools.chain(start, lines), file, self._format, self.header)
+            if not (table.names or table.first):
+                continue
+            if before is not None and sorted(table.names) != sorted(before.names):
+                raise ValueError(
+                    f"{file}:1: the header is {', '.join(table.names)}, but that of {before.file} {', '.join(before.names)}: "
+                    "give the files of a pattern the same columns"
+                )
+            columns = [None if column is None else table.number(column) for column in self._chosen.values()]
+            last = max(column for column in columns if column is not None)
+            table.width = table.width or (before.width if before is not None else table.usual_width(last + 1))
+            before = before or table
+            self._look_at_numbers(table, columns)
+            for number, cells in table.rows:
+                yield Row(self._pair(cells, columns, table.wrong(cells, last)), (file, file), number)
 
-    def _number(self, column: int | str | None, names: list[str], file: str) -> int | None:
-        """Returns the number of a column. Raises: ValueError if the header does not have its name, or has it twice."""
-        if not isinstance(column, str):
-            return column
-        if names.count(column) != 1:
-            count = names.count(column) or "no"
-            raise ValueError(f"{file}:1: the header has {count} columns {column!r}: it is {', '.join(names)}")
-        return names.index(column)
+    def _look_at_numbers(self, table: Table, columns: Sequence[int | None]) -> None:
+        """Warns of a column of texts that has nothing but numbers in a table with columns that are not read."""
+        if table.width <= sum(column is not None for column in columns):
+            return
+        for setting, column in zip(("source_column", "target_column"), columns, strict=False):
+            if column is not None and table.numbers_alone(column):
+                warn_once(
+                    f"{table.file}: {self.kind}.{setting} is {column}, which has nothing but numbers in the first rows; the "
+                    f"columns are {table.shown()}: set another one if these are not the texts"
+                )
 
-    def _pair(self, cells: list[str], columns: Sequence[int | None], width: int) -> Pair | str:
-        """Returns the texts of a row, empty ones for a blank line, or what is wrong with it. width: 0 for any."""
-        last = max(column for column in columns if column is not None)
+    def _pair(self, cells: list[str], columns: Sequence[int | None], wrong: str) -> Pair | str:
+        """Returns the texts of a row, empty ones for a blank line, or what is wrong with it."""
         if not "".join(cells).strip():
             return Pair("", "")
-        if len(cells) <= last:
-            needed = f"but column {last}, counted from 0, is needed"
-        elif width and len(cells) != width:
-            needed = f"but the first row has {width}"
-        else:
-            source, target, label, more = ("" if column is None else cells[column] for column in columns)
-            return Pair(with_input(source, more), target, label)
-        return f"{len(cells)} column(s) between {self._between}, {needed}"
+        if wrong:
+            return wrong
+        source, target, label, more = ("" if column is None else cells[column] for column in columns)
+        return Pair(with_input(source, more), target, label)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,25 +207,29 @@ class TSV(ColumnSource, at="tsv"):
 
     kind: Literal["tsv"] = "tsv"
 
-    even = False
-    _between = "tabs"
+    _format = Format()
 
-    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
-        return ((number, line.split("\t")) for number, line in enumerate(lines, 1))
+    def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
+        if any("\t" in line for line in lines) or self._fewest < 2:
+            return
+        other = better_delimiter(lines, "\t", self._fewest)
+        if other is not None:
+            raise ValueError(
+                f"{file}: its first rows have no tab, and equally many columns between {other!r}: set the source to "
+                f"CSV(path=…, delimiter={other!r})"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CSV(ColumnSource, at="csv"):
     """A text file with columns between commas. A text with a comma, a quote or a line break stands in double quotes.
 
-    Inside them a quote is written twice. Every row has as many columns as the first. Reference: RFC 4180.
+    Inside them a quote is written twice. Reference: RFC 4180.
     """
 
     kind: Literal["csv"] = "csv"
     delimiter: str = ","
     """The character between two columns; many spreadsheets write ";"."""
-
-    even = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,49 +237,16 @@ class CSV(ColumnSource, at="csv"):
             raise ValueError(f"csv.delimiter is {self.delimiter!r}: it must be one character, and not a quote")
 
     @property
-    def _between(self) -> str:
-        return repr(self.delimiter)
+    def _format(self) -> Format:
+        return Format(self.delimiter, quoted=True)
 
-    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 131,072 characters by default
-        reader = csv.reader((line + "\n" for line in lines), delimiter=self.delimiter, strict=True)
-        while True:
-            number = reader.line_num + 1
-            try:
-                yield number, next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise ValueError(
-                    f"{file}:{number}: not CSV ({error}); a text with a quote, {self._between} or a line break must stand in "
-                    "double quotes, and each quote inside twice"
-                ) from None
-
-
-MOST_COMPARED = 101
-"""Rows at the start of a file by which a header is known."""
-HEADER_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "source src target tgt text texts sentence sentences document content body title question answer context input output "
-        "prompt response completion instruction premise hypothesis query passage translation transcript review comment label "
-        "labels class category sentiment score language lang original reference id index english german french spanish italian "
-        "portuguese dutch russian chinese japanese korean arabic hindi turkish polish czech en de fr es it pt nl ru zh ja ko ar "
-        "hi tr pl cs sv fi da uk ro hu el he vi th",
-    )
-)
-
-
-def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether the texts of the first row are names of columns: by their words, or by their length among the others'."""
-    names = [re.split(r"[\W\d_]+", text.strip().lower()) for text in rows[0]]
-    if rows[0] and all(any(words) and HEADER_WORDS.issuperset(filter(None, words)) for words in names):
-        return True
-    others = [row for row in rows[1:] if len(row) == len(rows[0])]
-    return len(others) > 2 and all(
-        re.fullmatch(r"\w[\w.-]*\w", text) and 2 * len(text) <= median(len(row[i]) for row in others)
-        for i, text in enumerate(rows[0])
-    )
+    def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
+        other = better_delimiter(lines, self.delimiter, self._fewest)
+        if other is not None:
+            raise ValueError(
+                f"csv.delimiter is {self.delimiter!r}, but the first rows of {file} have equally many columns between {other!r}: "
+                f"set it to {other!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +283,11 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         found = longest = 0
+        if kind := container(self.path):
+            warn_once(
+                f"{self.path} is {kind} by its name, but {setting or self.kind} is plain_text, which learns its signs too: "
+                "a source of kind tsv, csv, json_lines or parquet reads the texts alone"
+            )
         for file, lines in read_files(self.path, progress):
             texts: Iterable[tuple[int, str]] = enumerate(lines, 1)
             if self.documents == "file":

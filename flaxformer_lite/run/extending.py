@@ -18,6 +18,7 @@ from flaxformer_lite.run.write import write_run
 from flaxformer_lite.text import FromRun, LanguageTokenizers
 from flaxformer_lite.text.extension import extended
 from flaxformer_lite.text.files import line_chunks, matching_files
+from flaxformer_lite.text.tables import require_lines
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -58,6 +59,7 @@ def extend(
         raise ValueError(f"{name} is set: a language is added to a run with one vocabulary and without adapters")
     base = [tokenizers.base.source, *tokenizers.own.values()][-1]
     token, like_id = languages.token.replace("{}", language), tokenizers.token_id(like)
+    require_lines(text)
     lines = (line for file in matching_files(text) for chunk in line_chunks(file) for line in chunk)
     found = extended(base, lines, pieces, token, model.vocab_size)
     larger = dataclasses.replace(model, vocab_size=model.vocab_size + 1 + len(found.parts))

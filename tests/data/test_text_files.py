@@ -1,5 +1,6 @@
 """Oracles: files written by hand, byte for byte, with the pairs or the message they must give."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -105,7 +106,7 @@ def test_rows_of_a_csv_are_named_by_their_first_line(tmp_path: Path) -> None:
     """A text of three lines comes before; a text with a comma but no quotes would shift the columns."""
     before = 'a,A\n"b\n\nb",B\n'
     for row, expected in (
-        ("c,d,C\n", "3 column(s) between ',', but the first row has 2"),
+        ("c,d,C\n", "3 column(s) between ',', but the first rows have 2"),
         ("c\n", "1 column(s) between ',', but column 1, counted from 0, is needed"),
         ("\n", "the source is empty; correct the data"),
         (",C\n", "the source is empty; correct the data"),
@@ -114,8 +115,9 @@ def test_rows_of_a_csv_are_named_by_their_first_line(tmp_path: Path) -> None:
     ):
         path = file(tmp_path, "x.csv", before + row)
         assert message(CSV(path=path)).startswith(f"{path}:5: {expected}")
-        assert message(CSV(path=file(tmp_path, "h.csv", f"x,y\n{before}{row}"), header=True)).startswith(
-            f"{tmp_path}/h.csv:6: {expected}"
+        with_header = CSV(path=file(tmp_path, "h.csv", f"x,y\n{before}{row}"), header=True)
+        assert message(with_header).startswith(
+            f"{tmp_path}/h.csv:6: {expected.replace('first rows have', 'header has')}"
         )
 
 
@@ -255,10 +257,22 @@ def test_a_row_that_looks_like_a_header_is_warned_about(
 
 def test_a_header_is_warned_about_once_by_the_path_of_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture):
     """A start reads large data several times."""
-    csv = CSV(path=file(tmp_path, "x.csv", "source,target\na,b\n"))
+    csv = CSV(path=file(tmp_path, "x.csv", "source,target\n" + "A few words of text,Ein paar Wörter Text\n" * 3))
     for _ in range(2):
         list(csv.stream("data.train"))
     assert capsys.readouterr().err.count(": set data.train.header to True if it is one\n") == 1
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.TSV.gz", "x.jsonl", "x.parquet"])
+def test_a_container_of_texts_is_not_read_line_by_line_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    table, lines = file(tmp_path, name, "a,A\n", packed=name.endswith("gz")), file(tmp_path, "lines.csv.txt", "a\n")
+    for sides in ({"source": table, "target": lines}, {"source": lines, "target": table}):
+        assert message(ParallelText(**sides)).startswith(f"{table} is ")
+    assert ParallelText(source=lines, target=lines).open()
+    assert PlainText(path=table).open() and f"{table} is " in capsys.readouterr().err
+    assert PlainText(path=lines).open() and not capsys.readouterr().err
 
 
 def test_paragraphs_without_blank_lines_are_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -269,6 +283,76 @@ def test_paragraphs_without_blank_lines_are_warned_about(tmp_path: Path, capsys:
     for content in ("one\n", "one\n\ntwo\nthree\n"):
         texts(PlainText(path=file(tmp_path, "x", content), documents="paragraphs"))
     texts(PlainText(path=path, documents="lines"))
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "between"), [(CSV, ","), (TSV, "\t")])
+def test_rows_with_more_columns_than_the_others_are_refused_or_left_out(
+    tmp_path: Path, kind: type[CSV] | type[TSV], between: str
+) -> None:
+    """A tab inside a text cuts it. The first row may be the odd one, and a file of a pattern may be odd as a whole."""
+    rows = [["one dog", "ein Hund"], ["two", "cats", "zwei Katzen"], ["three men", "drei Männer"], ["four", "vier"]]
+    lines = [between.join(row) + "\n" for row in rows]
+    table = kind(path=file(tmp_path, "1.x", "".join(lines)))
+    words = f"{table.path}:2: 3 column(s) between {'tabs' if kind is TSV else repr(between)}, but the first rows have 2"
+    assert message(table).startswith(words)
+    good = [Pair(*row) for row in rows if len(row) == 2]
+    assert dataclasses.replace(table, bad_rows="drop").open() == good
+    odd_first = kind(path=file(tmp_path, "2.x", "".join([lines[1], lines[0], *lines[2:]])), bad_rows="drop")
+    assert odd_first.open() == good
+    assert message(dataclasses.replace(odd_first, bad_rows="error")).startswith(f"{odd_first.path}:1: 3 column(s)")
+    file(tmp_path, "1.x", lines[0])
+    file(tmp_path, "2.x", lines[1])
+    assert message(kind(path=f"{tmp_path}/?.x")).startswith(f"{tmp_path}/2.x:1: 3 column(s)")
+    documents = kind(path=file(tmp_path, "3.x", "".join(lines)), source_column=None, target_column=0)
+    assert message(documents).startswith(f"{documents.path}:2: 3 column(s)")
+
+
+@pytest.mark.parametrize(
+    ("content", "other"),
+    [
+        ("Ein Mann, der schläft;A man\nJa;Yes, of course\n", ";"),
+        ("id;text;label\n1;a, b, c;x\n2;d;y\n", ";"),
+        ("Hallo, du;Hello, you\nJa, du;Yes, you\nNein, du;No, you\n", ";"),
+        ('"a;b";"A;B"\n"c";"C"\n', ";"),
+        ("a\tA\nb\tB\n", "\t"),
+        ("a|A\nb|B\n", "|"),
+    ],
+)
+def test_a_csv_with_another_delimiter_is_named(tmp_path: Path, content: str, other: str) -> None:
+    path = file(tmp_path, "x.csv", content)
+    assert message(CSV(path=path)).startswith("csv.delimiter is ','") and message(CSV(path=path)).endswith(
+        f"set it to {other!r}"
+    )
+    assert CSV(path=path, delimiter=other).open()
+    if other != "\t":
+        assert f"CSV(path=…, delimiter={other!r})" in message(TSV(path=path))
+    else:
+        assert TSV(path=path).open()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "one; two,eins; zwei\nthree,drei\n",
+        "a;b,A;B\n",
+        '"a;b\n\nc;d","A"\n"e","E"\n',
+        "a, b\nc, d\ne, f\n",
+        "yes | no,ja | nein\n" * 3,
+    ],
+)
+def test_commas_beside_other_signs_are_commas(tmp_path: Path, content: str) -> None:
+    assert CSV(path=file(tmp_path, "x.csv", content)).open()
+
+
+def test_numbers_in_the_place_of_texts_are_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Tatoeba's four columns are a number, a text, a number, a text; the first two are no pair of sentences."""
+    path = file(tmp_path, "x.tsv", "1\tA dog.\t77\tEin Hund.\n2\tA cat.\t78\tEine Katze.\n")
+    assert TSV(path=path).open()[0] == Pair("1", "A dog.")
+    said = capsys.readouterr().err
+    assert "tsv.source_column is 0" in said and "0 '1', 1 'A dog.', 2 '77', 3 'Ein Hund.'" in said
+    assert TSV(path=path, source_column=1, target_column=3).open()[0] == Pair("A dog.", "Ein Hund.")
+    assert TSV(path=file(tmp_path, "y.tsv", "1\tone\n2\ttwo\n")).open(), "a table of nothing else is about numbers"
     assert not capsys.readouterr().err
 
 
