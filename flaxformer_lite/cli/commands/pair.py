@@ -1,4 +1,4 @@
-"""Makes a translator from two parallel files, or from one TSV: `flaxformer-lite pair a.en a.de -o runs/en-de [--hours 2]`.
+"""Makes a translator from two parallel files, or from a TSV or CSV: `flaxformer-lite pair a.en a.de -o runs/en-de [--hours 2]`.
 
 It cleans the pairs, holds out validation and test, chooses a config, trains, scores, exports to CTranslate2 and writes a report.
 Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, which `train` runs alone.
@@ -18,7 +18,14 @@ RULE_NAMES = ("empty", "encoding", "identical", "duplicate", "length", "language
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a file of sources and one of targets, or one TSV with both"
+        "files", metavar="FILE", nargs="+", help="a file of sources and one of targets, or one TSV or CSV with both"
+    )
+    parser.add_argument(
+        "--columns",
+        nargs=2,
+        metavar=("SOURCE", "TARGET"),
+        default=[],
+        help="the columns of the table: numbers from 0, or names in its header; default: the only two",
     )
     parser.add_argument(
         "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
@@ -41,7 +48,10 @@ def run(arguments: argparse.Namespace) -> None:
     if hours is not None and not (0.05 <= hours < math.inf):
         raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
     if len(arguments.files) > 2:
-        raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one TSV")
+        raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one table")
+    columns = [int(column) if column.isdecimal() else column for column in arguments.columns]
+    if len({*columns}) < len(columns):
+        raise ValueError(f"--columns are both {columns[0]!r}: choose two columns")
     from flaxformer_lite.base.atomic_files import write_whole
     from flaxformer_lite.base.console import note
     from flaxformer_lite.cli import scoring
@@ -54,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.output)
     deadline = None if hours is None else started + 3600 * hours
-    config = prepare(arguments.files, arguments.keep, folder, deadline)
+    config = prepare(arguments.files, arguments.keep, folder, deadline, columns)
     if train(config, folder) is None:
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         raise KeyboardInterrupt

@@ -8,6 +8,7 @@ data/made_of.json                          the files, the rules that were off, a
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from flaxformer_lite.base.console import counted, note, warn
 from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.text.files import file_versions, line_chunks
+from flaxformer_lite.text.tables import container, looks_like_a_header, open_table, require_lines
 from flaxformer_lite.tools.pair.cleaning import RULES, clean, plain
 from flaxformer_lite.tools.pair.recipe import choose
 
@@ -28,14 +30,21 @@ MOST_HELD_OUT = 1_000
 SPLITS = {"train": "train", "eval": "valid", "test": "test"}
 
 
-def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: float | None) -> Config:
+def prepare(
+    files: Sequence[str],
+    off: Collection[str],
+    output: Path,
+    deadline: float | None,
+    columns: Sequence[int | str] = (),
+) -> Config:
     """Cleans and divides the pairs and chooses the config, unless an earlier call did; returns the config.
 
-    files: two parallel files, or one TSV. off: rules that remove nothing. deadline: by `time.monotonic`.
+    files: two parallel files, or one table with these columns. off: rules that remove nothing. deadline: by `time.monotonic`.
 
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
     """
-    asked = {"files": [version for file in files for version in file_versions(file)], "keep": sorted(off)}
+    versions = [version for file in files for version in file_versions(file)]
+    asked = {"files": versions, "columns": [*columns], "keep": sorted(off)}
     data = output / "data"
     if (data / "made_of.json").is_file():
         before = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
@@ -46,7 +55,8 @@ def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: 
     elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
         raise ValueError(f"--output {output} is there, and was not made by `pair`: give a new folder")
     else:
-        divide(read_pairs(files), asked, off, languages(files), data)
+        ends = languages([str(column) for column in columns] or files)
+        divide(read_pairs(files, columns), asked, off, ends, data)
     if not (output / "config.json").is_file():
         sources = {split: parallel(data, name) for split, name in SPLITS.items()}
         config = choose(list(sources["train"].stream()), output, deadline, **sources)
@@ -57,22 +67,66 @@ def prepare(files: Sequence[str], off: Collection[str], output: Path, deadline: 
     return load_config(str(output / "config.json"))
 
 
-def read_pairs(files: Sequence[str]) -> list[Pair]:
-    """Returns the pairs of two parallel files, or of the first two columns of a TSV; a line that is no text is an empty one.
+def read_pairs(files: Sequence[str], columns: Sequence[int | str] = ()) -> list[Pair]:
+    """Returns the pairs of two parallel files, or of two columns of a table; a row that is no pair of texts is an empty one.
 
-    Raises: ValueError if one file has more lines than the other, or one alone has no columns.
+    columns: numbers from 0, or names in a header; (): the only two of the table.
+
+    Raises: ValueError if one file has more lines than the other, or the columns are not these.
     """
+    if len(files) == 1:
+        return read_table(files[0], columns)
+    if columns:
+        raise ValueError("--columns is for one table, but there are two files: leave it out")
+    for file in files:
+        require_lines(file, "give a table alone, with both columns, or two files of lines")
     sides = [read_lines(file) for file in files]
-    if len(sides) == 1:
-        if not any("\t" in line for line in sides[0]):
-            raise ValueError(f"{files[0]}: no line has a tab: give a second file, or one with two columns")
-        rows = [[*line.split("\t"), "", ""] for line in sides[0]]
-        return [Pair(row[0], row[1]) for row in rows]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(
             f"{len(sides[0])} lines in {files[0]} but {len(sides[1])} in {files[1]}: parallel files need equally many lines"
         )
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def read_table(file: str, columns: Sequence[int | str]) -> list[Pair]:
+    """Returns the pairs of a table: of a CSV with any delimiter if its name says so, of columns between tabs else."""
+    if container(file) not in ("", "a table"):
+        raise ValueError(f"{file} is {container(file)} by its name: give two files of lines, or a table as TSV or CSV")
+    table = open_table(read_lines(file), file, header=any(isinstance(column, str) for column in columns))
+    table.width = table.width or table.usual_width(2)
+    if not table.width:
+        raise ValueError(
+            f"{file}: no row has a second column between {table.form.between}: give a second file, or a table"
+        )
+    if not columns and table.width > 2:
+        texts = [str(number) for number in range(table.width) if not table.numbers_alone(number)]
+        raise ValueError(
+            f"{file} has {table.width} columns: {table.shown()}: choose that of the sources and that of the targets, such as "
+            f"--columns {' '.join((texts if len(texts) > 1 else ['0', '1'])[:2])}, or by the names of a header"
+        )
+    numbers = [table.number(column) for column in columns or (0, 1)]
+    for number in numbers:
+        if number >= table.width:
+            raise ValueError(
+                f"--columns has {number}, but {file} has {table.width} columns, counted from 0: {table.shown()}"
+            )
+        if table.numbers_alone(number):
+            warn(f"{file}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
+    first = [[cells[number] for number in numbers] for _, cells in table.first if len(cells) == table.width]
+    if not table.header and first and looks_like_a_header(first):
+        names = " ".join(map(shlex.quote, first[0]))
+        warn(
+            f"{file}:1: this row looks like a header, and is read like the others: if it is one, add --columns {names}"
+        )
+    wrong, pairs = list[str](), list[Pair]()
+    for line, cells in table.rows:
+        reason = table.wrong(cells, max(numbers)) if any(cells) else ""
+        if reason:
+            wrong.append(f"{file}:{line}: {reason}")
+        pairs.append(Pair("", "") if reason or not any(cells) else Pair(*(cells[number] for number in numbers)))
+    if wrong:
+        warn(f"{counted(len(wrong), 'row')} with other columns, each counts as an empty pair; the first: {wrong[0]}")
+    return pairs
 
 
 def read_lines(file: str) -> list[str]:
@@ -86,9 +140,9 @@ def read_lines(file: str) -> list[str]:
 
 
 def languages(files: Sequence[str]) -> list[str]:
-    """Returns the last parts of two files' names, such as en and de, which BLEU reads; source and target if there are none."""
+    """Returns the last parts of two files' or columns' names, such as en and de, which BLEU reads; else source and target."""
     ends = [re.sub(r"\.(gz|bz2|xz|zst)$", "", file).rpartition(".")[2] for file in files]
-    named = len(ends) == 2 and ends[0] != ends[1] and all(re.fullmatch(r"\w{2,8}", end) for end in ends)
+    named = len(ends) == 2 and ends[0] != ends[1] and all(re.fullmatch(r"[^\W\d]\w{1,7}", end) for end in ends)
     return ends if named else ["source", "target"]
 
 

@@ -65,11 +65,18 @@ def test_held_out_sentences_are_nowhere_else():
         (["text.xa", "text.yb", "--hours", "0.02"], "--hours is 0.02: it must be at least 0.05"),
         (["text.xa", "text.yb", "--keep", "none"], "--keep"),
         (["short.yb", "short.yb"], "0 pairs left"),
+        (["four.tsv"], "four.tsv has 4 columns: 0 '1', 1 'a', 2 '2', 3 'b': choose that of the sources"),
+        (["four.tsv", "--columns", "1", "1"], "--columns are both 1"),
+        (["text.xa", "text.yb", "--columns", "0", "1"], "--columns is for one table"),
+        (["text.xa", "four.tsv"], "four.tsv is a table by its name, and is read line by line: give a table alone"),
+        (["pairs.jsonl"], "pairs.jsonl is JSON lines by its name: give two files of lines, or a table"),
     ],
 )
 def test_a_mistake_is_one_line(toy: Path, words: list[str], message: str, capsys: pytest.CaptureFixture):
     write(toy, languages()[:300])
     (toy / "short.yb").write_text("a\n" * 7, encoding="utf-8")
+    (toy / "four.tsv").write_text("1\ta\t2\tb\n" * 7, encoding="utf-8")
+    (toy / "pairs.jsonl").touch()
     with pytest.raises(SystemExit) as end:
         main(["pair", *words, "-o", "run", "--quiet"])
     error = capsys.readouterr().err
@@ -89,14 +96,71 @@ def test_a_folder_of_something_else_is_refused(toy: Path, name: str, message: st
     assert message in capsys.readouterr().err
 
 
-def test_one_tsv_is_read_as_two_files_are(tmp_path: Path):
+def rows_of(pairs: list[Pair], between: str) -> str:
+    return "".join(f"{pair.source}{between}{pair.target}\n" for pair in pairs)
+
+
+def test_one_table_is_read_as_two_files_are(tmp_path: Path, capsys: pytest.CaptureFixture):
     pairs = languages()[:50]
-    rows = "".join(f"{pair.source}\t{pair.target}\tmore\n" for pair in pairs)
-    (tmp_path / "text.tsv").write_text(rows + "one column\n", encoding="utf-8")
-    assert room.read_pairs([str(tmp_path / "text.tsv")]) == [*pairs, Pair("one column", "")]
     assert room.read_pairs(write(tmp_path, pairs)) == pairs
-    with pytest.raises(ValueError, match="no line has a tab: give a second file"):
+    for name, between in (("a.tsv", "\t"), ("a.txt", "\t"), ("a.csv", ","), ("b.csv", ";"), ("c.csv", "\t")):
+        (tmp_path / name).write_text(rows_of(pairs, between), encoding="utf-8")
+        assert room.read_pairs([str(tmp_path / name)]) == pairs
+    quoted = [Pair("one, two", 'a "b"\n; c'), Pair("d", "e")]
+    (tmp_path / "d.csv").write_text('"one, two","a ""b""\n; c"\nd,e\n', encoding="utf-8")
+    assert room.read_pairs([str(tmp_path / "d.csv")]) == quoted
+    assert not capsys.readouterr().err
+    with pytest.raises(ValueError, match="no row has a second column between tabs: give a second file"):
         room.read_pairs(write(tmp_path, pairs)[:1])
+
+
+def test_a_row_with_other_columns_is_told_of_and_is_no_pair(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """A tab inside a text cuts it: its other half is not the translation."""
+    pairs = languages()[:50]
+    path = tmp_path / "text.tsv"
+    path.write_text("two\tcats\tzwei\n" + rows_of(pairs, "\t") + "one column\n\n", encoding="utf-8")
+    assert room.read_pairs([str(path)]) == [Pair("", ""), *pairs, Pair("", ""), Pair("", "")]
+    assert f"warning: 2 rows with other columns, each counts as an empty pair; the first: {path}:1: 3 column(s)" in (
+        capsys.readouterr().err
+    )
+
+
+def test_of_more_than_two_columns_those_of_the_texts_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Tatoeba writes a number, a text, a number, a text: once ids were trained to sentences without a word."""
+    pairs = languages()[:50]
+    tatoeba, table, header = (str(tmp_path / name) for name in ("tatoeba.tsv", "three.csv", "header.csv"))
+    rows = [f"{i}\t{pair.source}\t{i + 7}\t{pair.target}\n" for i, pair in enumerate(pairs)]
+    Path(tatoeba).write_text("".join(rows), encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"has 4 columns: 0 '0', 1 '.*', 2 '7', 3 '.*': .* --columns 1 3, or by the names"
+    ):
+        room.read_pairs([tatoeba])
+    assert room.read_pairs([tatoeba], [1, 3]) == pairs
+    assert not capsys.readouterr().err
+    room.read_pairs([tatoeba], [0, 3])
+    assert "column 0 has nothing but numbers" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"--columns has 4, but .* has 4 columns, counted from 0: 0 '0'"):
+        room.read_pairs([tatoeba], [1, 4])
+    Path(table).write_text("".join(f"{pair.source},{pair.target},x\n" for pair in pairs), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has 3 columns: .* --columns 0 1"):
+        room.read_pairs([table])
+    Path(header).write_text(f"en;id;de\n{''.join(f'{pair.source};7;{pair.target}' + chr(10) for pair in pairs)}")
+    assert room.read_pairs([header], ["de", "en"]) == [Pair(pair.target, pair.source) for pair in pairs]
+    assert not capsys.readouterr().err
+    room.read_pairs([header], [0, 2])
+    assert "1: this row looks like a header, and is read like the others: if it is one, add --columns en de" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(ValueError, match="no columns 'fr': it is en, id, de"):
+        room.read_pairs([header], ["en", "fr"])
+
+
+def test_two_columns_with_names_give_the_splits_their_ends(toy: Path):
+    (toy / "text.csv").write_text("xa,yb\n" + rows_of(languages()[:300], ","), encoding="utf-8")
+    room.prepare([str(toy / "text.csv")], (), toy / "run", None, ["xa", "yb"])
+    assert (toy / "run" / "data" / "train.xa").is_file() and (toy / "run" / "data" / "valid.yb").is_file()
+    made = json.loads((toy / "run" / "data" / "made_of.json").read_text())
+    assert made["columns"] == ["xa", "yb"] and made["read"] == 300
 
 
 def test_time_that_others_need_is_not_given_to_steps(toy: Path, monkeypatch: pytest.MonkeyPatch):
