@@ -1,4 +1,4 @@
-"""Input lines of a command, in chunks: of files, of a pipe as they arrive, or typed."""
+"""Input lines of a command, in chunks: of files, of a pipe as they arrive, or typed; and the texts in the rows of tables."""
 
 import argparse
 import contextlib
@@ -8,14 +8,15 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.base.console import Progress, warn
+from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
+from flaxformer_lite.text.tables import Table, container, looks_like_a_header, open_table, require_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -43,6 +44,13 @@ class BadLines:
         return lambda number, reason: self.add(number, f"{name}, line {number}: {reason}")
 
 
+class TableRow(NamedTuple):
+    texts: tuple[str, ...]
+    """The texts that are answered."""
+    cells: list[str]
+    """All cells."""
+
+
 @dataclass(frozen=True)
 class LineChunk:
     """Lines that are processed together."""
@@ -56,6 +64,10 @@ class LineChunk:
     """Name of one line in messages."""
     bad: BadLines = dataclasses.field(default_factory=BadLines, compare=False)
     """Bad lines of the source; the lines of the chunk that are no text are among them."""
+    table: Table | None = None
+    """The table whose rows these are; each line is then the first text of a row."""
+    rows: tuple["TableRow", ...] = ()
+    """The rows of the table; empty for lines."""
 
     def answerable(self, check: "LineCheck | None" = None) -> Iterator["LineChunk | None"]:
         """Yields the lines in order: good ones in chunks, and None for each bad one.
@@ -67,7 +79,12 @@ class LineChunk:
             at_end = number == len(self.lines)
             if at_end or self._is_bad(number, check):
                 if start < number:
-                    yield dataclasses.replace(self, lines=self.lines[start:number], before=self.before + start)
+                    yield dataclasses.replace(
+                        self,
+                        lines=self.lines[start:number],
+                        before=self.before + start,
+                        rows=self.rows[start:number],
+                    )
                 if not at_end:
                     yield None
                 start = number + 1
@@ -84,6 +101,13 @@ class LineChunk:
     def place(self, number: int) -> str:
         """Returns source and number of line `number` of the chunk, for messages."""
         return f"{self.name}, {self.unit} {self.before + number + 1}"
+
+    def beside(self, number: int, answer: str, width: int) -> str:
+        """Returns the answer to row `number` of a table, of `width` columns, behind the cells of the row; to a line as it is."""
+        if self.table is None:
+            return answer
+        cells = answer.rsplit("\t", width - 1) if answer else [""] * width
+        return self.table.form.line([*self.rows[number].cells, *cells])
 
     def token_ids(self, number: int) -> list[int]:
         """Returns the token ids in line `number` of the chunk. Raises: ValueError if it contains anything else."""
@@ -130,12 +154,22 @@ def answer_lines(
     answer: Callable[[LineChunk], Iterable[str]],
     check: LineCheck | None = None,
     empty: Callable[[], Iterable[str]] = lambda: [""],
+    beside: Sequence[str] = (),
 ) -> None:
-    """Prints the answers to all lines, in their order, after each chunk; for a bad line `empty`."""
+    """Prints the answers to all lines, in their order, after each chunk; for a bad line `empty`.
+
+    beside: names of the columns of an answer. Each row of a table is then printed with its one answer. (): answers alone.
+    """
+    header: list[str] = []
     for block in blocks:
+        if beside and block.table is not None and block.table.names and block.table.names != header:
+            header = block.table.names
+            print(block.table.form.line([*header, *beside]))
+        number = 0
         for part in block.answerable(check):
             for line in empty() if part is None else answer(part):
-                print(line)
+                print(block.beside(number, line, len(beside)) if beside else line)
+                number += 1
         sys.stdout.flush()
 
 
@@ -145,11 +179,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; default: stdin"
     )
+    add_column(parser)
     add_weights(parser)
 
 
-def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[str]:
+def add_column(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--column",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="a column of a TSV or CSV with the text, a number from 0 or a name in the header; twice for two texts; default: "
+        "the one that the run was trained on",
+    )
+
+
+def columns(block: LineChunk, number: int, wanted: int | None = None) -> Sequence[str]:
     """Returns the one or two texts of a line, separated by a tab. Raises: ValueError if their number is not `wanted`."""
+    if block.table is not None:
+        return block.rows[number].texts
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
         raise ValueError(
@@ -158,8 +206,75 @@ def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[st
     return texts
 
 
-def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
+class TextColumns(NamedTuple):
+    """The columns of a table that have the texts of a row."""
+
+    texts: tuple[tuple[int | str, ...], ...] = ()
+    """For each text its column, and one that follows it after an empty line; (): not known."""
+    header: bool = False
+    wanted: int | None = 1
+    """Texts of a row; None: one or two."""
+    typed: bool = False
+    """Whether they come from the command line, and not from the training data."""
+
+    def numbers(self, table: Table) -> list[list[int]]:
+        """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
+        texts = self.texts
+        if not texts:
+            table.width = table.usual_width()
+            if table.width > (1 if self.wanted == 1 else 2) or self.wanted not in (None, table.width):
+                raise ValueError(
+                    f"{table.file} is a table by its name, and this run was not trained on its columns, {table.shown()}: choose "
+                    "that of the texts by --column, a number or a name in the header"
+                )
+            texts = tuple((number,) for number in range(table.width))
+        if self.wanted not in (None, len(texts)) or len(texts) > 2:
+            names = " ".join(str(column) for text in texts for column in text)
+            origin = "typed" if self.typed else "what the run was trained on"
+            raise ValueError(
+                f"{table.file}: {self.wanted or 'one or two'} of its columns must be read, but {names} are {origin}: choose by "
+                f"--column among {table.shown()}"
+            )
+        try:
+            numbers = [[table.number(column) for column in text] for text in texts]
+        except ValueError as error:
+            raise ValueError(f"{error}; choose by --column") from None
+        last = max(number for text in numbers for number in text)
+        table.width = table.width or table.usual_width(last + 1)
+        if last >= table.width:
+            raise ValueError(
+                f"{table.file} has no column {last}, counted from 0: choose by --column among {table.shown()}"
+            )
+        return numbers
+
+
+def text_columns(
+    arguments: argparse.Namespace, paths: Sequence[str], wanted: int | None, first: bool = False
+) -> TextColumns:
+    """Returns the columns that are read of the tables among the files: typed ones, or those of the run's training data.
+
+    first: of two texts in the training data the first one alone is read, the source.
+    """
+    if arguments.column:
+        typed = [int(column) if column.isdecimal() else column for column in arguments.column]
+        header = any(isinstance(column, str) for column in typed)
+        return TextColumns(tuple((column,) for column in typed), header, wanted, typed=True)
+    if not any(container(path) == "a table" for path in paths):
+        return TextColumns(wanted=wanted)
+    from flaxformer_lite.workdir import open_run  # with JAX
+
+    data = open_run(arguments.folder).config().data
+    source = data.train or data.eval or data.test
+    sources = [] if source is None else [one for _, one in source.parts("data.train")]
+    chosen = {(one.text_columns(), getattr(one, "header", True)) for one in sources}
+    texts, header = chosen.pop() if len(chosen) == 1 else ((), False)
+    return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted)
+
+
+def chosen_blocks(paths: list[str], action: str, columns: TextColumns | None = None) -> Iterator[LineChunk]:
     """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
+
+    columns: those of the texts in files that are tables by their names; typed ones make every file a table.
 
     A line that is not UTF-8 is reported, and is one of the bad lines of its source.
 
@@ -173,21 +288,65 @@ def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
                 raise
             hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
             raise ValueError(f"{error}; {hint}") from None
+        if container(path) != "a table":
+            require_lines(path)
+    columns = columns or TextColumns()
     if paths:
-        return itertools.chain.from_iterable(map(file_blocks, paths))
+        return itertools.chain.from_iterable(file_blocks(path, columns) for path in paths)
+    if columns.typed:
+        raise ValueError("--column is for a table, but stdin is read line by line: give the name of the file")
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
     return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
 
 
-def file_blocks(path: str) -> Iterator[LineChunk]:
-    """Yields the lines of a file."""
+def file_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
+    """Yields the lines of a file, or the rows of a table."""
+    if columns.typed or container(path):
+        yield from table_blocks(path, columns)
+        return
     bad = BadLines()
     lines = itertools.chain.from_iterable(line_chunks(path, bad_line=bad.of(path)))
     for before in itertools.count(0, LINES_AT_ONCE):
         if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
             break
         yield LineChunk(block, path, before, bad=bad)
+
+
+def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
+    """Yields the rows of a table. A row with other columns than the first ones is reported, and is one of the bad rows."""
+    from flaxformer_lite.data.source import with_input  # with JAX
+
+    lines = itertools.chain.from_iterable(line_chunks(path))
+    table = open_table(lines, path, columns.header)
+    if not (table.first or table.names):
+        return
+    numbers = columns.numbers(table)
+    read = [number for text in numbers for number in text]
+    if not columns.typed:
+        note(
+            f"{path}: the texts are in column {' and '.join(map(str, read))}, counted from 0; --column chooses another"
+        )
+    for number in read:
+        if table.width > len(read) and table.numbers_alone(number):
+            warn(f"{path}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
+    first = [[cells[number] for number in read] for _, cells in table.first if len(cells) == table.width]
+    if not table.header and first and looks_like_a_header(first):
+        warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
+    bad = BadLines()
+    for before in itertools.count(0, LINES_AT_ONCE):
+        rows = list[TableRow]()
+        for line, cells in itertools.islice(table.rows, LINES_AT_ONCE):
+            blank = not any(cells)
+            if not blank and (reason := table.wrong(cells, max(read))):
+                bad.add(before + len(rows) + 1, f"{path}:{line}: {reason}")
+            cells = [""] * table.width if blank else cells
+            present = cells + [""] * (table.width - len(cells))
+            texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)
+            rows.append(TableRow(tuple(texts), cells))
+        if not rows:
+            break
+        yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
 
 
 def piped_blocks() -> Iterator[LineChunk]:

@@ -1,12 +1,15 @@
 """Laws of predictions for whole texts: in any batch and order the answer to a text is its answer alone; mistakes are one line."""
 
+import csv
 import dataclasses
+import gzip
 import io
 import json
 import math
 import re
 import shutil
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 import tokenizers
 
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.data import CSV, DataSource
 from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.inference.encoder import predict_class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
@@ -198,7 +202,7 @@ class Typed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
         self.monkeypatch, self.capsys = monkeypatch, capsys
 
-    def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
+    def __call__(self, run: Run, command: str, *options: str, stdin: bytes = b"") -> tuple[list[str], list[str]]:
         """Returns the lines of stdout and stderr."""
         self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
@@ -353,6 +357,129 @@ def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_
     assert err == [
         "warning: stdin, line 2 has two texts, but this run was trained on single texts: remove the tab; its answer is empty"
     ]
+
+
+# Tables -----------------------------------------------------------------------------------------------------------------
+
+
+def trained_on(run: Run, monkeypatch: pytest.MonkeyPatch, source: DataSource | None) -> Run:
+    """The run as if it had been trained on a source."""
+    config = dataclasses.replace(run.config, data=dataclasses.replace(run.config.data, train=source))
+    opened = types.SimpleNamespace(config=lambda: config)
+    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda folder: opened)
+    return dataclasses.replace(run, config=config)
+
+
+@pytest.mark.parametrize("command", ["classify", "embed"])
+def test_a_table_is_answered_by_its_column_and_keeps_its_rows(
+    command: str, run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: an answer is that to the text alone, and stands beside the row's other cells, quotes and all."""
+    rows = [["7", "abc, d", "pos"], ["8", 'he"l\nlo', ""], ["9", "x", "neg"]]
+    table = tmp_path / "in.csv"
+    with open(table, "w", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([["id", "text", "y"], *rows])
+    single = trained_on(run, monkeypatch, CSV(path="x", header=True, source_column=None, target_column="text"))
+    out, err = type_command(single, command, str(table))
+    header, *answered = csv.reader([line + "\n" for line in out], delimiter=";")
+    alone = type_command(single, command, stdin=b"abc, d\n\nx\n")[0]
+    assert header[:3] == ["id", "text", "y"] and [row[:3] for row in answered] == rows
+    for row, line in list(zip(answered, alone, strict=True))[::2]:
+        assert numbers("\t".join(row[3:])) == pytest.approx(numbers(line), abs=2e-6)
+    assert any("the texts are in column 1, counted from 0; --column chooses another" in line for line in err)
+    typed = type_command(run, command, str(table), "--column", "text")
+    assert typed[0] == out and not any("--column chooses" in line for line in typed[1])
+    by_number = type_command(run, command, str(table), "--column", "2")[0]
+    assert len(by_number) == 5 and by_number[0].startswith("id;text;y;"), "without a name the first row is no header"
+
+
+def test_two_columns_are_two_texts(run: Run, type_command: Typed, tmp_path: Path):
+    table = tmp_path / "in.tsv"
+    table.write_text("1\ta\t2\tb\n3\tc\t4\td\tmore\n5\te\t6\tf\n")
+    out, err = type_command(run, "classify", str(table), "--column", "1", "--column", "3")
+    alone = type_command(run, "classify", stdin=b"a\tb\ne\tf\n")[0]
+    assert [out[0], out[2]] == [f"1\ta\t2\tb\t{alone[0]}", f"5\te\t6\tf\t{alone[1]}"]
+    assert out[1] == "3\tc\t4\td\tmore\t\t"
+    assert err == [f"warning: {table}:2: 5 column(s) between tabs, but the first rows have 4; its answer is empty"]
+    similar = type_command(run, "embed", "--similarity", str(table), "--column", "1", "--column", "3")[0]
+    assert similar[0].startswith("1\ta\t2\tb\t")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words", "message"),
+    [
+        (
+            "a.csv",
+            "1,a b\n2,c d\n",
+            ["embed"],
+            "a.csv is a table by its name, and this run was not trained on its columns, 0 '1'",
+        ),
+        ("a.tsv.gz", "1\ta\t2\n", ["classify"], "choose that of the texts by --column"),
+        (
+            "a.csv",
+            "1,a b\n",
+            ["embed", "--column", "text"],
+            "the header has no columns 'text': it is 1, a b; choose by --column",
+        ),
+        (
+            "a.csv",
+            "1,a b\n",
+            ["embed", "--column", "2"],
+            "has no column 2, counted from 0: choose by --column among 0 '1', 1 'a b'",
+        ),
+        (
+            "a.csv",
+            "1,a\n",
+            ["embed", "--column", "0", "--column", "1"],
+            "1 of its columns must be read, but 0 1 are typed",
+        ),
+        ("a.jsonl", "{}\n", ["classify"], "a.jsonl is JSON lines by its name, and is read line by line"),
+        ("a.parquet", "", ["fill-mask"], "a.parquet is Parquet by its name, and is read line by line"),
+        (None, "a\n", ["classify", "--column", "1"], "--column is for a table, but stdin is read line by line"),
+    ],
+)
+def test_a_table_whose_text_is_not_known_is_refused(
+    name: str | None, content: str, words: list[str], message: str,
+    run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    chosen = trained_on(run, monkeypatch, None)
+    packed = gzip.compress(content.encode()) if name and name.endswith("gz") else content.encode()
+    if name:
+        Path(name).write_bytes(packed)
+    with pytest.raises(SystemExit) as ended:
+        type_command(chosen, *words, *([name] if name else []), stdin=b"" if name else packed)
+    assert ended.value.code == 2
+    (error,) = type_command.errors()
+    assert message in error
+
+
+def test_a_table_of_lines_alone_needs_no_column(
+    run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One column is the text, two between tabs are the two texts of a line."""
+    chosen = trained_on(run, monkeypatch, None)
+    for name, content, width in (("a.csv", '"a, b"\nc\n', 1), ("a.tsv", "a\tb\nc\td\n", 2)):
+        (tmp_path / name).write_text(content)
+        out = type_command(chosen, "classify", str(tmp_path / name))[0]
+        text = content.replace('"', "").encode()
+        between = "," if name == "a.csv" else "\t"
+        alone = type_command(chosen, "classify", stdin=text)[0]
+        answers = [row[width:] for row in csv.reader(out, delimiter=between)]
+        for answer, line in zip(answers, alone, strict=True):
+            assert answer[0] == line.split("\t")[0] and float(answer[1]) == pytest.approx(numbers(line)[0], abs=2e-6)
+
+
+def test_numbers_and_a_header_in_the_place_of_texts_are_told_of(
+    run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "a.tsv").write_text("1\tone\n2\ttwo\n")
+    (tmp_path / "b.tsv").write_text("id\ttext\n" + "1\ta few words of text\n" * 3)
+    chosen = trained_on(run, monkeypatch, TSV(path="x", source_column=None, target_column=0, label_column=1))
+    err = type_command(chosen, "classify", str(tmp_path / "a.tsv"))[1]
+    assert any("column 0 has nothing but numbers" in line and "1 'one'" in line for line in err)
+    err = type_command(run, "classify", str(tmp_path / "b.tsv"), "--column", "1")[1]
+    assert any("b.tsv:1: this row looks like a header" in line and "--column" in line for line in err)
 
 
 # Classes of an encoder and a decoder ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Writes the class of each line, a tab, and its probability; for a regression, the number.
 
 A line is one text, or two texts separated by a tab if the run was trained on pairs. A line with other columns, or one that is not
-UTF-8, is reported, and its answer is empty.
+UTF-8, is reported, and its answer is empty. Of a TSV or CSV the result is the same table with the answers as further columns.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 
 
@@ -21,12 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    blocks = chosen_blocks(arguments.files, "classify")
+    blocks = chosen_blocks(arguments.files, "classify", text_columns(arguments, arguments.files, wanted=None))
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
     pooler = loaded.config.model.pooler
-    if arguments.scores and pooler is not None and pooler.num_classes == 1:
+    regression = pooler is not None and pooler.num_classes == 1
+    if arguments.scores and regression:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
 
     def check(block: LineChunk, number: int) -> None:
@@ -43,7 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
             else:
                 yield f"{label}\t{score:.6f}" if label else f"{score:.6g}"
 
-    answer_lines(blocks, answer, check)
+    names = ["scores"] if arguments.scores else ["label", "probability"]
+    answer_lines(blocks, answer, check, beside=["value"] if regression else names)
 
 
 def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:

@@ -1,11 +1,12 @@
 """Writes one vector for each line: as a JSON list, or all of them into an .npy file.
 
 With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors. A line that is not UTF-8 is
-reported; its answer is empty, in an .npy file a row of nan.
+reported; its answer is empty, in an .npy file a row of nan. Of a TSV or CSV the result is the same table with one more column.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 
 
@@ -30,7 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
     if arguments.output is not None:
         require_absent(Path(arguments.output), "file")
-    blocks = chosen_blocks(arguments.files, "embed")
+    wanted = 2 if arguments.similarity else 1
+    blocks = chosen_blocks(arguments.files, "embed", text_columns(arguments, arguments.files, wanted))
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
@@ -51,9 +53,10 @@ def run(arguments: argparse.Namespace) -> None:
             yield f"{cosine:.6f}"
 
     if arguments.output is None and arguments.similarity:
-        answer_lines(blocks, similarities, lambda block, number: columns(block, number, wanted=2))
+        two = functools.partial(columns, wanted=2)
+        answer_lines(blocks, similarities, two, beside=["similarity"])
     elif arguments.output is None:
-        answer_lines(blocks, vectors)
+        answer_lines(blocks, vectors, beside=["vector"])
     else:
         kept = [loaded.embed([])]
         missing = np.full((1, kept[0].shape[1]), np.nan, np.float32)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.top < 1:
         raise ValueError(f"--top is {arguments.top}: it must be at least 1")
-    blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
+    blocks = chosen_blocks(arguments.files, "fill the [MASK] of", text_columns(arguments, arguments.files, wanted=1))
     from flaxformer_lite.run import load  # with JAX
 
     loaded, indices = load(arguments.folder, **chosen_weights(arguments)), itertools.count()

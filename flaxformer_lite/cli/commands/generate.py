@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, add_column, answer_lines, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", action="append", default=[], help="a file with one prompt on each line"
     )
+    add_column(parser)
     parser.add_argument("--chat", action="store_true", help="answer the prompts as messages of one conversation")
     parser.add_argument("--system", metavar="TEXT", help="the system prompt of --chat")
     parser.add_argument(
@@ -56,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.prompts and arguments.file:
         raise ValueError("there are prompts and --file: leave one of them out")
+    if arguments.prompts and arguments.column:
+        raise ValueError("--column is for a table in --file, but there are prompts: leave one of them out")
     if arguments.ids and arguments.stop:
         raise ValueError("--stop is for texts, but --ids writes none: leave one of them out")
     if arguments.system is not None and not arguments.chat:
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = (
         iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
         if arguments.prompts
-        else chosen_blocks(arguments.file, "continue")
+        else chosen_blocks(arguments.file, "continue", text_columns(arguments, arguments.file, wanted=1, first=True))
     )
     loaded = load(arguments.folder, **chosen_weights(arguments))
     decode = typed_settings(arguments)

@@ -1,8 +1,8 @@
 """Translates lines from files, from a pipe, or typed.
 
-Only results go to stdout: one line for each input line, in order. The lines of a pipe are translated as they arrive. A line that is
-not UTF-8 is reported, and its answer is empty. With --n-best
-each hypothesis is a line `index ||| text ||| score`; index counts input lines from 0.
+Only results go to stdout: one line for each input line, in order; of a TSV or CSV the table with one more column. The lines of a
+pipe are translated as they arrive. A line that is not UTF-8 is reported, and its answer is empty. With --n-best each hypothesis is
+a line `index ||| text ||| score`; index counts input lines from 0.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_translation
 
 
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.cli import translation  # with JAX
 
-    blocks = chosen_blocks(arguments.files, "translate")
+    texts = text_columns(arguments, arguments.files, wanted=1, first=True)
+    blocks = chosen_blocks(arguments.files, "translate", texts)
     loaded = translation.load_runs(arguments)
     decode = translation.decode_settings(loaded, arguments)
     forced = translation.forced_texts(loaded, arguments)
@@ -55,4 +56,5 @@ def run(arguments: argparse.Namespace) -> None:
         with block.naming(number):
             loaded.check_sources([source])
 
-    answer_lines(blocks, answer, check if arguments.ids else None, empty=lambda: written([("", 0.0)]))
+    beside = [] if n_best else ["translation", "score"] if arguments.scores else ["translation"]
+    answer_lines(blocks, answer, check if arguments.ids else None, lambda: written([("", 0.0)]), beside)
