@@ -223,7 +223,8 @@ class AddedPieces(SentencePieceTokenizer):
         model: The SentencePiece model.
         added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too. An
             attribute too.
-        special: Ids that the folder names, by role (pad, unk, bos, eos, mask); the model's own where it names none.
+        special: Ids that the folder names, by role (pad, unk, bos, eos, mask), None for a role without; the model's own where it
+            says nothing.
         around: Whether BOS begins a text, and whether EOS ends it.
         prefix: Whether the text after an added token begins with the model's dummy prefix, or only a text's beginning.
     """
@@ -234,7 +235,7 @@ class AddedPieces(SentencePieceTokenizer):
         self,
         model: bytes,
         added: Mapping[int, Mapping[str, Any]],
-        special: Mapping[str, int],
+        special: Mapping[str, int | None],
         around: tuple[bool, bool],
         prefix: bool,
     ) -> None:

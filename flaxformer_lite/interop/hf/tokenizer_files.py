@@ -3,7 +3,7 @@
 `tokenizer.json`, a SentencePiece model, Marian's pair of them, or the vocabularies of BERT, RoBERTa, BART and GPT-2, which become
 the description of a `tokenizer.json`, as the library makes it. The files beside a vocabulary add tokens, merged as transformers
 5.24 does: `tokenizer_config.json` has them in `added_tokens_decoder`; only in older folders without it, `special_tokens_map.json`
-and `added_tokens.json` count too.
+and `added_tokens.json` count too. What they leave open, the class of the tokenizer decides (`tokenizer_classes.py`).
 """
 
 import itertools
@@ -16,9 +16,12 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_json
+from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, PLAIN, TokenizerClass, class_name, stated_class
 from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
+from flaxformer_lite.text.languages import codes_in
 from flaxformer_lite.text.subwords import (
     FLAGS,
     LANGUAGE,
@@ -29,17 +32,6 @@ from flaxformer_lite.text.subwords import (
 )
 from flaxformer_lite.text.tokenizer import MOST_IDS
 
-CLASSES = {
-    "bert": "BertTokenizer",
-    "distilbert": "DistilBertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "bart": "BartTokenizer",
-    "gpt2": "GPT2Tokenizer",
-    **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
-}
-"""The class of the tokenizer in a folder that does not name it, by `model_type`."""
-ENCODERS = ("bert", "distilbert", "roberta", "xlm-roberta", "camembert")
-"""Types of models that read whole texts only."""
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""
 
@@ -72,25 +64,38 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[
 
 def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = None) -> Found:
     """Returns the tokenizers of the first kind whose files are all present, without added tokens whose ids are from `size` on."""
-    named = read_json(folder / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
-    name = str(named or CLASSES.get(config.get("model_type", ""))).removesuffix("Fast")
     kind = next((file for file in ("tokenizer.json", "spiece.model", "tokenizer.model") if has(folder, file)), None)
-    files, read, names = VOCAB_FILES.get(name, ((), None, {}))
+    name = "MarianTokenizer" if has(folder, *MARIAN) else class_name(folder, config)
+    if (
+        kind not in (None, "tokenizer.json")
+        and not stated_class(folder, config)
+        and not CLASSES.get(name, PLAIN).own_ids
+    ):
+        name = ""  # a model of another type than the file is usual for: an encoder with SentencePiece
+    theirs = CLASSES.get(name, PLAIN)
+    files, read = VOCAB_FILES.get(name, ((), None))
     try:
-        if has(folder, "source.spm", "target.spm", "vocab.json"):
-            return Found(marian(folder, read_settings(folder, config, MARIAN)))
-        settings = read_settings(folder, config, {} if kind else FAIRSEQ.get(name, names))
+        settings = read_settings(folder, config, theirs)
+        if has(folder, *MARIAN):
+            return Found(marian(folder, settings))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     try:
         if kind == "tokenizer.json":
-            return described((folder / kind).read_text(encoding="utf-8"), settings, size)
-        if kind is not None:
-            ends = config.get("model_type") in ENCODERS
-            found, left_out = sentence_pieces((folder / kind).read_bytes(), settings, name, ends=ends, size=size)
-            return joint(found, left_out, settings, size)
-        if name in FAIRSEQ and has(folder, FAIRSEQ_MODEL):
-            return joint(fairseq_pieces(folder, settings), [], settings, size)
+            found = described((folder / kind).read_text(encoding="utf-8"), settings, theirs, size)
+            return found if name in CLASSES or not name else found._replace(notes=[*found.notes, unknown_class(name)])
+        if kind is not None and name in ("", *CLASSES) and theirs.own_ids:
+            ends = reads_whole_texts(config)
+            found_pieces, left_out = sentence_pieces(
+                (folder / kind).read_bytes(), settings, theirs, ends=ends, size=size
+            )
+            return joint(found_pieces, left_out, settings, size)
+        if (
+            kind is None
+            and theirs.codes
+            and has(folder, *((FAIRSEQ_MODEL, "vocab.json") if name == "M2M100Tokenizer" else (FAIRSEQ_MODEL,)))
+        ):
+            return joint(fairseq_pieces(folder, settings, theirs), [], settings, size)
         if read is not None and has(folder, *files):
             return finished(read(folder, settings), settings, size)
     except Exception as error:  # the libraries raise nothing more precise
@@ -98,9 +103,37 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
         raise ValueError(
             f"{folder / (kind or (*files, FAIRSEQ_MODEL)[0])} holds no {what} that can be read: {error}"
         ) from None
-    if read is None and any(has(folder, file) for file in ("vocab.txt", "vocab.json")):
-        return Found(None, f"the folder has no tokenizer.json, and a {name} in other files is not implemented")
-    return Found(None, "the folder has no tokenizer.json, no SentencePiece model and no vocabulary")
+    return Found(None, why_none(folder, name))
+
+
+def reads_whole_texts(config: Mapping[str, Any]) -> bool:
+    """Returns whether a config is that of an encoder alone."""
+    family = FAMILIES.get(config.get("model_type", ""))
+    return family is not None and not family.template.num_decoder_layers
+
+
+def unknown_class(name: str) -> str:
+    return (
+        f"tokenizer_class is {cut(name)}, which is not known here: tokens that this class adds by itself, besides those of "
+        "tokenizer.json and tokenizer_config.json, are not read"
+    )
+
+
+def why_none(folder: Path, name: str) -> str:
+    """Returns the reason that a folder's tokenizer is not read: the files that it has, or their absence."""
+    here = [file.name for pattern in TOKENIZER_FILES for file in sorted(folder.glob(pattern))]
+    deeper = [
+        str(file.relative_to(folder)) for pattern in TOKENIZER_FILES for file in sorted(folder.glob(f"*/{pattern}"))
+    ]
+    remedy = "save a tokenizer.json with the library (AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW))"
+    if here:
+        what = f"a {cut(name)}" if name else "a tokenizer whose class nothing names"
+        return (
+            f"the folder has {', '.join(here)}, and {what} is not read from that: {remedy}, and copy it into the folder"
+        )
+    if deeper:
+        return f"the folder has {deeper[0]}, in a folder of its own: copy the files of the tokenizer beside config.json"
+    return "the folder has no file of a tokenizer"
 
 
 def has(folder: Path, *names: str) -> bool:
@@ -110,11 +143,12 @@ def has(folder: Path, *names: str) -> bool:
 def finished(library: Library, settings: "TokenizerSettings", size: int | None) -> Found:
     """Returns a tokenizer of the library for both sides, without the added tokens whose ids are from `size` on."""
     description = json.loads(library.to_str())
-    tokens = description["added_tokens"]
+    tokens, values = description["added_tokens"], settings.values
     left_out = [token["content"] for token in tokens if size is not None and token["id"] >= size]
     description["added_tokens"] = tokens[: len(tokens) - len(left_out)]  # they are sorted by their ids
     text = json.dumps(description, ensure_ascii=False) if left_out else library.to_str()
-    return joint(JsonTokenizer.of(text, settings.values, settings.model_ids), left_out, settings, size)
+    names = {name: x for name, x in values.items() if name not in settings.by_class or content(x) not in left_out}
+    return joint(JsonTokenizer.of(text, names, settings.model_ids), left_out, settings, size)
 
 
 def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: "TokenizerSettings", size: int | None) -> Found:
@@ -145,21 +179,25 @@ class TokenizerSettings(NamedTuple):
     """The settings of a folder's tokenizer."""
 
     values: dict[str, Any]
-    """`tokenizer_config.json`, in older folders with `special_tokens_map.json`."""
+    """`tokenizer_config.json`, in older folders with `special_tokens_map.json`; and the special tokens that the class names."""
+    by_class: Collection[str]
+    """The names of the latter."""
     older: bool
     """Whether `tokenizer.json` describes its tokens, and not `added_tokens_decoder`."""
     added: dict[int, AddedToken]
     """The tokens whose ids the folder states."""
     named: Collection[str]
     """The texts of tokens that have a role."""
+    lists: bool
+    """Whether the folder lists special tokens."""
     special: list[AddedToken]
     """Other special tokens, named or listed; one that the vocabulary lacks gets the next free id."""
     model_ids: dict[str, list[int]]
     """The special ids in the model's own config, by role."""
 
 
-def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> TokenizerSettings:
-    """Returns the settings. `defaults` has the special tokens that the tokenizer's class names itself.
+def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClass) -> TokenizerSettings:
+    """Returns the settings. `theirs`: the tokenizer's class.
 
     Raises: ValueError where a token is neither a string nor an object with its content.
     """
@@ -170,7 +208,11 @@ def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str
         values |= read_json(folder / "special_tokens_map.json")
         if not listed and not named:
             listed, named = listed_tokens(values)
-    values |= {name: token for name, token in defaults.items() if not values.get(name)}
+    by_class = {name: token for name, token in theirs.names.items() if name not in values}
+    values |= by_class
+    lists = bool(listed or named)
+    if not lists:
+        listed = [*theirs.listed]
     roles = [values[name] for name in NAMES if values.get(name) is not None]
     own = [token for name, token in values.items() if name.endswith("_token") and isinstance(token, str | Mapping)]
     named = [*roles, *own, *named]
@@ -195,7 +237,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str
         ids = (file.get(f"{name}_token_id") for name in names for file in files)
         one: Any = next((value for value in ids if value is not None), [])
         model_ids[role] = [i for i in (one if isinstance(one, list) else [one]) if type(i) is int and i >= 0]
-    return TokenizerSettings(values, older, added, texts, more, model_ids)
+    return TokenizerSettings(values, by_class, older, added, texts, lists, more, model_ids)
 
 
 def listed_tokens(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -273,43 +315,60 @@ def wrong_id(i: int, text: str) -> ValueError:
 
 # Kinds of files -------------------------------------------------------------------------------------------------------
 
-BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
-ROBERTA = {
-    **dict.fromkeys(("bos_token", "cls_token"), "<s>"),
-    **dict.fromkeys(("eos_token", "sep_token"), "</s>"),
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it is part of it
-}
 FAIRSEQ_MODEL = "sentencepiece.bpe.model"
-FAIRSEQ: dict[str, Mapping[str, Any]] = {
-    "M2M100Tokenizer": {name: token for name, token in ROBERTA.items() if name not in ("mask_token", "cls_token")},
-    **dict.fromkeys(("NllbTokenizer", "MBartTokenizer", "MBart50Tokenizer"), ROBERTA),
-}
-"""The classes of fairseq's SentencePiece models, whose pieces have ids of a vocabulary, with their special tokens."""
-GPT2 = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
-BYT5 = {
-    f"{name}_token": {"content": token, "lstrip": True, "rstrip": True}
-    for name, token in (("pad", "<pad>"), ("eos", "</s>"), ("unk", "<unk>"))
-}
-MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+"""A SentencePiece model whose pieces have ids of a vocabulary."""
+MARIAN = ("source.spm", "target.spm", "vocab.json")
+TOKENIZER_FILES = (
+    *(
+        "tokenizer.json",
+        "*.model",
+        "*.spm",
+        "vocab.*",
+        "merges.txt",
+        "*.tiktoken",
+        "tekken.json",
+        "bpe.codes",
+        "dict*.txt",
+    ),
+)
+"""Patterns of files that hold tokenizers, read here or not."""
 
 
 @one_error()
-def described(description: str, settings: TokenizerSettings, size: int | None) -> Found:
+def described(description: str, settings: TokenizerSettings, theirs: TokenizerClass, size: int | None) -> Found:
     """Returns the tokenizer of a `tokenizer.json`. Raises: ValueError with the name of a token that would get another id."""
     library, tokens = Library.from_str(description), json.loads(description).get("added_tokens") or []
     if (largest := max(library.get_vocab().values(), default=0)) >= MOST_IDS:  # it writes all ids to the largest
         raise ValueError(f"its vocabulary has the id {largest}: an id must be from 0 to {MOST_IDS - 1}")
     check_ids(library, ((token["id"], token["content"]) for token in tokens))
     add_tokens(library, settings)
+    if not settings.lists:  # as in the library, which then adds what its class lists
+        numbers = range(settings.values.get("extra_ids", theirs.extra_ids))
+        library.add_special_tokens([*theirs.language_tokens(settings.values), *(f"<extra_id_{n}>" for n in numbers)])
+    if library.post_processor is None:
+        library.post_processor = frame(theirs, library, settings)
     return finished(library, settings, size)
+
+
+def frame(theirs: TokenizerClass, library: Library, settings: TokenizerSettings) -> processors.PostProcessor | None:
+    """Returns the template of special tokens that the class has itself; None for a class without one, and without its tokens."""
+    templates = [template.split() for template in theirs.frame]
+    roles = {item.partition(":")[0] for template in templates for item in template if not item.startswith("$")}
+    tokens = {role: content(settings.values[f"{role}_token"]) for role in roles}
+    ids = {text: library.token_to_id(text) for text in tokens.values()}
+    if not templates or None in ids.values():
+        return None
+    for template in templates:
+        for number, item in enumerate(template):
+            role, colon, kind = item.partition(":")
+            template[number] = f"{tokens.get(role, role)}{colon}{kind}"
+    return processors.TemplateProcessing(single=templates[0], pair=templates[1], special_tokens=[*ids.items()])
 
 
 def marian(folder: Path, settings: TokenizerSettings) -> Tokenizers:
     """Reads `source.spm` and `target.spm` with `vocab.json`, or with a vocabulary for each side."""
     values = settings.values
-    names = {name.removesuffix("_token"): content(values[name]) for name in MARIAN}
+    names = {name: content(values[f"{name}_token"]) for name in ("unk", "eos", "pad")}
     vocabularies = ("vocab.json", "target_vocab.json" if values.get("separate_vocabs") else "vocab.json")
     for token in (*settings.added.values(), *settings.special):
         if token.content not in names.values() and not LANGUAGE.fullmatch(token.content):
@@ -337,10 +396,9 @@ def word_pieces(folder: Path, settings: TokenizerSettings) -> Library:
     found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     found.decoder = decoders.WordPiece(prefix="##")
     add_tokens(found, settings)
-    (cls, _), (sep, _) = ends = [numbered(found, settings, name) for name in ("cls_token", "sep_token")]
-    found.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", special_tokens=ends
-    )
+    for name in ("cls_token", "sep_token"):
+        numbered(found, settings, name)
+    found.post_processor = frame(CLASSES["BertTokenizer"], found, settings)
     return found
 
 
@@ -374,10 +432,12 @@ def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
     return found
 
 
-def fairseq_pieces(folder: Path, settings: TokenizerSettings) -> VocabularyPieces:
+def fairseq_pieces(folder: Path, settings: TokenizerSettings, theirs: TokenizerClass) -> VocabularyPieces:
     """Reads `sentencepiece.bpe.model` with the ids of `vocab.json`, or, where there is none, <s> <pad> </s> <unk> and the pieces.
 
-    Other special tokens follow, the mask last. Raises: ValueError for a token that would get another id than the folder states.
+    The languages of the class follow, then the mask, then other special tokens.
+
+    Raises: ValueError for a token that would get another id than the folder states.
     """
     plain = SentencePieceTokenizer((folder / FAIRSEQ_MODEL).read_bytes())
     pieces, values = plain.pieces(range(plain.vocab_size)), settings.values
@@ -386,19 +446,29 @@ def fairseq_pieces(folder: Path, settings: TokenizerSettings) -> VocabularyPiece
     vocabulary = read_json(folder / "vocab.json") or {
         piece: i for i, piece in enumerate([*first, *(piece for piece in pieces[3:] if piece not in first)])
     }
-    ids = dict(vocabulary)
+    mask = values.get("mask_token")
+    last = [] if mask is None else [content(mask)]
+    languages, stated = theirs.language_tokens(values), {token.content for token in settings.added.values()}
+    if theirs.open_codes:
+        languages = [token.content for token in settings.special if codes_in([token.content], "{}")] or languages
+        if codes_in([*stated], "{}"):
+            languages = [text for text in languages if text in stated]
+    ids, free = dict(vocabulary), itertools.count(max(vocabulary.values()) + 1)
+    for text in (*languages, *last):
+        if text not in ids and not (theirs.open_codes and text in stated):
+            ids[text] = next(free)
     for i, token in settings.added.items():
         if ids.setdefault(token.content, i) != i:
             raise wrong_id(i, token.content)
-    mask = values.get("mask_token")
-    last = None if mask is None else content(mask)
     free = itertools.count(max(ids.values()) + 1)
-    for token in sorted(settings.special, key=lambda token: token.content == last):
+    for token in settings.special:
         if token.content not in ids:
             ids[token.content] = next(free)
     added = {ids[token.content]: token for token in (*settings.special, *settings.added.values())}
-    added |= {ids[text]: AddedToken(text, special=True) for text in first if ids[text] not in added}
-    special = {role: ids[text] for role, text in texts.items()} | ({} if last is None else {"mask": ids[last]})
+    added |= {ids[text]: AddedToken(text, special=True) for text in (*first, *languages) if ids[text] not in added}
+    special = {role: ids[text] for role, text in texts.items()}
+    if last:
+        special["mask"] = ids[last[0]]
     return VocabularyPieces(
         plain.model,
         [vocabulary.get(piece, special["unk"]) for piece in pieces],
@@ -413,32 +483,30 @@ def byt5(folder: Path, settings: TokenizerSettings) -> Library:
     signs = {ord(sign): sign for sign in alphabet if ord(sign) < 256}
     others = [byte for byte in range(256) if byte not in signs]
     signs |= dict(zip(others, alphabet[len(signs) :], strict=True))
-    special = [content(settings.values[name]) for name in BYT5]
+    special = [content(settings.values[f"{name}_token"]) for name in ("pad", "eos", "unk")]
     pieces = [*special, *(signs[byte] for byte in range(256))]
     found = Library(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     found.decoder = decoders.ByteLevel()
     add_tokens(found, settings)
-    sentinels = [f"<extra_id_{number}>" for number in range(settings.values.get("extra_ids") or 125)]
-    if found.token_to_id(sentinels[0]) is None:
-        found.add_special_tokens(sentinels)
+    number = settings.values.get("extra_ids", CLASSES["ByT5Tokenizer"].extra_ids)
+    if found.token_to_id("<extra_id_0>") is None:
+        found.add_special_tokens([f"<extra_id_{n}>" for n in range(number)])
     end = numbered(found, settings, "eos_token")
     one, two = f"$A:0 {end[0]}:0", f"$B:0 {end[0]}:0"
     found.post_processor = processors.TemplateProcessing(single=one, pair=f"{one} {two}", special_tokens=[end])
     return found
 
 
-VOCAB_FILES: dict[
-    str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library] | None, Mapping[str, Any]]
-] = {
-    "BertTokenizer": (("vocab.txt",), word_pieces, BERT),
-    "DistilBertTokenizer": (("vocab.txt",), word_pieces, BERT),
-    "RobertaTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
-    "BartTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
-    "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2, GPT2),
-    "ByT5Tokenizer": ((), byt5, BYT5),
+VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library]]] = {
+    "BertTokenizer": (("vocab.txt",), word_pieces),
+    "DistilBertTokenizer": (("vocab.txt",), word_pieces),
+    "RobertaTokenizer": (("vocab.json", "merges.txt"), roberta),
+    "BartTokenizer": (("vocab.json", "merges.txt"), roberta),
+    "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
+    "ByT5Tokenizer": ((), byt5),
 }
-"""The files, the way to read them, and the special tokens that the class names itself, by `tokenizer_class`."""
+"""The files and the way to read them, by `tokenizer_class`."""
 
 
 def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
@@ -462,23 +530,27 @@ def numbered(found: Library, settings: TokenizerSettings, name: str) -> tuple[st
 
 
 def sentence_pieces(
-    model: bytes, settings: TokenizerSettings, name: str, *, ends: bool, size: int | None
+    model: bytes, settings: TokenizerSettings, theirs: TokenizerClass, *, ends: bool, size: int | None
 ) -> tuple[AddedPieces, list[str]]:
     """Reads `spiece.model` or `tokenizer.model`. Returns also the tokens that are left out: those with ids from `size` on.
 
-    The class `name` of T5 ends each text and adds sentinels, 100 by default; others begin each text with BOS, and where the
-    folder does not say, `ends` decides whether EOS ends it.
+    The class of T5 ends each text and adds sentinels, 100 by default; others begin each text with BOS, and where the folder does
+    not say, `ends` decides whether EOS ends it.
 
     Raises: ValueError with the name of a token that has another id in the model.
     """
-    plain, values, is_t5 = SentencePieceTokenizer(model), settings.values, name == "T5Tokenizer"
+    plain, values, is_t5 = SentencePieceTokenizer(model), settings.values, theirs.extra_ids > 0
     ids = {piece: i for i, piece in enumerate(plain.pieces(range(plain.vocab_size)))}
     for i, token in settings.added.items():
         if ids.setdefault(token.content, i) != i:
             raise wrong_id(i, token.content)
     # A text may contain the model's own special tokens, as everywhere in the library.
     own = {i: piece for piece, i in ids.items() if i < plain.vocab_size and plain.is_control(i)}
-    sentinels = [f"<extra_id_{number}>" for number in reversed(range(values.get("extra_ids", 100)))] if is_t5 else []
+    sentinels = (
+        [f"<extra_id_{number}>" for number in reversed(range(values.get("extra_ids", theirs.extra_ids)))]
+        if is_t5
+        else []
+    )
     own |= {ids.setdefault(text, plain.vocab_size + number): text for number, text in enumerate(sentinels)}
     added = {i: AddedToken(text, special=True) for i, text in own.items()} | settings.added
     unknown = [] if values.get("unk_token") else [AddedToken(plain.pieces([plain.unk_id or 0])[0], special=True)]
@@ -494,10 +566,13 @@ def sentence_pieces(
         names = [first] if getattr(plain, f"{role}_id") is not None else [first, *other]
         texts = [token_text(key, values.get(key)) for key in (f"{name}_token" for name in names)]
         special[role] = next((known[text] for text in texts if text in known), None)
+    begins = not is_t5 and bool(values.get("add_bos_token", True))
+    ends = is_t5 or bool(values.get("add_eos_token", ends))
+    none = {name for name in ("bos_token", "eos_token") if values.get(name, "") is None}
     return AddedPieces(
         model,
         {i: {flag: getattr(token, flag) for flag in ("content", *FLAGS)} for i, token in kept.items()},
-        {role: i for role, i in special.items() if i is not None},
-        (not is_t5 and bool(values.get("add_bos_token", True)), is_t5 or bool(values.get("add_eos_token", ends))),
-        is_t5 or bool(values.get("legacy", name != "LlamaTokenizer")),
+        {role: i for role, i in special.items() if i is not None or f"{role}_token" in none},
+        (begins, ends),
+        is_t5 or bool(values.get("legacy", theirs.legacy)),
     ), [token.content for i, token in sorted(added.items()) if i not in kept]
