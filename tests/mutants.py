@@ -47,6 +47,8 @@ CORE = {
     "tools/research/minimum_risk.py": ["tools/research/test_minimum_risk.py"],
     "tools/research/distillation.py": ["tools/research/test_distillation.py"],
     "objectives/masked_lm.py": ["objectives/test_masked_lm.py", "objectives/test_language_models.py"],
+    "text/normal_form.py": ["text/test_normal_form.py", "text/test_terms.py"],
+    "text/terms.py": ["text/test_terms.py"],
     "text/tokenizer.py": [
         "text/test_tokenizer.py",
         "text/test_json_tokenizer.py",

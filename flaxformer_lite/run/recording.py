@@ -23,6 +23,7 @@ from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.text import Tokenizer, Tokenizers
+from flaxformer_lite.text.normal_form import comparable
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.setup import read_loop_state
@@ -144,7 +145,8 @@ class Recording:
         if text and len(own := of_pieces[np.isin(of_pieces, records)]) > len(np.unique(own)):
             tokenizer = self.data.tokenizers.target
             texts = {i: [decoded(tokenizer, piece) for piece in train.records[i].pieces] for i in rows.tolist()}
-            having = [i for i, pieces in texts.items() if any(text in piece for piece in pieces)]
+            form = comparable(text)
+            having = [i for i, pieces in texts.items() if any(form in comparable(piece) for piece in pieces)]
             rows = np.array(having or rows, np.int64)
         rows, found = rows[train.plan.placed[rows]], list[Reading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():

@@ -2,7 +2,8 @@
 
 A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; a trained one is saved in the run
 folder and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of them).
-`files` reads text files; `chat` writes and reads conversations by a model's chat template.
+`files` reads text files; `normal_form` is the form in which texts are compared; `chat` writes and reads conversations by a model's
+chat template.
 """
 
 from flaxformer_lite.text.characters import Bytes, Characters

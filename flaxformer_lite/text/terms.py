@@ -13,6 +13,7 @@ from jaxtyping import Bool
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.text.files import line_chunks
+from flaxformer_lite.text.normal_form import cased, comparable, located
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 SCRIPTS = {
@@ -45,6 +46,21 @@ class Term(NamedTuple):
     """Place of the term, for messages."""
 
 
+class Wanted(NamedTuple):
+    """A term as it is looked for."""
+
+    form: str
+    """The normal form of the source's text."""
+    exact: str
+    """The same with its case; empty where it is found in any case."""
+    target: str
+
+    @classmethod
+    def of(cls, term: Term) -> "Wanted":
+        exact = cased(term.source)
+        return cls(comparable(term.source), "" if exact == exact.lower() else exact, term.target)
+
+
 class Needed(NamedTuple):
     """A text that a translation must have."""
 
@@ -71,8 +87,8 @@ def of_word(character: str) -> bool:
 class Terms:
     """Terms, and whether placeholders count as such: tags, {names}, %s, addresses.
 
-    A term stands in a source as whole words. One in small letters is found in any case. Where terms overlap, the longest one
-    counts, and the words in it are no terms.
+    A term stands in a source as whole words, compared in the form of `normal_form.py`; one in small letters is found in any case.
+    Where terms overlap, the longest one counts, and the words in it are no terms.
     """
 
     terms: tuple[Term, ...] = ()
@@ -81,12 +97,13 @@ class Terms:
     """Token ids of texts that were needed before."""
 
     def __post_init__(self) -> None:
-        first: dict[str, Term] = {}
+        first: dict[tuple[str, str], Term] = {}
         for term in self.terms:
-            if not (term.source.strip() and term.target.strip()):
+            form, exact, _ = Wanted.of(term)
+            if not (form and cased(term.target)):
                 raise ValueError(f"{term.place}: {term.source!r} → {term.target!r}: neither text may be empty")
-            other = first.setdefault(term.source, term)
-            if other.target != term.target:
+            other = first.setdefault((form, exact), term)
+            if cased(other.target) != cased(term.target):
                 raise ValueError(
                     f"{term.place}: {cut(term.source)!r} is {cut(term.target)!r} here and {cut(other.target)!r} in {other.place}: "
                     "keep one of them"
@@ -118,31 +135,33 @@ class Terms:
         return cls(tuple(terms))
 
     @cached_property
-    def by_start(self) -> dict[str, list[Term]]:
-        """The terms by their first character as a small letter, longest first."""
-        found: dict[str, list[Term]] = {}
-        for term in sorted(dict.fromkeys(self.terms), key=lambda term: -len(term.source)):
-            found.setdefault(term.source[0].lower(), []).append(term)
-        return found
+    def by_start(self) -> dict[str, list[Wanted]]:
+        """The terms by the first character of their normal form: the longest first, then those with capitals."""
+        groups: dict[str, list[Wanted]] = {}
+        wanted = dict.fromkeys(map(Wanted.of, self.terms))
+        for term in sorted(wanted, key=lambda term: (-len(term.form), not term.exact)):
+            groups.setdefault(term.form[0], []).append(term)
+        return groups
 
     def needed(self, source: str) -> dict[Needed, int]:
         """Returns the texts that the translation of a source must have, and how often: a term once."""
-        small = source.lower()
-        small = small if len(small) == len(source) else source
+        form, places = located(source)
         ends = {m.start(): m.end() for m in PLACEHOLDER.finditer(source)} if self.placeholders else {}
-        found, at = Counter[Needed](), 0
-        while at < len(source):
-            if at in ends:
-                text, before = source[at : ends[at]], source[at - 1 : at]
-                found[Needed(text, bool(before.strip()) and not of_word(text[0]))] += 1
-                at = ends[at]
+        needed, at = Counter[Needed](), 0
+        while at < len(form):
+            start = places[at]
+            if start in ends:
+                text, before = source[start : ends[start]], form[at - 1 : at]
+                needed[Needed(text, bool(before.strip()) and not of_word(text[0]))] += 1
+                while places[at] < ends[start]:
+                    at += 1
                 continue
-            here = (term for term in self.by_start.get(small[at], ()) if stands(term.source, source, small, at))
+            here = (term for term in self.by_start.get(form[at], ()) if stands(term, source, form, places, at))
             if (term := next(here, None)) is not None:
                 first = term.target[0]
-                found[Needed(term.target, UNSPACED.match(first) is not None and HANGUL.match(first) is None)] = 1
-            at += 1 if term is None else len(term.source)
-        return found
+                needed[Needed(term.target, UNSPACED.match(first) is not None and HANGUL.match(first) is None)] = 1
+            at += 1 if term is None else len(term.form)
+        return needed
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError with its place for a term that the tokenizer cannot write."""
@@ -154,22 +173,27 @@ class Terms:
 
     def tokens(self, source: str, tokenizer: Tokenizer) -> tuple[tuple[NeededTokens, ...], str]:
         """Returns the token ids that the translation of a source must have, and the texts that the tokenizer cannot write."""
-        found, wrong = list[NeededTokens](), list[str]()
+        by_ids, wrong = dict[tuple[int, ...], NeededTokens](), list[str]()
         for needed, times in self.needed(source).items():
             try:
                 if (tokenizer, needed) not in self.known:
                     self.known[tokenizer, needed] = inner_ids(tokenizer, needed)
-                found.append(NeededTokens(self.known[tokenizer, needed], times, of_word(needed.text[-1])))
+                ids = self.known[tokenizer, needed]
+                before = by_ids.get(ids, NeededTokens(ids, 0, False))
+                by_ids[ids] = NeededTokens(ids, before.times + times, before.whole or of_word(needed.text[-1]))
             except ValueError as error:
                 wrong.append(str(error))
-        return tuple(found), "; ".join(wrong)
+        return tuple(by_ids.values()), "; ".join(wrong)
 
 
-def stands(term: str, source: str, small: str, at: int) -> bool:
-    """Returns whether a term stands at this place of a source as whole words; `small` is the source in small letters."""
-    if not (small if term == term.lower() else source).startswith(term, at):
+def stands(term: Wanted, source: str, form: str, places: Sequence[int], at: int) -> bool:
+    """Returns whether a term stands as whole words at this place of the normal form of a source; places: see `Located`."""
+    end = at + len(term.form)
+    if not form.startswith(term.form, at) or min(places[at], places[end]) < 0:
         return False
-    edges = (source[at - 1 : at], source[at : at + 1]), (term[-1], source[at + len(term) : at + len(term) + 1])
+    if term.exact and cased(source[places[at] : places[end]]) != term.exact:
+        return False
+    edges = (form[at - 1 : at], form[at]), (form[end - 1], form[end : end + 1])
     return not any(a and b and of_word(a) and of_word(b) for a, b in edges)
 
 
@@ -193,7 +217,7 @@ def known_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None)
     ids = tokenizer.encode(text) if ids is None else ids
     if tokenizer.unk_id in ids:
         raise ValueError(f"{cut(text)!r} is not in the vocabulary: the model cannot write it, choose another text")
-    if (written := tokenizer.decode(ids).strip()) != text.strip():
+    if cased(written := tokenizer.decode(ids).strip()) != cased(text):
         raise ValueError(f"{cut(text)!r} is written {cut(written)!r} by the tokenizer: choose that, or another text")
     return tuple(ids)
 

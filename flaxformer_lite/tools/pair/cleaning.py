@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -10,10 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.data import Pair
+from flaxformer_lite.text.normal_form import plain
 from flaxformer_lite.tools.pair.lexical import translation_scores
 
 Broken = Bool[np.ndarray, "N"]
-PUNCTUATION = re.compile("[\\s!-/:-@\\[-`{-~\u00a1-\u00bf\u2010-\u205e\u3000-\u3003\u3008-\u3011\uff01-\uff0f]+")
 FEW = 20
 """Pairs below which nothing is said by counts."""
 SPREAD = 1.4826
@@ -22,11 +21,6 @@ AT_ONCE = 50_000
 """Texts whose characters are counted at once."""
 TABLE_BITS = 20
 """The logarithm of the places in which three characters in a row are counted; a few share one."""
-
-
-def plain(text: str) -> str:
-    """Returns a text without case, punctuation and repeated spaces: texts that are equal so are one sentence."""
-    return PUNCTUATION.sub(" ", text.casefold()).strip()
 
 
 def empty(pairs: Sequence[Pair]) -> Broken:

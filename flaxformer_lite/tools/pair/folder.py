@@ -6,6 +6,7 @@ data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
 """
 
+import itertools
 import json
 import re
 import shlex
@@ -21,8 +22,9 @@ from flaxformer_lite.base.console import counted, note, warn
 from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.text.files import file_versions, line_chunks
+from flaxformer_lite.text.normal_form import plain
 from flaxformer_lite.text.tables import container, looks_like_a_header, open_table, require_lines
-from flaxformer_lite.tools.pair.cleaning import RULES, clean, plain
+from flaxformer_lite.tools.pair.cleaning import RULES, clean
 from flaxformer_lite.tools.pair.recipe import choose
 
 MOST_HELD_OUT = 1_000
@@ -183,13 +185,13 @@ def divide(
 
 
 def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """Returns validation and test: pairs whose sentences, without case and punctuation, are nowhere else in the text.
+    """Returns validation and test: pairs whose sentences, without case and punctuation, are nowhere else, on either side.
 
     Raises: ValueError if there are none.
     """
-    keys = [[plain(pair[side]) for pair in pairs] for side in (0, 1)]
-    counts = [Counter(side) for side in keys]
-    alone = [i for i in range(len(pairs)) if counts[0][keys[0][i]] == counts[1][keys[1][i]] == 1]
+    texts = [(plain(pair.source), plain(pair.target)) for pair in pairs]
+    counts = Counter(itertools.chain.from_iterable(texts))
+    alone = [i for i, (source, target) in enumerate(texts) if counts[source] == counts[target] == 1]
     most = min(MOST_HELD_OUT, len(pairs) // 20, len(alone) // 2)
     if most < 1:
         raise ValueError(

@@ -11,6 +11,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.run.recording import Place, located
+from flaxformer_lite.text.normal_form import plain
 
 WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
 """Words in an n-gram. Sentences are short; for documents as in Chowdhery et al. 2022, arXiv:2204.02311, section 8."""
@@ -48,7 +49,7 @@ def ngrams(pair: Pair) -> set[int]:
     """Returns hashes of the n-grams of both sides. Case and punctuation do not count; a shorter text is one n-gram."""
     n, found = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
     for side, text in enumerate(pair[:2]):
-        words = WORD.findall(text.casefold())
+        words = WORD.findall(plain(text))
         found |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
     return found
 

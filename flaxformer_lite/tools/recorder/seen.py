@@ -12,6 +12,7 @@ from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.held_out import SPLITS, Split
 from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
+from flaxformer_lite.text.normal_form import comparable
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
@@ -61,10 +62,13 @@ WORDS: dict[State, str] = {
 
 
 def by_text(text: str) -> Matches:
-    """Finds records whose source or target contains a text. Raises: ValueError for a blank one."""
-    if not text.strip():
+    """Finds records whose source or target contains a text, compared in the form of `normal_form.py`.
+
+    Raises: ValueError for a blank one.
+    """
+    if not (form := comparable(text)):
         raise ValueError("the text to look for is blank: give some words of a record")
-    return by_pattern(re.escape(text))
+    return lambda place, pair: any(form in comparable(side) for side in pair[:2])
 
 
 def by_pattern(pattern: str) -> Matches:

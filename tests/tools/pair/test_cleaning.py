@@ -1,11 +1,16 @@
 """The rules of `pair`. Oracle: pairs of two made-up languages that were broken on purpose, so it is known which."""
 
 import random
+import unicodedata
 from collections.abc import Callable
+from functools import partial
+
+import pytest
 
 from flaxformer_lite.cli.commands.pair import RULE_NAMES
 from flaxformer_lite.data import Pair
 from flaxformer_lite.tools.pair import RULES, clean
+from flaxformer_lite.tools.pair.cleaning import duplicate, identical
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from tests.support.made_up_languages import NUMBER, languages
 
@@ -75,6 +80,14 @@ def test_each_rule_finds_pairs_and_is_off_where_it_is_asked_to_be():
     assert all(clean(made).found.values())
     for rule in RULES:
         assert clean(made[:100], {rule}).found.keys() == RULES.keys() - {rule}
+
+
+@pytest.mark.parametrize("same", [str.upper, "{}!".format, " {}".format, partial(unicodedata.normalize, "NFD")])
+def test_texts_are_compared_in_the_normal_form(same: Callable[[str], str]):
+    """By hand: a copy, and a pair that comes again, are found with another case, a sign, spaces, and another form of é."""
+    pairs = [Pair("un café", "a coffee"), Pair("le café", same("le café")), Pair(same("un café"), same("a coffee"))]
+    assert identical(pairs).tolist() == [False, True, False]
+    assert duplicate(pairs).tolist() == [False, False, True]
 
 
 def test_odd_texts_are_cleaned_too():

@@ -1,6 +1,7 @@
 """Oracles: shares worked by hand, and all pairs of records compared one by one."""
 
 import dataclasses
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,12 @@ def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Pat
     assert found[0].train and found[0].train[1] == train[1]
     assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
     assert [len(ngrams(pair)) for pair in (Pair("a", "a"), Pair("", "a b c d e f g h i"))] == [2, 2]
+
+
+def test_words_are_compared_in_the_normal_form():
+    written = Pair("Un café, s'il vous plaît: Straße", "New York")
+    other = Pair(unicodedata.normalize("NFD", written.source).upper(), "new\u00a0york")
+    assert ngrams(written) == ngrams(other)
 
 
 def test_what_many_records_share_is_told(

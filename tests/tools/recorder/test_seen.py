@@ -11,10 +11,11 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import DataSource, JSONLines, ParallelText, PlainText
+from flaxformer_lite.data import DataSource, JSONLines, Pair, ParallelText, PlainText
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.run.recording import open_recording
+from flaxformer_lite.run.recording import Place, open_recording
+from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiniest_config, with_train
 from tests.support.recorded_runs import DrawnRun, listen
@@ -67,6 +68,15 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typ
         return capsys.readouterr().out
 
     return command
+
+
+@pytest.mark.parametrize("text", ["cafe\u0301", "CAFÉ in new\u00a0york", "in  New", "Straße"])
+def test_a_text_is_looked_for_in_the_normal_form(text: str):
+    matches, place = by_text(text), Place(0, "", ("", ""), 1)
+    assert matches(place, Pair("ein Café in New York, STRASSE", "x")) and matches(
+        place, Pair("", "café in new york strasse")
+    )
+    assert not matches(place, Pair("cafe", "York, Strase"))
 
 
 def test_each_record_has_all_rows_that_read_it_or_the_reason_why_none_does(pairs: DrawnRun, typed: Typed):
