@@ -87,7 +87,8 @@ class KernelChoice(NamedTuple):
     kernel: Kernel | None
     """None: no fused kernel, the formula in `attention.py` (xla)."""
     name: Literal["xla", "cudnn", "splash"]
-    reason: str
+    reason: str | None
+    """None: the device, a CPU, leaves no choice, and nobody made one."""
 
     def __str__(self) -> str:
         how = "plain JAX operations" if self.kernel is None else f"the fused kernel '{self.name}'"
@@ -105,7 +106,7 @@ def choose(implementation: Implementation, call: AttentionCall) -> KernelChoice:
         return KernelChoice(KERNELS[implementation], implementation, named)
     fitting: Literal["cudnn", "splash"] | None = {"gpu": "cudnn", "tpu": "splash"}.get(device)  # type: ignore[assignment]
     if fitting is None:
-        return KernelChoice(None, "xla", f"there is no fused kernel for this device, a {device.upper()}")
+        return KernelChoice(None, "xla", None)
     if (reason := unsupported_reason(fitting, call, device) or auto_skips(fitting, call)) is not None:
         return KernelChoice(None, "xla", f"'{fitting}' was not used, since {reason}")
     return KernelChoice(KERNELS[fitting], fitting, f"the device is a {device.upper()}")
@@ -113,12 +114,15 @@ def choose(implementation: Implementation, call: AttentionCall) -> KernelChoice:
 
 @contextlib.contextmanager
 def report_choices(report: Callable[[str], None]) -> Iterator[None]:
-    """Calls `report` with each distinct choice of kernel, in words, that is made while models are traced in this context."""
+    """Calls `report` with each distinct choice of kernel, in words, that is made while models are traced in this context.
+
+    Says nothing of `auto` on a CPU.
+    """
     reported: set[str] = set()
 
     def listen(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
         result = method(*args, **kwargs)
-        if isinstance(result, KernelChoice) and str(result) not in reported:
+        if isinstance(result, KernelChoice) and result.reason is not None and str(result) not in reported:
             reported.add(str(result))
             report(str(result))
         return result

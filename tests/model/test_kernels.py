@@ -458,7 +458,7 @@ def test_auto_uses_the_tpus_kernel_where_it_pays(monkeypatch):
 
 def test_choices_are_reported_where_a_model_is_traced_and_each_once():
     """Two calls choose alike; a program that is traced already chooses nothing; each context reports for itself."""
-    module, x = MultiHeadAttention(16, 2), jnp.ones((1, 3, 16))
+    module, x = MultiHeadAttention(16, 2, DotProduct(implementation="xla")), jnp.ones((1, 3, 16))
     run = jax.jit(lambda params: module.apply(params, x))
     outer, inner, later = [], [], []
     with kernels.report_choices(outer.append):
@@ -467,8 +467,15 @@ def test_choices_are_reported_where_a_model_is_traced_and_each_once():
             run(params), module.apply(params, x)
         with kernels.report_choices(later.append):
             run(params)
-    assert inner == ["attention is computed by plain JAX operations: there is no fused kernel for this device, a CPU"]
+    assert inner == ["attention is computed by plain JAX operations: model.attention.implementation is 'xla'"]
     assert outer == inner and later == []
+
+
+def test_nothing_is_said_on_a_cpu_where_nothing_was_asked_for():
+    reported = []
+    with kernels.report_choices(reported.append):
+        jax.eval_shape(MultiHeadAttention(16, 2).init, KEY, jnp.ones((1, 3, 16)))
+    assert reported == [] and choose("auto", SMALL).name == "xla"
 
 
 def test_decoding_is_by_xla_whatever_is_named():
