@@ -115,7 +115,8 @@ class Checkpoints:
         self._reported: set[int] = set()  # the damaged steps that the user knows of
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
-        logging.getLogger("absl").addFilter(QUIET)
+        for logger in ("absl", "asyncio"):  # asyncio logs the exceptions of tasks that Orbax left behind
+            logging.getLogger(logger).addFilter(QUIET)
         self._orbax: Any = None
         if not read_only:
             from flaxformer_lite.workdir.manager import make_manager

@@ -60,6 +60,7 @@ def assert_failed_well(scene: Scene, run: Path, process: subprocess.Popen, *reas
     said = scene.said(run)
     assert not any(word in said for word in NEVER_SAID) and len(said.splitlines()) <= MOST_LINES, said
     assert any(reason in said for reason in reasons), said
+    assert sum(line.startswith(("error:", "ERROR:")) for line in said.splitlines()) == 1, said
 
 
 def finish(scene: Scene, run: Path) -> None:
