@@ -19,6 +19,7 @@ from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import peft, sentence
 from flaxformer_lite.interop.hf.card import About, model_card
+from flaxformer_lite.interop.hf.carried import OF_TOKENIZER, OF_TRAINING, PROBLEMS, carried, carried_generation
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
@@ -33,12 +34,10 @@ from flaxformer_lite.interop.weight_files import new_folder, read_settings, writ
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.text import LanguageTokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE, copy_hub_files
+from flaxformer_lite.text import FromRun, LanguageTokenizers
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE, SENTENCE_FILES, copy_hub_files
 from flaxformer_lite.workdir import open_run
 
-KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
-"""Options that are copied from the folder that a run was imported from, unless the model decides them."""
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
 
@@ -100,7 +99,7 @@ def export_hf(
 def write_tokenizer_files(loaded: Run, origin: Mapping[str, Any], files: Path) -> list[str]:
     """Copies the files of an imported run's tokenizer, or writes those of another's, with the chat template. Returns notes."""
     copied = copy_hub_files(loaded.folder.path, files)
-    if origin or not set(copied) <= {CHAT_TEMPLATE}:
+    if (origin and loaded.tokenizers is None) or not set(copied) <= {CHAT_TEMPLATE}:
         return []
     return write_tokenizers(files, loaded.tokenizers, loaded.config.model, loaded.config.data.max_source_length)
 
@@ -121,7 +120,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
                 f"train.trainable names {more[0]!r} besides the adapters: export the merged model, without adapters"
             )
         origin = read_json((loaded.folder if start is None else open_run(start)).path / "imported.json")
-        origin = origin if origin.get("system") == "hf" else {}
+        origin = origin if origin.get("system") == "hf" and not origin.get("trained") else {}
         model, merged_params = dataclasses.replace(config.model, lora=None), merged(loaded.params, lora)
         chosen = family or origin.get("config", {}).get("model_type")
         theirs = (
@@ -253,14 +252,24 @@ def write_hf(
     Raises: ValueError that lists the settings that the family cannot express.
     """
     model, theirs = config.model, origin.get("config", {})
-    if model_type is None and not theirs:
-        exported = first_fitting(model, params)
+    exported = export_like(origin, model, params, model_type)
+    dropped = [*(OF_TRAINING if origin.get("trained") else ())]
+    if config.data.tokenizer is not None and not isinstance(config.data.tokenizer, FromRun):
+        dropped += OF_TOKENIZER
+    family = family_of(exported.config["model_type"])
+    if family.model_type == theirs.get("model_type"):
+        options = carried(theirs, exported.config, family, model, exported.tensors, dropped)
     else:
-        family = family_of(model_type or theirs["model_type"])
-        same = family.model_type == theirs.get("model_type")
-        exported = export(model, params, family, origin["architecture"] if same else None)
-    kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids_of(config.decode, model)
-    options = kept | exported.config | class_names(config, theirs)
+        kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
+        options = kept | exported.config
+    longest = max(config.objective.longest_row(config.data.longest))
+    if family.length and family.model_type != theirs.get("model_type"):
+        options[family.length] = longest
+    elif origin.get("trained") and type(options.get(family.length)) is int:
+        options[family.length] = max(longest, options[family.length])
+    options |= special_ids_of(config.decode, model) | class_names(config, theirs)
+    if "problem_type" in theirs:
+        options["problem_type"] = PROBLEMS.get(config.objective.kind, theirs["problem_type"])
     if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
         options["mask_token_id"] = config.objective.mask_id
     num_parameters = sum(x.size for x in jax.tree.leaves(params))
@@ -270,12 +279,37 @@ def write_hf(
     }
     notes = []
     if model.num_decoder_layers and model.head is not None:
-        documents["generation_config.json"] = generation_config(config.decode, model, config.data.max_source_length)
+        written = generation_config(config.decode, model, config.data.max_source_length)
+        alone = not model.num_encoder_layers
+        documents["generation_config.json"] = carried_generation(origin, written, dropped, alone=alone)
         notes = export_notes(config.decode)
-    if not (files / "modules.json").is_file():
+    if sentence.read_embedding(files) != model.sentence_embedding:  # that of the run that this one started from
+        for path in [path for pattern in SENTENCE_FILES for path in files.glob(pattern)]:
+            path.unlink()
         documents |= sentence.documents(model, config.data.max_source_length)
     write_folder(output, documents, exported.tensors, files)
     return len(exported.tensors), notes
+
+
+def export_like(origin: Mapping[str, Any], model: ModelConfig, params: PyTree, model_type: str | None) -> Exported:
+    """Returns the model as the family `model_type` has it; None: that of the origin, or the first that can express the model.
+
+    Raises: CannotExpress that lists the settings that the family cannot express.
+    """
+    theirs = origin.get("config", {}).get("model_type")
+    if model_type is None and theirs is None:
+        return first_fitting(model, params)
+    family = family_of(model_type or theirs)
+    architecture = origin["architecture"] if family.model_type == theirs and not origin.get("trained") else None
+    try:
+        return export(model, params, family, architecture)
+    except CannotExpress as error:
+        if model_type is not None or not origin.get("trained"):
+            raise
+        try:
+            return first_fitting(model, params)
+        except CannotExpress:
+            raise error from None
 
 
 def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:

@@ -32,6 +32,8 @@ class Options:
         self._values = dict(values)
         self._where = where
         self._asked: set[str] = set()
+        self.read: set[str] = set()
+        """The options whose values were read, and not only compared or ignored."""
         self._groups: dict[str, Options] = {}
 
     def has(self, name: str) -> bool:
@@ -41,6 +43,7 @@ class Options:
     def raw(self, name: str, absent: Any = None) -> Any:
         """Returns the value whatever it is, and `absent` where the option is missing."""
         self._asked.add(name)
+        self.read.add(name)
         return self._values.get(name, absent)
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -123,6 +126,7 @@ class Options:
 
     def _value(self, name: str, kinds: tuple[type, ...], default: Any) -> Any:
         self._asked.add(name)
+        self.read.add(name)
         if not self.has(name):
             if default is None:
                 raise ValueError(f"{self._where}{cut(name)} is missing: this system needs it")

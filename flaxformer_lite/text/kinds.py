@@ -43,6 +43,11 @@ HUB_FILES = (
     *("source.spm", "target.spm", CHAT_TEMPLATE, "additional_chat_templates/*.jinja"),
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
+SENTENCE_FILES = (
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    "[0-9]_*/config.json",
+)
+"""The files of sentence embeddings in a Hugging Face folder."""
 
 
 def copy_hub_files(run: Path, output: Path) -> list[str]:

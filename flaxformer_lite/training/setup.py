@@ -22,7 +22,7 @@ from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
-from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
+from flaxformer_lite.workdir import Checkpoints, RunFolder, open_run, warm_start
 from flaxformer_lite.workdir.manifest import sealed_config
 
 
@@ -74,6 +74,8 @@ def set_up(
         evaluator = processes.on_all(lambda: Evaluator(config, evaluated, data.tokenizers, runner, folder, processes))
     if is_new:
         state, origin = first_state(config, runner)
+        if config.train.init_from is not None:
+            folder.keep_origin(open_run(config.train.init_from))
         folder.truncate_metrics(0)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
         return Setup(data, evaluator, runner, state, loop_state, origin, {})

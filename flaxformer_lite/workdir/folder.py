@@ -9,7 +9,7 @@ hypotheses/          all translations of an evaluation, one per line, of the sam
 evaluations/         the scores of `evaluate`, one JSON file per split
 tensorboard/         event files of train.trackers; wandb/ those of Weights & Biases; trackers.json the names of the runs there
 profile/             traces of train.profile
-imported.json        the origin of weights from another system, with that system's config
+imported.json        the origin of weights from another system, with that system's config; a run that starts from others has theirs
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
@@ -41,7 +41,15 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun, load_language_tokenizers, load_tokenizers
+from flaxformer_lite.text.kinds import (
+    CHAT_TEMPLATE,
+    HUB_FILES,
+    SENTENCE_FILES,
+    FromRun,
+    copy_files,
+    load_language_tokenizers,
+    load_tokenizers,
+)
 from flaxformer_lite.text.languages import LanguageTokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
@@ -51,8 +59,8 @@ MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
-COPIED_FILES = (CHAT_TEMPLATE, *(f"huggingface/{name}" for name in HUB_FILES))
-"""Files that came with the tokenizer of another run."""
+COPIED_FILES = ("imported.json", CHAT_TEMPLATE, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
+"""Files that came from another run, with its tokenizer or its weights."""
 TRAINED = ".trained"
 """Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""
 
@@ -189,7 +197,7 @@ class RunFolder:
     def _discard(self, with_folder: bool) -> None:
         """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
         # The lock last: until then the folder is locked.
-        folders = ("huggingface/additional_chat_templates", "huggingface")
+        folders = ("huggingface/additional_chat_templates", "huggingface/[0-9]_*", "huggingface")
         names = ("config.json", "train.log", *TOKENIZER_FILES, *COPIED_FILES, *folders, ".lock")
         made = [file for name in names for file in self.path.glob(name)]
         with contextlib.suppress(OSError):
@@ -304,6 +312,15 @@ class RunFolder:
                 data.tokenizer.copy_files(data.target_tokenizer, self.path / "huggingface")
             trained.save(self.path)
         return self.load_tokenizers(data, vocab_sizes)
+
+    def keep_origin(self, start: "RunFolder") -> None:
+        """Copies what the run `start` has of the system that its weights were imported from; these are trained from here on."""
+        origin = start.path / "imported.json"
+        if self.silent or not origin.is_file():
+            return
+        copy_files(start.path / "huggingface", self.path / "huggingface", SENTENCE_FILES)
+        content = json.loads(origin.read_text(encoding="utf-8")) | {"trained": True}
+        write_whole(self.path / origin.name, json.dumps(content, indent=2) + "\n")
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""

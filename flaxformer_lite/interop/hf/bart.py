@@ -246,6 +246,7 @@ FAMILIES = (
         architecture=lambda model, names: "MarianModel" if model.head is None else "MarianMTModel",
         names=lambda model, architecture: STACK_NAMES,
         buffers=("head/bias",),
+        length="max_position_embeddings",
         ignorable=(
             *TIED,
             IgnorableTensor(

@@ -39,17 +39,19 @@ def model_card(
 ) -> str:
     """Returns the text of the card.
 
-    `origin` is `imported.json` of an imported run, empty for another; `theirs` the exported `config.json`; `files` a folder with
-    the tokenizer's files.
+    `origin` is `imported.json` of an imported run, or of one that started from it, empty for another; `theirs` the exported
+    `config.json`; `files` a folder with the tokenizer's files.
     """
     source, architecture = origin.get("weights", ""), theirs["architectures"][0]
     base = source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
     header = {"library_name": "transformers", "tags": ["flaxformer_lite"], "license": about.license, "base_model": base}
     lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items() if value is not None]
     how = f"trained with the objective `{config.objective.kind}` for {about.step:,} steps"
-    if origin:
+    if origin.get("trained"):
+        how = f"imported from {base or 'another checkpoint'}, {how}"
+    elif origin:
         how = f"imported from {base or 'another checkpoint'}"
-    settings = (*SETTINGS, *(() if origin else TRAINING))
+    settings = (*SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
     sections = [
         "\n".join(["---", *lines, "---"]),
         f"# {about.name.rpartition('/')[2]}",

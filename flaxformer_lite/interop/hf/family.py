@@ -73,6 +73,8 @@ class Family:
     leaves: Leaves = PYTORCH
     buffers: tuple[str, ...] = ()
     """Parameters here that do not train there."""
+    length: str = ""
+    """The option for the longest text, where positions are computed; empty: the table writes it, or the family has none."""
     ignorable: tuple[IgnorableTensor, ...] = ()
     """Tensors that a file may have besides. A tensor that the name map reads is never among them."""
 

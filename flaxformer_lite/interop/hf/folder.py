@@ -11,14 +11,11 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.weight_files import new_folder, read_file
-from flaxformer_lite.text.kinds import HUB_FILES, copy_files
+from flaxformer_lite.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-COMPANIONS = (
-    *(*HUB_FILES, "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
-    "[0-9]_*/config.json",
-)
+COMPANIONS = (*HUB_FILES, *SENTENCE_FILES)
 """Patterns of the files of the tokenizer and of sentence embeddings: they accompany a model unchanged."""
 
 

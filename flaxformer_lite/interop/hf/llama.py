@@ -300,6 +300,7 @@ def family(
         read_heads=functools.partial(read_heads, classes, "model.embed_tokens.weight"),
         architecture=classes.of,
         names=names,
+        length="max_position_embeddings",
         ignorable=(
             *tied_copies("model.embed_tokens.weight", "lm_head.weight"),
             never_read(

@@ -93,6 +93,7 @@ FAMILIES = (
         read_heads=functools.partial(bart.read_tables, "M2M100Model"),
         architecture=lambda model, names: "M2M100Model" if model.head is None else "M2M100ForConditionalGeneration",
         names=lambda model, architecture: {n: theirs for n, theirs in STACK_NAMES.items() if n != "head/bias"},
+        length="max_position_embeddings",
         ignorable=(
             *bart.TIED,
             IgnorableTensor(

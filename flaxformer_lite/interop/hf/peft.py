@@ -202,7 +202,8 @@ def adapter_documents(
     config = {
         "peft_type": "LORA",
         "task_type": task if model.num_decoder_layers else None,
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": base and base.removeprefix("hf://").partition("@")[0],
+        "revision": base.partition("@")[2] if base and base.startswith("hf://") else None,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
