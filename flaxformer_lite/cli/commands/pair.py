@@ -12,7 +12,7 @@ import shutil
 import time
 from pathlib import Path
 
-RULE_NAMES = ("empty", "encoding", "identical", "duplicate", "length", "language", "translation")
+RULE_NAMES = ("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation")
 """The rules of the cleaning; named here too, because their file needs JAX."""
 
 

@@ -1,6 +1,5 @@
 """Rules that find pairs which are no translations. All they know is the text itself: no model, no list of words."""
 
-import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -11,6 +10,8 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.data import Pair
 from flaxformer_lite.text.normal_form import plain
 from flaxformer_lite.tools.pair.lexical import translation_scores
+from flaxformer_lite.tools.pair.markup import has_markup
+from flaxformer_lite.tools.pair.misread import is_misread
 
 Broken = Bool[np.ndarray, "N"]
 FEW = 20
@@ -29,18 +30,13 @@ def empty(pairs: Sequence[Pair]) -> Broken:
 
 
 def encoding(pairs: Sequence[Pair]) -> Broken:
-    """characters that were lost, or UTF-8 that was read as Latin-1"""
+    """characters that were lost, or UTF-8 that was read as Latin-1 or Windows-1252, in any part of a side"""
     return np.array([any(map(is_misread, pair[:2])) for pair in pairs], bool)
 
 
-def is_misread(text: str) -> bool:
-    """Returns whether a text has U+FFFD, or is UTF-8 after all once it is written in an encoding of one byte a character."""
-    if "\ufffd" in text:
-        return True
-    for codec in () if text.isascii() else ("latin-1", "cp1252"):
-        with contextlib.suppress(UnicodeError):
-            return text.encode(codec).decode() != text
-    return False
+def markup(pairs: Sequence[Pair]) -> Broken:
+    """entities or tags of HTML"""
+    return np.array([any(map(has_markup, pair[:2])) for pair in pairs], bool)
 
 
 def identical(pairs: Sequence[Pair]) -> Broken:
@@ -124,7 +120,7 @@ def translation(pairs: Sequence[Pair]) -> Broken:
 
 
 RULES: dict[str, Callable[[Sequence[Pair]], Broken]] = {
-    rule.__name__: rule for rule in (empty, encoding, identical, duplicate, length, language, translation)
+    rule.__name__: rule for rule in (empty, encoding, markup, identical, duplicate, length, language, translation)
 }
 """The rules in the order in which they look at the pairs that are left; the docstring of each says what it finds."""
 BY_COUNTS = (length, language, translation)

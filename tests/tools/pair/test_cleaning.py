@@ -13,6 +13,7 @@ from flaxformer_lite.tools.pair import RULES, clean
 from flaxformer_lite.tools.pair.cleaning import duplicate, identical
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from tests.support.made_up_languages import NUMBER, languages
+from tests.support.misread import misread
 
 Break = Callable[[Pair, Pair, random.Random], Pair]
 
@@ -41,6 +42,9 @@ BROKEN: dict[str, Break] = {
     "garbage": lambda pair, other, draw: Pair(letters(draw), pair.target),
     "boilerplate": lambda pair, other, draw: Pair(pair.source, "tolu mase rimo kana tesi"),
     "misread": lambda pair, other, draw: Pair(pair.source, (pair.target + " süß").encode().decode("latin-1")),
+    "misread in a part": lambda pair, other, draw: Pair(pair.source, f"{pair.target} → {misread('süß')}"),
+    "entities": lambda pair, other, draw: Pair(f"&quot;{pair.source}&quot;", f"&quot;{pair.target}&quot;"),
+    "tags": lambda pair, other, draw: Pair(f"<p>{pair.source}<br/>", f"<p>{pair.target}<br/>"),
 }
 
 
