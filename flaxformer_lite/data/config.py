@@ -7,7 +7,7 @@ from annotated_types import Ge, Lt
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
-from flaxformer_lite.data.held_out import Split, held_out
+from flaxformer_lite.data.held_out import LEFT_OUT, Part, Split, held_out
 from flaxformer_lite.data.mixture import OptionalSource
 from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.source import DataSource
@@ -31,7 +31,8 @@ class DataConfig(Checked, at="data"):
     """Test data, read by the `evaluate` command alone."""
     held_out: Annotated[float, Ge(0), Lt(0.5)] = 0.0
     """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, of each that is None here. A hash of
-    its text decides: equal texts (of pairs, equal sources) are never on two sides. 0: nothing is held out."""
+    its text decides, of a pair that of its source. Training leaves out each pair that shares a text with a held-out one, on either
+    side; texts are equal whatever their case, punctuation and spaces. 0: nothing is held out."""
     held_out_seed: NonNegativeInt = 0
     """Another number holds out other texts."""
     store: str | None = None
@@ -80,11 +81,11 @@ class DataConfig(Checked, at="data"):
             name = "data.train is None" if self.train is None else "data.eval and data.test are both set"
             raise ValueError(f"data.held_out is {self.held_out}, but {name}: set it to 0, or change that")
 
-    def source(self, split: Split) -> DataSource | None:
-        """Returns the data of a split, what `held_out` says included; None if there is none."""
+    def source(self, split: Part) -> DataSource | None:
+        """Returns the data of a split, what `held_out` says included, or what it leaves out; None if there is none."""
         held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
-        if not self.held_out or self.train is None or split not in ("train", *held):
-            return getattr(self, split)
+        if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
+            return getattr(self, split, None)
         return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)
 
     @property

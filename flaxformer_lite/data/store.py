@@ -65,6 +65,8 @@ class PairStream(Iterable[Pair]):
 
     def _read(self, fraction: float) -> None:
         self.fraction = fraction
+        if self.progress is not None and fraction == 0:  # of a source that reads all before it yields a pair
+            self.progress(0.0, 0)
 
 
 def small_parts(source: DataSource, setting: str) -> list[list[Pair]] | None:

@@ -19,7 +19,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Mixture, Pair
 from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.data.held_out import Part
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.text import Tokenizer, Tokenizers
@@ -194,7 +194,7 @@ class Recording:
         return f"no batch up to step {self.config.train.steps}, the last one, has it"
 
 
-def located(config: Config, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
+def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
     """Yields all records of a split with their texts, in the order of their numbers; holds a few at a time."""
     if (source := config.data.source(split)) is None:
         return

@@ -27,6 +27,8 @@ LETTERS_OF_SYLLABLES = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
 """The letters of Hangul that go on with a syllable."""
 ASCII_SIGNS = bytes(code if code >= 128 or chr(code).isalnum() else 32 for code in range(256))
 """Turns each ASCII character but letters and digits into a space."""
+LATIN_SIGNS = b"".join(chr(code).lower().encode("latin-1") if chr(code).isalnum() else b" " for code in range(256))
+"""Does so with the characters of Latin-1, of which all are composed, and turns capitals into small letters."""
 SIGNS = re.compile(
     "[\u0080-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u00d7\u00f7\u055a-\u055f\u0589\u058a\u05be\u05c0\u05c3"
     "\u05c6\u05f3\u05f4\u0609-\u060d\u061b\u061d-\u061f\u066a-\u066d\u06d4\u0700-\u070d\u0964\u0965\u0970\u0df4\u0e4f"
@@ -67,10 +69,13 @@ def plain(text: str) -> str:
 
     Texts of which this is equal are one: for held-out data, for the division of `pair`, and where near duplicates are looked for.
     """
-    folded = caseless(text)
-    words = folded if folded.isascii() else SIGNS.sub(" ", folded)
-    signs_apart = words.encode(errors="surrogatepass").translate(ASCII_SIGNS)
-    return b" ".join(signs_apart.split()).decode(errors="surrogatepass") or " ".join(folded.split())
+    try:
+        words = text.encode("latin-1").translate(LATIN_SIGNS, b"\xad")
+        form = b" ".join(words.split()).decode("latin-1").replace("ß", "ss").replace("µ", "μ")
+    except UnicodeEncodeError:
+        words = SIGNS.sub(" ", caseless(text)).encode(errors="surrogatepass").translate(ASCII_SIGNS)
+        form = b" ".join(words.split()).decode(errors="surrogatepass")
+    return form or comparable(text)
 
 
 class Located(NamedTuple):

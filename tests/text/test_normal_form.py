@@ -82,6 +82,13 @@ def test_nothing_is_cut_inside_a_letter():
     assert shown("a\u00a0 b\u00adc") == ("a bc", [0, 1, 3, 5, 6])
 
 
+def test_the_short_way_of_western_texts_is_the_long_way():
+    """Law: a character without a shape, which Latin-1 lacks, changes nothing."""
+    for code in range(256):
+        text = f"a{chr(code)}B"
+        assert plain(text) == plain(text + "\u200b"), code
+
+
 def test_punctuation_alone_is_compared_with_itself():
     assert plain("„Ja“, sagte er…") == plain("ja sagte er") and plain("मैं।") == plain("मैं")
     assert plain("?!") == "?!" != plain("!") and plain("3+4") == plain("3 4") and plain("①") != plain("②")

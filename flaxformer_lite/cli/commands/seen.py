@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--file and --line belong together: give both")
     if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
-    from flaxformer_lite.data.held_out import SPLITS
+    from flaxformer_lite.data.held_out import LEFT_OUT, PARTS
     from flaxformer_lite.run.recording import open_recording  # with JAX
     from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, find, find_line, seen
     from flaxformer_lite.workdir import open_run
@@ -56,14 +56,16 @@ def run(arguments: argparse.Namespace) -> None:
         if matches is None:
             records = find_line(recording, arguments.file, arguments.line)
         else:
-            splits = SPLITS[:1] if arguments.json else SPLITS
+            splits = PARTS[:1] if arguments.json else PARTS
             records = {split: list(find(recording, matches, split)) for split in splits}
         found = seen(recording, records["train"], arguments.text or "")
     if arguments.json:
         for record in found:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    held = [f"{place}\tnever: it belongs to data.{split}" for split in SPLITS[1:] for place, _ in records[split]]
+    reasons = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
+    reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
+    held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in records[split]]
     lines = [*held, *(record.in_words() for record in found)]
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:

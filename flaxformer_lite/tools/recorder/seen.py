@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.data import Pair
-from flaxformer_lite.data.held_out import SPLITS, Split
+from flaxformer_lite.data.held_out import PARTS, Part
 from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
 from flaxformer_lite.text.normal_form import comparable
 
@@ -97,7 +97,7 @@ def by_line(file: str, line: int, files: set[str]) -> Matches:
     return matches
 
 
-def find(recording: Recording, matches: Matches, split: Split = "train") -> Iterator[tuple[Place, Pair]]:
+def find(recording: Recording, matches: Matches, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
     """Yields the records of a split that match, from one pass over its texts. Raises: ValueError if they are too many."""
     for number, (place, pair) in enumerate(filter(lambda found: matches(*found), located(recording.config, split))):
         if number == MOST_FOUND:
@@ -105,13 +105,13 @@ def find(recording: Recording, matches: Matches, split: Split = "train") -> Iter
         yield place, pair
 
 
-def find_line(recording: Recording, file: str, line: int) -> dict[Split, list[tuple[Place, Pair]]]:
+def find_line(recording: Recording, file: str, line: int) -> dict[Part, list[tuple[Place, Pair]]]:
     """Returns the record that has a line of a file, in its split; several where sources share the file, or none.
 
     Raises: ValueError if the run has no data of this file.
     """
     files = set[str]()
-    found = {split: list(find(recording, by_line(file, line, files), split)) for split in SPLITS}
+    found = {split: list(find(recording, by_line(file, line, files), split)) for split in PARTS}
     if not any(found.values()) and Path(file).resolve() not in {Path(name).resolve() for name in files}:
         raise ValueError(f"{file} is not a file of this run's data: give one of {cut(', '.join(sorted(files)))}")
     last = max((place.line for records in found.values() for place, _ in records), default=0)

@@ -12,9 +12,10 @@ import pytest
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data import DataSource, JSONLines, Pair, ParallelText, PlainText
+from flaxformer_lite.data.held_out import LEFT_OUT
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.run.recording import Place, open_recording
+from flaxformer_lite.run.recording import Place, located, open_recording
 from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiniest_config, with_train
@@ -121,6 +122,21 @@ def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: Drawn
     ):
         with pytest.raises(SystemExit):
             typed(pairs.folder, *words)
+
+
+def test_a_pair_that_shares_a_text_with_a_held_out_one_has_that_reason(pairs: DrawnRun, typed: Typed):
+    """By hand: the target of a held-out pair comes again behind another source, which the training does not hold out."""
+    data = pairs.config.data
+    evaluated = data.source("eval")
+    assert evaluated is not None and isinstance(data.train, ParallelText)
+    target = next(iter(evaluated.stream())).target
+    source = next(iter(data.source("train").stream())).source.upper()  # type: ignore[union-attr]
+    for path, text in ((data.train.source, source), (data.train.target, target)):
+        with open(path, "a") as file:
+            file.write(text + "\n")
+    matches = by_text(target)
+    places = [place.line for place, pair in located(pairs.config, LEFT_OUT) if matches(place, pair)]
+    assert places == [len(SOURCES) + 2]
 
 
 def test_of_long_answers_the_first_part_is_shown(
