@@ -18,6 +18,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shar
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.data.refused import Origin, tell_refused
 from flaxformer_lite.data.token_arrays import Origins, Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS, cut, cut_warning
@@ -27,8 +28,11 @@ AHEAD = 4
 """Batches that are made before they are asked for."""
 
 
-def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
-    return TokenArrays([TokenShard.of(pairs, tokenizers)])
+def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:
+    """Returns the records of pairs. Raises: ValueError for pairs that cannot be read, if their source does not drop them."""
+    records = TokenArrays([TokenShard.of(pairs, tokenizers)])
+    tell_refused(records, tokenizers, origin, pairs)
+    return records
 
 
 def evaluation_records(
@@ -37,12 +41,13 @@ def evaluation_records(
     objective: RowMaker[Any],
     longest: Lengths,
     warn: Callable[[str], None],
+    origin: Origin | None = None,
 ) -> Sequence[TokenPair]:
     """Tokenizes evaluation data. Unless the objective cuts them itself, records that are too long are cut here.
 
     `warn` then gets a line with the number of the record. The cut leaves room for EOS.
     """
-    records = tokenize(pairs, tokenizers)
+    records = tokenize(pairs, tokenizers, origin)
     if not objective.truncates_records:
         return records
     found = []
@@ -219,7 +224,7 @@ class EvalData:
     """Pairs for evaluation, as text, as records of token ids, and as batches.
 
     parts: the pairs of each source of a mixture, by its name; empty without a mixture.
-    warn: gets a line for each record that is cut (`evaluation_records`).
+    warn: gets a line for each record that is cut (`evaluation_records`). origin: where the pairs are from, for messages.
     """
 
     def __init__(
@@ -231,9 +236,10 @@ class EvalData:
         tokenizers: Tokenizers,
         start_id: int | None,
         warn: Callable[[str], None],
+        origin: Origin | None = None,
     ):
         self.pairs, self.parts = pairs, parts
-        self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn)
+        self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn, origin)
 
         def dataset(records: Sequence[TokenPair]) -> Dataset[Any]:
             return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)

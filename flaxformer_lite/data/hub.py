@@ -10,6 +10,7 @@ from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, Row
 from flaxformer_lite.text.files import ReadProgress, file_versions, matching_files
+from flaxformer_lite.text.messages import BESIDE
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
 SAVED = ("dataset_dict.json", "state.json")
@@ -43,7 +44,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
                     found = file.schema_arrow.names
                     columns = [name for name in found if name in self._top_fields]
                     for rows in file.iter_batches(batch_size=1024, columns=columns or found):
-                        for record in rows.to_pylist():
+                        for record in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
                             yield Row(self._pair(record), (path, path), number)
                         progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
@@ -89,7 +90,7 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
             columns = self._top_fields & set(dataset.column_names or ())
-            if columns >= self._top_fields - {"tools"}:
+            if columns >= self._top_fields - set(BESIDE):
                 dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
             names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
             for number, record in enumerate(dataset, 1):

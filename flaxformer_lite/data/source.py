@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.text.chat import Conversation
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
+from flaxformer_lite.text.messages import BESIDE, Conversation
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
@@ -88,6 +88,18 @@ class LocatedSource(DataSource):
             yield row.pair
 
 
+def tell_bad_rows(treatment: str, number: int, listed: Sequence[str], setting: str | None) -> None:
+    """Warns of bad rows, the first of which are listed, if they are to be dropped. Raises: ValueError if not."""
+    if not listed:
+        return
+    if treatment == "drop":
+        warn_once(f"{number} bad rows were left out, the first of them: {listed[0]}")
+        return
+    count = f"{number} bad rows, the first of them: " if number > 1 else ""
+    other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
+    raise ValueError(count + "; ".join(listed) + other)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextSource(LocatedSource):
     """A source of written text, with a rule for empty lines. A subclass implements `_rows`."""
@@ -98,8 +110,8 @@ class TextSource(LocatedSource):
     languages: tuple[str, ...] = ()
     """Codes of the languages of source and target, of `data.languages`; (): those of `data.languages.direction`."""
     bad_rows: Literal["error", "drop"] = "error"
-    """Treatment of rows that are no pair, such as a missing column or field. error: stop and list the first ten; drop: leave them
-    out, with a warning that has their number."""
+    """Treatment of rows that are no pair, such as a missing column or field, or that the chat template refuses. error: stop and
+    list the first ten; drop: leave them out, with a warning that has their number."""
 
     @property
     def _origin(self) -> str:
@@ -139,12 +151,7 @@ class TextSource(LocatedSource):
                 side = "source" if no_source else "target" if self._has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
                 raise ValueError(f"{files[not no_source]}:{number}: the {side} is empty; correct the data{other}")
-        if bad and self.bad_rows == "error":
-            count = f"{num_bad} bad rows, the first of them: " if num_bad > 1 else ""
-            other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
-            raise ValueError(count + "; ".join(bad) + other)
-        if bad:
-            warn_once(f"{num_bad} bad rows were left out, the first of them: {bad[0]}")
+        tell_bad_rows(self.bad_rows, num_bad, bad, setting)
         if not found:
             raise ValueError(f"{self._origin}: no {'pair of sentences' if self._has_source else 'text'} in it")
 
@@ -162,10 +169,10 @@ class FieldSource(TextSource):
     """Field of the labels, strings or numbers; None: no labels."""
     input_field: str | None = None
     """Field of a text that belongs to the source, such as `input` beside `instruction`: it follows after an empty line, unless it
-    is blank. None: no such text."""
+    is blank or null. None: no such text."""
     messages_field: str | None = None
-    """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; a field `tools` goes
-    with them. For the objective `instruction`. None: no conversations."""
+    """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; the fields `tools`
+    and `system` go with them. For the objective `instruction`. None: no conversations."""
 
     @property
     def _has_source(self) -> bool:
@@ -183,7 +190,7 @@ class FieldSource(TextSource):
     def _top_fields(self) -> set[str]:
         """The outermost names of the fields that are read."""
         if self.messages_field is not None:
-            return {self.messages_field.split(".")[0], "tools"}
+            return {self.messages_field.split(".")[0], *BESIDE}
         fields = (self.source_field, self.target_field, self.label_field, self.input_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
@@ -191,11 +198,12 @@ class FieldSource(TextSource):
         """Returns the fields of a record, or what is wrong with it."""
         try:
             if self.messages_field is not None:
-                tools = record.get("tools") if isinstance(record, dict) else None
-                return Pair("", Conversation.of(field_value(record, self.messages_field), tools).text)
+                messages = field_value(record, self.messages_field)
+                assert isinstance(record, dict)  # it has the field
+                return Pair("", Conversation.of_record(record, messages).text)
             source = "" if self.source_field is None else text_field(record, self.source_field)
-            more = "" if self.input_field is None else text_field(record, self.input_field)
-            source = with_input(source, more)
+            if self.input_field is not None and field_value(record, self.input_field) is not None:
+                source = with_input(source, text_field(record, self.input_field))
             target = text_field(record, self.target_field)
             label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
         except ValueError as error:

@@ -34,6 +34,7 @@ from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.refused import Origin, tell_refused
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.text import FromRun, SentencePiece, Tokenizers, load_tokenizers
@@ -246,6 +247,9 @@ class TokenStore:
 
                 if read_checked(folder / "shard.json") is None and (number - 1) % part[1] == part[0]:
                     write_shard(folder, chunk, tokenizers, report)
+                    if getattr(self.stream.source, "bad_rows", "error") == "error":
+                        shard = TokenArrays(open_shards({folder: ""}, compare=False))
+                        tell_refused(shard, tokenizers, Origin(self.stream.source, self.stream.setting), first=done)
                 report(len(chunk))
                 done += len(chunk)
             return self._complete(number)

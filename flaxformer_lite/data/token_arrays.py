@@ -167,6 +167,14 @@ class TokenArrays(Lazy[TokenPair]):
         for shard in self.shards:
             yield from [""] * (len(shard.starts) // 2) if shard.labels is None else map(str, shard.labels)
 
+    def labelled(self, label: str) -> Int[np.ndarray, "_"]:
+        """Returns the numbers of the records with a label, ascending."""
+        places = [
+            np.zeros(0, np.int64) if shard.labels is None else first + np.flatnonzero(shard.labels == label)
+            for first, shard in zip(self._firsts, self.shards, strict=False)
+        ]
+        return np.concatenate(places)
+
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
         """Returns the tokens of one side of record i, 0 the source, 1 the target, of the type that they are stored in."""
         shard, k = self._find(i)

@@ -1,5 +1,6 @@
 """Instruction tuning: a decoder reads whole conversations, and learns the answers in them."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,14 @@ from flaxformer_lite.text.chat import (
     EOS,
     MARK,
     PLAIN,
+    REFUSED,
     ChatTemplate,
     ChatTokenizers,
-    Conversation,
     read_chat_template,
 )
 from flaxformer_lite.text.files import check_file
 from flaxformer_lite.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.text.messages import Conversation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,13 @@ class Instruction(CausalLM):
 
     def tokenizer_texts(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         template = ChatTemplate(self._template(), {"bos_token": BOS, "eos_token": EOS})
+        template.compile()
         for pair in pairs:
-            yield Pair("", MARK.sub("", template.conversation(*Conversation.of_pair(*pair[:2]))))
+            with contextlib.suppress(
+                ValueError
+            ):  # of one that the template refuses, which is told when it is tokenized
+                messages, tools, *_ = template.fitted(*Conversation.of_pair(*pair[:2]))
+                yield Pair("", MARK.sub("", template.conversation(messages, tools)))
 
     def reader(self, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> ChatTokenizers:
         """Returns the tokenizers with the run's template, which `folder` gets if it has none.
@@ -101,10 +108,12 @@ class Instruction(CausalLM):
 
     def _report(self, arrays: TokenArrays, num_kept: int, longest: Lengths) -> None:
         """Warns of conversations that were cut or left out. Raises: ValueError if none is left."""
+        refused = len(arrays.labelled(REFUSED))
         labels = np.array([bool(label) for label in arrays.labels])
-        cut, too_long = int(labels.sum()), int((labels & (arrays.sizes[:, 1] == 0)).sum())
-        without = len(arrays) - num_kept - too_long
+        cut, too_long = int(labels.sum()) - refused, int((labels & (arrays.sizes[:, 1] == 0)).sum()) - refused
+        without = len(arrays) - num_kept - too_long - refused
         reasons = (
+            (refused, "were left out, as they are none or the chat template refuses them"),
             (cut - too_long, f"lost their first turns to fit in data.max_target_length {longest.target}"),
             (
                 too_long,

@@ -17,6 +17,7 @@ from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import EvalData, zero_batch
 from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
@@ -39,7 +40,8 @@ from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
 from flaxformer_lite.text import LanguageTokenizers
-from flaxformer_lite.text.chat import encode_marked, read_chat_template
+from flaxformer_lite.text.chat import encode_marked, joined, read_chat_template
+from flaxformer_lite.text.messages import Conversation
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
@@ -368,8 +370,9 @@ class Run(TextPredictor):
             raise ValueError(
                 f"{self.folder.path} has no chat template: put a chat_template.jinja there, or use it without a chat"
             )
-        self.unknown.report([str(message.get("content") or "") for message in messages[-1:]], warn)
-        (prompt,) = encode_marked([template.prompt(messages)], tokenizer)
+        read = Conversation.of(list(messages)).messages
+        self.unknown.report([joined(message)["content"] for message in read[-1:]], warn)
+        (prompt,) = encode_marked([template.whole_prompt(read)], tokenizer)
         self.check_prompts([prompt.ids], decoder)
         options: dict[str, Any] = {"stop": stop, "seed": seed, "first_index": first_index, "continues": False}
         return stream_text(decoder, self.params, tokenizer, prompt.ids, **options)
@@ -470,12 +473,14 @@ class Run(TextPredictor):
         pairs: Sequence[Pair],
         *,
         parts: Mapping[str, slice] = {},
+        origin: Origin | None = None,
         progress: ProgressCallback = no_progress,
         warn: WarnCallback = warn,
     ) -> dict[str, float]:
         """Returns the objective's metrics on pairs or documents: loss in nats per token without smoothing, perplexity, and so on.
 
-        `parts`: names of parts that are all pairs together; each then has metrics of its own, such as `de/loss`.
+        `parts`: names of parts that are all pairs together; each then has metrics of its own, such as `de/loss`. `origin`: the
+        source of the pairs, for messages.
 
         Example: `run.metrics([Pair("20 November 2026", "2026-11-20")])["loss"]`.
 
@@ -484,7 +489,14 @@ class Run(TextPredictor):
         config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
         data = EvalData(
-            pairs, parts, config.objective, config.data, self.required_tokenizers, config.decode.bos_id, warn
+            pairs,
+            parts,
+            config.objective,
+            config.data,
+            self.required_tokenizers,
+            config.decode.bos_id,
+            warn,
+            origin,
         )
         # The parts of a batch that training had, as far as these devices divide them; options of this machine's compiler.
         parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_multiple // row_groups(mesh))

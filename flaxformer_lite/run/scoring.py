@@ -9,6 +9,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Pair, ParallelText
 from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.inference import MetricConfig, ScoredText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match, resolve, with_language
 
@@ -23,6 +24,7 @@ class ScoredData(NamedTuple):
     """The pairs of each source of a mixture, by its name."""
     metrics: MetricConfig
     """Settings of BLEU and chrF for these targets."""
+    origin: Origin | None = None
 
 
 def scored_data(
@@ -61,14 +63,14 @@ def with_metrics(
     if config.objective.translates:
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
-    return ScoredData(name, pairs, parts, metrics)
+    return ScoredData(name, pairs, parts, metrics, Origin(source, None if name == "files" else f"data.{name}"))
 
 
 def score(
     run: Any, data: ScoredData, decode: dict[str, Any], choose: Choose = lambda answers, metrics: answers
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
-    name, pairs, parts, settings = data
+    name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
     trainable = languages is None or languages.trainable
     if not trainable:
@@ -80,6 +82,7 @@ def score(
             scores = run.metrics(
                 pairs,
                 parts=parts,
+                origin=origin,
                 progress=lambda done, of: progress.within("scoring", done / of, f"{done:,}/{of:,} batches"),
                 warn=lambda line: warn(f"{name}: {line}"),
             )

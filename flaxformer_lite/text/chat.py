@@ -8,7 +8,8 @@ The text that a template has written may have *marks*, which `encode_marked` rea
 | mark | meaning |
 |---|---|
 | `ANSWER`, `END` | the beginning and the end of an answer, which training learns |
-| `BREAK` | the end of a piece: in the name of a special token in a user's text, which is ordinary text; before an answer |
+| `BREAK` | the end of a piece, before an answer |
+| `INERT` | a place in the text of others over which no name of a special token reaches |
 | `BOS`, `EOS` | a special id whose name the tokenizer does not read |
 """
 
@@ -16,9 +17,10 @@ import bisect
 import datetime
 import functools
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,21 +29,31 @@ import jinja2
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.text.json_tokenizer import token_text
+from flaxformer_lite.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.text.messages import Conversation, Message
 from flaxformer_lite.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
 
+REFUSED = "refused"
+"""The label of a conversation that the template refuses."""
+THOUGHTS = "</think>"
 FOLDERS = ("", "huggingface")
 """Folders of a run that may have a template: its own, and the files that came with imported weights."""
 TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Special tokens that a template may write, by the roles of a tokenizer."""
 FURTHER_TOKENS = ("sep_token", "cls_token", "mask_token")
 """Special tokens that only a folder names."""
-ANSWER, END, BREAK, BOS, EOS = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4"
+ANSWER, END, BREAK, BOS, EOS, INERT = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4\ufdd5"
+ESCAPED = ascii(INERT)[1:-1]
 MARK = re.compile("([\ufdd0-\ufdef])")
 """The marks, and other characters that no text for others has. Reference: Unicode 16.0, section 23.7, noncharacters."""
-GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 TRUSTED_ROLES = ("system", "developer", "assistant")
-"""The roles whose texts may name special tokens."""
+"""The roles whose contents may name special tokens. In every other text, such as a name, a tool or a document, names are text."""
+PROBE, WHOLE = "zqtextqz", "zqwholeqz"
+"""Words in the place of texts, by which the text of a template tells what it reads."""
+MOST_READINGS = 4096
+"""Forms of conversations of which a template remembers what it reads."""
 PLAIN = (
     "{{ bos_token }}{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.role == 'assistant' %}{% generation %}{{ message.content or '' }}"
@@ -53,6 +65,14 @@ TRAINING_DATE = datetime.datetime(2024, 7, 26)
 """The date of `strftime_now` in a conversation of training, whose tokens may not depend on the day; a prompt has today's."""
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message in a prompt that continues it, as in the library."""
+
+
+DEFAULT = "default"
+"""The name of the template for conversations without tools, as in the library."""
+NO_DEFAULT = (
+    "{{{{ raise_exception('the folder has chat templates with the names {}, and none is named default: write the one to use as "
+    "chat_template.jinja') }}}}"
+)
 
 
 class Generation(Extension):
@@ -123,26 +143,31 @@ ENVIRONMENT.globals |= {
 
 
 class ChatTemplate:
-    """A template, the special tokens that it may write, by name, and the texts that the tokenizer reads as special ids."""
+    """The templates of a model, the special tokens that they may write, by name, and the texts that become special ids.
 
-    def __init__(self, source: str, tokens: Mapping[str, str], special: Sequence[str] = ()) -> None:
-        self.source, self.tokens, self.special = source, tokens, tuple(special)
+    source: the template. tools_source: the one for conversations with tools; None: the same.
+    """
+
+    def __init__(
+        self, source: str, tokens: Mapping[str, str], special: Sequence[str] = (), tools_source: str | None = None
+    ) -> None:
+        self.source, self.tokens, self.special, self.tools_source = source, tokens, tuple(special), tools_source
+        self._compiled: dict[str, jinja2.Template] = {}
+        self._marks: dict[str, bool] = {}
+        self._readings: dict[Any, Reading] = {}
+        self._read_fields: dict[tuple[str, str], bool] = {}
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The template, ready for JSON."""
-        return {"source": self.source, "tokens": dict(self.tokens), "special": self.special}
+        """The arguments of this template, ready for JSON."""
+        names = ("source", "tokens", "special", "tools_source")
+        return {name: getattr(self, name) for name in names}
 
-    @functools.cached_property
-    def compiled(self) -> jinja2.Template:
-        """The compiled template; compiling computes what is constant in it. Raises: ValueError if it cannot be compiled."""
-        try:
-            return ENVIRONMENT.from_string(self.source)
-        except MemoryError:
-            raise
-        except Exception as error:  # Jinja's, or one of Python's compiler
-            line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            raise ValueError(f"the chat template cannot be compiled: {line}{in_one_line(error)}") from None
+    def compile(self) -> None:
+        """Compiles the templates, which computes what is constant in them. Raises: ValueError if one cannot be compiled."""
+        for source in (self.source, self.tools_source):
+            if source is not None and source not in self._compiled:
+                self._compiled[source] = compiled(source)
 
     def prompt(
         self,
@@ -156,15 +181,16 @@ class ChatTemplate:
 
         Raises: ValueError if the template cannot be compiled, refuses the messages, or fails; MemoryError.
         """
-        final = messages[-1]["content"]
+        final = ""
         if continue_final_message:
-            messages = [*messages[:-1], {**messages[-1], "content": final + TAG}]
+            final, last = tagged(messages[-1])
+            messages = [*messages[:-1], last]
         text = self._written(messages, documents=documents, add_generation_prompt=add_generation_prompt)
         text = text.replace(ANSWER, "").replace(END, "")
         if not continue_final_message:
             return text
         end = text.rfind(TAG.strip())
-        if final.strip() not in text.replace(BREAK, "") or end < 0:
+        if final.strip() not in text.replace(INERT, "").replace(BREAK, "") or end < 0:
             raise ValueError("the chat template changes the last message: leave out continue_final_message")
         return text[:end] if text.startswith(TAG, end) else text[:end].rstrip()  # a template may trim a message
 
@@ -173,80 +199,483 @@ class ChatTemplate:
     ) -> str:
         """Returns the text of a conversation with the marks of all answers, or of the last one alone.
 
-        Answers are what the template has in `{% generation %}`, else what it writes after the prompt for each answer.
+        Answers are what the template has in `{% generation %}`, else what it writes after the prompt for each answer. One of
+        `weight` 0 has no marks.
 
         Raises: ValueError as `prompt` does, and for a template that does not tell where answers are.
         """
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        weights = [message.get("weight", 1) for message in messages]
         text = self._written(messages, tools=tools, strftime_now=TRAINING_DATE.strftime)
-        if not GENERATION.search(self.source):
-            text = self._compared(text, messages, tools, last_only)
-        marks = re.findall(f"[{ANSWER}{END}]", text)
-        if marks != [ANSWER, END] * (len(marks) // 2):
+        if ANSWER not in text and answers and not self._marks_answers(tools):
+            wanted = answers[-1:] if last_only else answers
+            return self._compared(text, messages, tools, [i for i in wanted if weights[i]])
+        pieces = re.split(f"([{ANSWER}{END}])", text)
+        marks, blocks = pieces[1::2], len(pieces) // 4
+        if marks != [ANSWER, END] * blocks:
             raise ValueError(
                 "the chat template changes the text that it has in {% generation %}: write it out unchanged"
             )
-        if last_only and marks:
-            start = text.rindex(ANSWER)
-            text = text[:start].replace(ANSWER, "").replace(END, "") + text[start:]
-        return text
+        if 0 in weights and blocks != len(answers):
+            raise ValueError(
+                f"the chat template has {blocks} parts in {{% generation %}} for {len(answers)} answers, so their weights cannot "
+                "be obeyed: leave out the weights, or put each answer into one part"
+            )
+        for number in range(blocks):
+            is_last = number == blocks - 1
+            if (last_only and not is_last) or (0 in weights and not weights[answers[number]]):
+                pieces[4 * number + 1] = pieces[4 * number + 3] = ""
+        return "".join(pieces)
+
+    def _marks_answers(self, tools: Sequence[Any] | None) -> bool:
+        """Returns whether the template has answers in `{% generation %}`: that of a short conversation, if it writes that."""
+        source = self._source(tools)
+        if source not in self._marks:
+            try:
+                short = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+                self._marks[source] = ANSWER in self._written(short, tools=tools)
+            except ValueError:
+                blocks = ENVIRONMENT.parse(source).find_all(jinja2.nodes.ExtensionAttribute)
+                self._marks[source] = any(True for _ in blocks)
+        return self._marks[source]
 
     def _compared(
-        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, last_only: bool
+        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, wanted: Sequence[int]
     ) -> str:
-        """Marks the answers in the text of all messages: each is between its prompt and the text with it as the last message.
+        """Marks the answers of some messages in the text of all.
 
         White space after a special token is not of the answer, which ends with that token.
         """
-        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        for i in reversed(answers[-1:] if last_only else answers):
-            written = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
-            before = written(messages[:i], add_generation_prompt=True)
-            upto = written(messages[: i + 1])
-            if not (upto.startswith(before) and text.replace(ANSWER, "").replace(END, "").startswith(upto)):
+        write = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
+        found, limit = text, len(text)
+        for i in reversed(wanted):
+            place = nested_answer(text, messages, i, write) or located_answer(text, messages, i, write)
+            if place is None or place[1] > limit:
                 raise ValueError(
-                    f"the chat template has no {{% generation %}}, and writes message {i + 1} in another way where it is the last "
-                    "one, so answers cannot be told from the rest: put {% generation %} around them"
+                    f"the chat template marks no answers by {{% generation %}}, and the place of message {i + 1} in its text "
+                    "cannot be told: put {% generation %} around the answers"
                 )
-            ends = upto.rstrip()
-            end = len(ends if ends.endswith((*self.special, BOS, EOS)) else upto)
-            text = text[: len(before)] + ANSWER + text[len(before) : end] + END + text[end:]
+            start, end = place
+            ends = text[start:end].rstrip()
+            if ends.endswith((*self.special, BOS, EOS)):
+                end = start + len(ends)
+            found, limit = found[:start] + ANSWER + found[start:end] + END + found[end:], start
+        return found
+
+    # What a template leaves out -------------------------------------------------------------------------------------------
+
+    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "Fitted":
+        """Returns a conversation in the form of messages that the template reads: as it is, if it is read whole.
+
+        Whether a message is read depends on its role, its fields, and those around it. So the template writes each such form once
+        with words in the place of its texts.
+
+        Raises: ValueError if the text of a message, or a call, is not written; as `prompt`.
+        """
+        shape = bool(tools), *map(shape_of, messages)
+        reading = self._readings.get(shape)
+        if reading is None:
+            if len(self._readings) >= MOST_READINGS:
+                self._readings.clear()
+            reading = self._readings[shape] = self._reading(messages, tools)
+        if reading.lost:
+            raise ValueError(reading.lost[0])
+        found = in_form(messages, reading.form)
+        ignored = list[str]()
+        for field, role in {(field, message["role"]): None for message in found for field in further_fields(message)}:
+            if not self._reads_field(field, role, found, tools):
+                ignored.append(f"the field {field!r} of messages of the role {role!r}")
+        return Fitted(found, tools, (*reading.unread, *ignored), tuple(ignored))
+
+    def whole_prompt(
+        self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> str:
+        """Returns the prompt with the options of `prompt`, from all that is given.
+
+        Raises: ValueError as `fitted` and `prompt`; for documents, or a further field of messages, that the template leaves out.
+        """
+        fitted = self.fitted(messages)
+        if fitted.ignored:
+            raise ValueError(f"the chat template leaves out {fitted.ignored[0]}: leave it out")
+        text = self.prompt(fitted.messages, documents=documents, **options)
+        if documents and text == self.prompt(fitted.messages, **options):
+            raise ValueError("the chat template reads no documents: leave them out")
         return text
+
+    def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "Reading":
+        """Returns the first form of messages that the template reads whole; else what it leaves out of these as they are."""
+        probe, probe_tools, words = probed(messages, tools)
+        readings: list[Reading | None] = []
+        for form in forms_of(messages):
+            try:
+                text = self._written(in_form(probe, form), tools=probe_tools, strftime_now=TRAINING_DATE.strftime)
+            except ValueError:  # what the template says of the messages themselves is told with their text
+                readings.append(None)
+                continue
+            is_whole = WHOLE not in text and ascii(WHOLE)[1:-1] not in text
+            lowered = text.lower()
+            there = [is_whole and word in lowered for word in words]
+            missing = [word for word, is_there in zip(words.values(), there, strict=True) if not is_there]
+            lost = [reason for reason, is_needed in missing if is_needed]
+            readings.append(
+                Reading(form, tuple(lost), tuple(dict.fromkeys(r for r, is_needed in missing if not is_needed)))
+            )
+            if not missing:
+                break
+        whole = [reading for reading in readings if reading is not None and not reading.lost]
+        if whole:
+            return min(whole, key=lambda reading: len(reading.unread))
+        return readings[0] or Reading((), (), ())
+
+    def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
+        """Returns whether a field of the messages of a role changes the text."""
+        key = field, role
+        if key not in self._read_fields:
+            without = [
+                {name: value for name, value in message.items() if (name, message["role"]) != key}
+                for message in messages
+            ]
+            self._read_fields[key] = self._written(messages, tools=tools) != self._written(without, tools=tools)
+        return self._read_fields[key]
+
+    # Text with marks ------------------------------------------------------------------------------------------------------
+
+    def _source(self, tools: Sequence[Any] | None) -> str:
+        return self.source if tools is None or self.tools_source is None else self.tools_source
 
     def _written(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """Returns the text of the messages with marks. Raises: as `prompt`."""
         known = {"tools": None, "documents": None, "add_generation_prompt": False} | variables
-        known |= {name: token for name, token in self.tokens.items() if token}
-        template = self.compiled
-        given = [messages, known["tools"], known["documents"]]
-        if MARK.search(json.dumps(given, ensure_ascii=False, default=str)):
+        source = self._source(known["tools"])
+        self.compile()
+        given = json.dumps([messages, known["tools"], known["documents"]], ensure_ascii=False, default=str)
+        if MARK.search(given):
             raise ValueError(
                 "a message or a tool has a character between U+FDD0 and U+FDEF, which no text may have: leave it out"
             )
-        messages = [
-            message
-            if message["role"] in TRUSTED_ROLES
-            else {**message, "content": self._without_special(message.get("content"))}
-            for message in messages
+        known["tools"] = self._as_text(known["tools"])
+        known["documents"] = known["documents"] and [
+            {name: self._as_text(value, alone=True) for name, value in document.items()}
+            for document in known["documents"]
         ]
+        known |= {name: token for name, token in self.tokens.items() if token}
         try:
-            text = template.render(messages=messages, **known)
+            text = self._compiled[source].render(messages=[self._as_read(message) for message in messages], **known)
             text.encode()  # fails for half a surrogate pair, which no tokenizer reads
         except MemoryError:
             raise
         except Exception as error:  # a program may raise anything
             raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
+        if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
+            text = text.replace(ESCAPED, INERT)
         # No model has read it otherwise: the pieces of an answer begin where those of its prompt end.
-        return text.replace(ANSWER, BREAK + ANSWER) if self.source == PLAIN else text
+        return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN else text
 
-    def _without_special(self, content: Any) -> Any:
-        """Returns the content of a message with a mark in each name of a special token."""
+    def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a message as a template gets it: with marks in the texts of others, and reasoning under two names."""
+        trusted = {"role": message["role"]} if message["role"].isidentifier() else {}
+        if message["role"] in TRUSTED_ROLES and "content" in message:
+            trusted["content"] = message["content"]
+        found = {
+            name: trusted[name] if name in trusted else self._as_text(value, alone=True)
+            for name, value in message.items()
+            if name != "weight"
+        }
+        reasoning = found.get("reasoning_content")
+        return found if reasoning is None else {"thinking": reasoning, **found}
+
+    def _as_text(self, value: Any, alone: bool = False) -> Any:
+        """Returns a value with marks in its texts, so that no name of a special token begins, ends or lies in one of them.
+
+        alone: whether the value is a text, and not one of the words by which templates tell objects apart, such as a type.
+        """
+        if not self.special:
+            return value
+        if isinstance(value, list | tuple):
+            return [self._as_text(part) for part in value]
+        if isinstance(value, Mapping):
+            return {self._as_text(name): self._as_text(part) for name, part in value.items()}
+        if not isinstance(value, str):
+            return value
+        return self._names.marked(value, within=alone or not value.strip().isidentifier())
+
+    @functools.cached_property
+    def _names(self) -> "Names":
+        return Names(self.special)
+
+
+class Names:
+    """The names of special tokens, and what is between their ends."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.whole = re.compile(f"(?=(?:{'|'.join(map(re.escape, names))}))(.)", flags=re.DOTALL)
+        self.names = tuple(names)
+        self.begins = {name[:n] for name in names for n in range(1, len(name))}
+        self.ends = {name[n:] for name in names for n in range(1, len(name))}
+        self.first, self.last, self.longest = (
+            {name[0] for name in names},
+            {name[-1] for name in names},
+            max(map(len, names)),
+        )
+
+    def marked(self, text: str, within: bool) -> str:
+        """Returns a text with marks that no name reaches over, whatever stands before and behind it.
+
+        They are in each name, behind the first character of a name that could end behind the text, and before the text where a
+        name could have begun before it. White space at the ends may be trimmed. within: whether the text may lie within a name.
+        """
+        body = text.strip()
+        if not body:
+            return text
+        start = text.index(body[0])
+        stop, sizes = start + len(body), range(1, min(self.longest, len(body) + 1))
+        places = {found.end() for found in self.whole.finditer(text)}
+        if not self.first.isdisjoint(body[-self.longest :]):
+            places |= {stop - n + 1 for n in sizes if body[-n:] in self.begins}
+        is_within = within and len(body) < self.longest and any(body in name for name in self.names)
+        ends = not self.last.isdisjoint(body[: self.longest]) and any(body[:n] in self.ends for n in sizes)
+        if is_within or ends:
+            places.add(start)
+        for place in sorted(places, reverse=True):
+            text = text[:place] + INERT + text[place:]
+        return text
+
+
+def compiled(source: str) -> jinja2.Template:
+    """Returns a compiled template. Raises: ValueError if it cannot be compiled."""
+    try:
+        return ENVIRONMENT.from_string(source)
+    except MemoryError:
+        raise
+    except Exception as error:  # Jinja's, or one of Python's compiler
+        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise ValueError(f"the chat template cannot be compiled: {line}{in_one_line(error)}") from None
+
+
+def tagged(message: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the text that an answer continues, and its message with `TAG` at the end of it."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content, {**message, "content": content + TAG}
+    text = content[-1]["text"]
+    return text, {**message, "content": [*content[:-1], {**content[-1], "text": text + TAG}]}
+
+
+# Answers without marks --------------------------------------------------------------------------------------------------
+
+Write = Callable[..., str]
+"""Returns the text of messages."""
+
+
+def nested_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+    """Returns the place of answer i in the text: between its prompt and the text with it as the last message, if they nest."""
+    try:
+        before, upto = write(messages[:i], add_generation_prompt=True), write(messages[: i + 1])
+    except ValueError:  # of a part of the conversation, as without a first question
+        return None
+    return (len(before), len(upto)) if upto.startswith(before) and text.startswith(upto) else None
+
+
+def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+    """Returns the place of answer i in the text of a template whose texts do not nest, as it drops or opens thoughts.
+
+    The texts around it are those around a word in its place. It begins where the header of answers ends, and ends with what
+    follows that word where the conversation ends. None: they do not tell.
+    """
+    answer = {"role": "assistant", "content": PROBE}
+    try:
+        around = write([*messages[:i], answer, *messages[i + 1 :]]).split(PROBE)
+        alone = write([*messages[:i], answer]).split(PROBE)
+        header = header_of(messages[:i], write)
+    except ValueError:
+        return None
+    if len(around) != 2 or len(alone) != 2:
+        return None
+    (before, behind), end = around, alone[1]
+    if not behind.startswith(end) or not text.endswith(behind) or len(behind) > len(text):
+        return None
+    gap = before
+    if i and isinstance(messages[i - 1]["content"], str) and messages[i - 1]["content"].strip():
+        previous = {**messages[i - 1], "content": PROBE}
+        gap = write([*messages[: i - 1], previous, answer, *messages[i + 1 :]]).split(PROBE)[-2]
+    last, start = gap.rfind(header), len(before)
+    if last >= 0:
+        start -= len(gap) - last - len(header)
+    else:  # the prompt may open more than the text has: what both have in common is the header
+        sizes = [n for n in range(len(header)) if gap.endswith(header[:n]) and re.search(r"\w", header[:n])]
+        if not sizes:
+            return None
+        warn_once(
+            f"the chat template ends a prompt with {header[sizes[-1] :]!r}, which the text of this answer lacks: a model does not "
+            "learn what follows it"
+        )
+    stop = len(text) - len(behind) + len(end)
+    return (start, stop) if start <= stop and text.startswith(before[:start]) else None
+
+
+def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
+    """Returns what a template writes before an answer to messages; if it does not write these alone, to a question."""
+    for before in (messages, [{"role": "user", "content": PROBE}]):
+        try:
+            text, prompt = write(before), write(before, add_generation_prompt=True)
+        except ValueError:
+            continue
+        if before and prompt.startswith(text):
+            return prompt[len(text) :]
+    raise ValueError("the prompt does not begin with the messages before it")
+
+
+# Forms of messages ------------------------------------------------------------------------------------------------------
+
+
+class Fitted(NamedTuple):
+    """A conversation in the form that a template reads."""
+
+    messages: list[Message]
+    tools: Sequence[Any] | None
+    unread: tuple[str, ...]
+    """What the template leaves out, in words, such as "the reasoning of answers"."""
+    ignored: tuple[str, ...]
+    """Those of them that are fields which no template has to know."""
+
+
+class Reading(NamedTuple):
+    """How a template reads conversations of one shape."""
+
+    form: tuple[str, ...]
+    """The names of `FORMS` that are applied to messages."""
+    lost: tuple[str, ...]
+    """Why it does not read them: each text or call that is not written."""
+    unread: tuple[str, ...]
+
+
+def joined(message: Message) -> Message:
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    return message | {"content": "".join(part["text"] for part in content)}
+
+
+def in_parts(message: Message) -> Message:
+    content = message["content"]
+    return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def with_calls(message: Message, change: Callable[[Message], Message]) -> Message:
+    calls = message.get("tool_calls")
+    return message if calls is None else message | {"tool_calls": [change(call) for call in calls]}
+
+
+def with_json(call: Message) -> Message:
+    """Returns a call whose arguments are JSON."""
+    function, arguments = call["function"], call["function"]["arguments"]
+    written = arguments if isinstance(arguments, str) else to_json(arguments)
+    return call | {"function": function | {"arguments": written}}
+
+
+FORMS: dict[str, Callable[[Message], Message]] = {
+    "joined": joined,
+    "in parts": in_parts,
+    "with JSON": lambda message: with_calls(message, with_json),
+    "bare": lambda message: with_calls(
+        message, lambda call: {name: call[name] for name in ("id",) if name in call} | call["function"]
+    ),
+    "reasoning": lambda message: (
+        message | {"reasoning": message["reasoning_content"]} if "reasoning_content" in message else message
+    ),
+    "system": lambda message: message | {"role": "system"} if message["role"] == "developer" else message,
+}
+"""Other forms of the same message, which some templates read alone."""
+
+
+def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
+    """Yields the forms of messages that differ, first these as they are."""
+    choices = [
+        [(), ("joined",), ("in parts",)],
+        [(), ("with JSON",), ("bare",)],
+        [(), ("reasoning",)],
+        [(), ("system",)],
+    ]
+    kept = [
+        [form for form in choice if not form or any(FORMS[form[0]](message) != message for message in messages)]
+        for choice in choices
+    ]
+    return (sum(chosen, ()) for chosen in itertools.product(*kept))
+
+
+def in_form(messages: Sequence[Message], form: Sequence[str]) -> list[Message]:
+    found = list(messages)
+    for name in form:
+        found = [FORMS[name](message) for message in found]
+    return found
+
+
+KNOWN_FIELDS = {"role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name", "weight"}
+
+
+def further_fields(message: Message) -> list[str]:
+    return [name for name in message if name not in KNOWN_FIELDS]
+
+
+def shape_of(message: Message) -> tuple[Any, ...]:
+    """Returns what decides how a template reads a message, besides its texts."""
+    content = message["content"]
+    kind: object = (
+        bool(content.strip()) if isinstance(content, str) else [bool(part["text"].strip()) for part in content]
+    )
+    calls = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls", ())]
+    empty = [not call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    fields = message["role"], kind, calls, empty, sorted(message)
+    return tuple(map(str, fields))
+
+
+def probed(
+    messages: Sequence[Message], tools: Sequence[Any] | None
+) -> tuple[list[Message], list[Any] | None, dict[str, tuple[str, bool]]]:
+    """Returns a conversation with words in the place of its texts.
+
+    words: for each word what it stands for, as a reason, and whether the template must write it.
+    """
+    words: dict[str, tuple[str, bool]] = {}
+
+    def word(reason: str, is_needed: bool = True) -> str:
+        found = f"zq{len(words)}qz"
+        words[found] = reason, is_needed
+        return found
+
+    found = []
+    for number, message in enumerate(messages, 1):
+        content = message["content"]
+        lost = f"the chat template leaves out the text of message {number}, of the role {message['role']!r}"
         if isinstance(content, list):
-            return [self._without_special(part) for part in content]
-        if isinstance(content, dict):
-            return {name: self._without_special(part) for name, part in content.items()}
-        if not isinstance(content, str) or not self.special:
-            return content
-        return re.sub(f"(?=(?:{'|'.join(map(re.escape, self.special))}))(.)", rf"\1{BREAK}", content, flags=re.DOTALL)
+            texts = [word(lost) if part["text"].strip() else part["text"] for part in content]
+            probe = message | {"content": [{"type": "text", "text": text, WHOLE: True} for text in texts]}
+        else:
+            probe = message | {"content": word(lost) if content.strip() else content}
+        if message.get("reasoning_content"):
+            probe["reasoning_content"] = word("the reasoning of answers", is_needed=False)
+        calls = []
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            lost = f"the chat template leaves out the call of {function['name']!r} in message {number}"
+            arguments = function["arguments"]
+            if isinstance(arguments, Mapping):
+                arguments = {word(lost): word(lost)} if arguments else {}
+            elif arguments:
+                arguments = word(lost)
+            calls.append(call | {"function": {"name": word(lost), "arguments": arguments}})
+        found.append(probe | ({"tool_calls": calls} if calls else {}))
+    read = None
+    if tools:
+        read = [named(tool, word("tools", is_needed=False)) for tool in tools]
+    return found, read, words
+
+
+def named(tool: Any, name: str) -> Any:
+    """Returns a tool with another name."""
+    if isinstance(tool.get("function"), Mapping):
+        return {**tool, "function": {**tool["function"], "name": name}}
+    return {**tool, "name": name}
 
 
 def in_one_line(error: Exception) -> str:
@@ -263,88 +692,39 @@ class EncodedChat(NamedTuple):
 
 
 def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedChat]:
-    """Returns the token ids of texts with marks."""
+    """Returns the token ids of texts with marks.
+
+    Special tokens have other names here, which no text has. So what others wrote is read as any text, in one piece with what is
+    beside it, and no name in it is known: not one with a mark inside, and not one that only the tokenizer's normalizer makes.
+    """
     special = {BOS: tokenizer.bos_id, EOS: tokenizer.eos_id}
-    rows: list[list[tuple[str, list[bool]]]] = []  # the parts that are read alone, each character with its `answers`
+    sealed = tokenizer.sealed
+    rows: list[list[tuple[str, bytearray]]] = []  # the parts that are read alone, each character with its `answers`
     for text in texts:
-        row, is_answer, part, flags = [], False, "", list[bool]()
-        for piece in (*MARK.split(text), BREAK):
+        row, is_answer, part, flags = [], False, "", bytearray()
+        for piece in (*sealed.pattern.split(text), BREAK):
             if piece in (ANSWER, END):
                 is_answer = piece == ANSWER
             elif piece == BREAK or piece in special:
-                row += [(part, flags), ("" if piece == BREAK else piece, [is_answer])]
-                part, flags = "", []
-            else:
-                part, flags = part + piece, flags + [is_answer] * len(piece)
+                row += [(part, flags), ("" if piece == BREAK else piece, bytearray([is_answer]))]
+                part, flags = "", bytearray()
+            elif piece != INERT:
+                piece = sealed.names.get(piece, piece)
+                part += piece
+                flags += bytes([is_answer]) * len(piece)
         rows.append([item for item in row if item[0]])
-    encoded = iter(tokenizer.encode_spans([part for row in rows for part, _ in row if part not in special]))
+    parts = [part for row in rows for part, _ in row if part not in special]
+    encoded = iter(sealed.tokenizer.encode_spans(parts))
     found = []
     for row in rows:
         chat = EncodedChat([], [])
         for part, flags in row:
             ids, spans = ([special[part]], [(0, 1)]) if part in special else next(encoded)
             chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id that is there
-            chat.answers.extend(any(flags[start:stop]) for start, stop in spans)
+            counts = [0, *itertools.accumulate(flags)]
+            chat.answers.extend([counts[stop] > counts[start] for start, stop in spans])
         found.append(chat)
     return found
-
-
-class Conversation(NamedTuple):
-    """Messages as templates read them, and the tools that the assistant may call."""
-
-    messages: list[dict[str, Any]]
-    tools: list[Any] | None = None
-
-    @classmethod
-    def of(cls, messages: object, tools: object = None) -> "Conversation":
-        """Returns a conversation from the fields of a record, without messages' fields that are None.
-
-        Raises: ValueError if the messages are none.
-        """
-        if not isinstance(messages, list) or not messages:
-            raise ValueError(
-                f"{str(messages)[:60]!r} is not a list of messages: each is an object with role and content"
-            )
-        for message in messages:
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
-            if not isinstance(message.get("content"), str | list | None):
-                raise ValueError(f"the content of message {str(message)[:60]!r} is not text: it must be a string")
-        kept = [{name: value for name, value in message.items() if value is not None} for message in messages]
-        try:
-            read = json.loads(tools) if isinstance(tools, str) and tools else tools or None
-        except (ValueError, RecursionError):
-            read = tools
-        if read is not None and not isinstance(read, list):
-            raise ValueError(f"tools are {str(tools)[:60]!r}: they must be a list, or one in JSON")
-        return cls([{"content": "", **message} for message in kept], read)
-
-    @property
-    def text(self) -> str:
-        """The conversation as a document, in JSON. Raises: ValueError for half a surrogate pair."""
-        fields = {name: value for name, value in self._asdict().items() if value}
-        found = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
-        try:
-            found.encode()
-        except UnicodeEncodeError:
-            raise ValueError("a message has half a surrogate pair: correct the data") from None
-        return found
-
-    @classmethod
-    def of_pair(cls, source: str, target: str) -> "Conversation":
-        """Returns a question with its answer; without a question the conversation that the target is in JSON.
-
-        Raises: ValueError if it is none.
-        """
-        if source:
-            return cls([{"role": "user", "content": source}, {"role": "assistant", "content": target}])
-        try:
-            found = json.loads(target)
-            return cls.of(**found) if isinstance(found, dict) else cls.of(found)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"{target[:60]!r} is neither an answer with its question nor a list of messages: {error}"
-            ) from None
 
 
 @dataclass(frozen=True)
@@ -366,34 +746,82 @@ class ChatTokenizers(Tokenizers):
         parts = [self.template.fields, self.most, self.last_only]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def refused(self) -> str:
+        return REFUSED
+
+    def refusal(self, pair: Sequence[str]) -> str | None:
+        try:
+            self._read(pair)
+        except ValueError as error:
+            return str(error)
+        return None
+
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
-        conversations = [Conversation.of_pair(*pair[:2]) for pair in pairs]
-        for conversation, found in zip(conversations, self._encoded(conversations), strict=True):
-            left_out = 0
+        self.template.compile()
+        read: list[tuple[Fitted, str] | None] = []
+        for pair in pairs:
+            try:
+                read.append(self._read(pair))
+            except ValueError:  # told with its file and line, by `refusal`
+                read.append(None)
+        encoded = iter(encode_marked([found[1] for found in read if found is not None], self.target))
+        for one in read:
+            if one is None:
+                yield EncodedPair([], [], REFUSED, [])
+                continue
+            found, left_out = next(encoded), 0
             if len(found.ids) > self.most:
-                found, left_out = self._cut(conversation)
+                found, left_out = self._cut(one[0])
             yield EncodedPair([], found.ids, str(left_out or ""), found.answers)
 
-    def _encoded(self, conversations: Sequence[Conversation]) -> list[EncodedChat]:
-        texts = [self.template.conversation(*each, last_only=self.last_only) for each in conversations]
-        return encode_marked(texts, self.target)
+    def _read(self, pair: Sequence[str]) -> tuple[Fitted, str]:
+        """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
+        fitted = self.template.fitted(*Conversation.of_pair(*pair[:2]))
+        text = self._text(fitted.messages, fitted.tools)
+        unread = list(fitted.unread)
+        if leaves_out_thoughts(text, fitted.messages):
+            unread.append("thoughts before </think> in answers")
+        for one in unread:
+            warn_once(f"the chat template leaves out {one}, so a model does not learn from it")
+        return fitted, text
 
-    def _cut(self, conversation: Conversation) -> tuple[EncodedChat, int]:
-        """Returns the conversation without its first turns, and the number of messages that it lacks."""
-        messages, tools = conversation
+    def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str:
+        return self.template.conversation(messages, tools, last_only=self.last_only)
+
+    def _cut(self, conversation: Fitted) -> tuple[EncodedChat, int]:
+        """Returns the conversation without its first turns, and the number of messages that it lacks.
+
+        A shorter one that the template refuses does not fit.
+        """
+        messages, tools = conversation[:2]
         roles = [message["role"] for message in messages]
         system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
         last = max((i for i, role in enumerate(roles) if role == "assistant"), default=0)
         turns = [i for i in range(system, last) if roles[i] == "user"]
         for head, starts in ((messages[:system], [i for i in turns if i > system]), ([], turns if system else [])):
 
-            def read(start: int, head: list[dict[str, Any]] = head) -> EncodedChat:
-                return self._encoded([Conversation([*head, *messages[start:]], tools)])[0]
+            def read(start: int, head: list[Message] = head) -> EncodedChat | None:
+                try:
+                    text = self._text([*head, *messages[start:]], tools)
+                except ValueError:
+                    return None
+                return encode_marked([text], self.target)[0]
 
-            number = bisect.bisect_left(starts, True, key=lambda start: len(read(start).ids) <= self.most)
-            if number < len(starts):
-                return read(starts[number]), starts[number] - len(head)
+            def fits(start: int) -> bool:
+                found = read(start)
+                return found is not None and len(found.ids) <= self.most
+
+            number = bisect.bisect_left(starts, True, key=fits)
+            if number < len(starts) and (found := read(starts[number])) is not None:
+                return found, starts[number] - len(head)
         return EncodedChat([], []), len(messages)
+
+
+def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
+    """Returns whether thoughts in the content of an answer are not in the text."""
+    thinking = [m["content"] for m in messages if isinstance(m["content"], str) and THOUGHTS in m["content"]]
+    return bool(thinking) and any(content.strip() not in MARK.sub("", text) for content in thinking)
 
 
 def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -410,21 +838,35 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
             settings = settings | read_object(folder / part / "special_tokens_map.json")
         named_tokens |= {name: settings[name] for name in (*TOKENS, *FURTHER_TOKENS) if name in settings}
     for part, settings in documents.items():
-        own, file = settings.get("chat_template"), folder / part / "chat_template.jinja"
-        if isinstance(own, list):  # several by name
-            own = next((entry["template"] for entry in own if entry["name"] == "default"), None)
-        if file.is_file():
-            own = file.read_text(encoding="utf-8")
-        if isinstance(own, str):
-            return chat_template(own, tokenizer, named_tokens)
+        sources = template_sources(folder / part, settings)
+        if sources:
+            default = sources.get(DEFAULT, NO_DEFAULT.format(", ".join(sorted(sources))))
+            return chat_template(default, tokenizer, named_tokens, sources.get("tool_use"))
     return None
 
 
-def chat_template(source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, Any] = {}) -> ChatTemplate:
+def template_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the chat templates of a folder by name; those in its files take the place of those in its settings."""
+    listed, files = settings.get("chat_template"), dict[str, str]()
+    for file in (folder / CHAT_TEMPLATE, *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
+        if file.is_file():
+            files[DEFAULT if file.name == CHAT_TEMPLATE else file.stem] = file.read_text(encoding="utf-8")
+    if DEFAULT in files:
+        return files
+    if isinstance(listed, list):  # several by name
+        listed = {one["name"]: one["template"] for one in listed}
+    if isinstance(listed, str):
+        listed = {DEFAULT: listed}
+    return (listed or {}) | files
+
+
+def chat_template(
+    source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, Any] = {}, tools_source: str | None = None
+) -> ChatTemplate:
     """Returns a template for a tokenizer, with the special tokens that a folder names."""
     tokens = dict.fromkeys(TOKENS) | own_tokens(tokenizer) | dict(named_tokens)
     texts = {name: token_text(name, token) or "" for name, token in tokens.items()}
-    return ChatTemplate(source, texts, tokenizer.special_texts)
+    return ChatTemplate(source, texts, tokenizer.special_texts, tools_source)
 
 
 def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:

@@ -12,7 +12,7 @@ import tokenizers
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
-from flaxformer_lite.text.tokenizer import SpannedIds, Tokenizer, json_fields
+from flaxformer_lite.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields, secret_names
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
@@ -122,6 +122,41 @@ class JsonTokenizer(Tokenizer):
     def special_texts(self) -> tuple[str, ...]:
         added = self._tokenizer.get_added_tokens_decoder().values()
         return tuple(token.content for token in added if token.special)
+
+    @cached_property
+    def sealed(self) -> Sealed:
+        fields = json.loads(self._tokenizer.to_str())
+        names, model = secret_names(self.special_texts), fields["model"]
+        for token in fields["added_tokens"]:
+            if token["content"] in names:
+                token |= {"content": names[token["content"]], "single_word": False}
+        if isinstance(vocabulary := model.get("vocab"), dict):
+            model["vocab"] = {names.get(piece, piece): i for piece, i in vocabulary.items()}
+        elif vocabulary is not None:
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+        if model.get("unk_token") is not None:
+            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+        if "merges" in model:  # no merge spells a name
+            pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+            model["merges"] = [pair for pair in pairs if names.keys().isdisjoint((*pair, "".join(pair)))]
+        ids = {names[name]: self._tokenizer.token_to_id(name) for name in names}
+
+        def read() -> JsonTokenizer | None:
+            """Returns the tokenizer if it finds each name within a text."""
+            found = JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+            there = zip(ids.values(), found.encode_batch([f"a{name}a" for name in ids]), strict=True)
+            return found if all(i in row for i, row in there) else None
+
+        found = read()
+        if found is None:  # a normalizer that changes the beginning of a text changes these names too
+            for token in fields["added_tokens"]:
+                token["normalized"] = token["normalized"] and token["content"] not in ids
+            found = read()
+        if found is None:
+            raise ValueError(
+                "the tokenizer does not find its special tokens under other names: choose another tokenizer"
+            )
+        return Sealed(found, names)
 
     @one_error()
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:

@@ -1,6 +1,8 @@
 """Subwords by SentencePiece: plain models, models with added tokens, Marian's; and the settings to train one."""
 
 import base64
+import copy
+import functools
 import io
 import itertools
 import json
@@ -19,7 +21,15 @@ from tokenizers import AddedToken, models
 
 from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText
-from flaxformer_lite.text.tokenizer import MOST_IDS, SpannedIds, Tokenizer, json_fields, training_lines
+from flaxformer_lite.text.tokenizer import (
+    MOST_IDS,
+    Sealed,
+    SpannedIds,
+    Tokenizer,
+    json_fields,
+    secret_names,
+    training_lines,
+)
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -248,12 +258,26 @@ class AddedPieces(SentencePieceTokenizer):
             setattr(self, f"{role}_id", i)
         self._inner = sentencepiece.SentencePieceProcessor()
         self._inner.LoadFromSerializedProto(model if prefix else model + NO_DUMMY_PREFIX)
-        # Its only other token is the text between two added tokens.
-        self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
-        self._splitter.add_tokens([AddedToken(**token) for token in self.added.values()])
-        self._ids = {self._splitter.token_to_id(token["content"]): i for i, token in self.added.items()}
+        self._split_at({})
         roles = (self.unk_id, self.bos_id, self.eos_id, self.mask_id, special.get("pad"))
         self._dropped = {i for i, token in self.added.items() if token["special"]} | {i for i in roles if i is not None}
+
+    def _split_at(self, names: Mapping[str, str]) -> None:
+        """Lets added tokens be found in texts, some of them by another name."""
+        # Its only other token is the text between two added tokens.
+        self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        tokens = dict(self.added)
+        for i, token in tokens.items():
+            if token["content"] in names:
+                tokens[i] = token | {"content": names[token["content"]], "single_word": False}
+        self._splitter.add_tokens([AddedToken(**token) for token in tokens.values()])
+        self._ids = {self._splitter.token_to_id(token["content"]): i for i, token in tokens.items()}
+
+    @functools.cached_property
+    def sealed(self) -> Sealed:
+        found, names = copy.copy(self), secret_names(self.special_texts)
+        found._split_at(names)
+        return Sealed(found, names)
 
     def has_piece(self, i: int) -> bool:
         return i < self._pieces_of_model or i in self.added

@@ -3,6 +3,8 @@
 import copy
 import json
 import operator
+import re
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,20 @@ class SpannedIds(NamedTuple):
     ids: list[int]
     spans: list[tuple[int, int]]
     """The first character of each token, and the one after its last. Tokens that share the bytes of a character all have it."""
+
+
+class Sealed(NamedTuple):
+    """A tokenizer of which each special token has a name that no text has, so that its own name in a text is text."""
+
+    tokenizer: "Tokenizer"
+    names: dict[str, str]
+    """The names by those that templates write."""
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Finds the names that templates write, the longest at a place, and the marks of `chat`, as a group."""
+        longest_first = sorted(self.names, key=len, reverse=True)
+        return re.compile("|".join(["([\ufdd0-\ufdef]", *map(re.escape, longest_first)]) + ")")
 
 
 class Tokenizer(ABC):
@@ -81,6 +97,11 @@ class Tokenizer(ABC):
     def special_texts(self) -> tuple[str, ...]:
         """The texts that are read as special ids wherever they stand in a text."""
         return ()
+
+    @property
+    def sealed(self) -> "Sealed":
+        """The same tokenizer under names of its special tokens that no text has."""
+        return Sealed(self, {})
 
     @property
     def special(self) -> SpecialIds:
@@ -166,6 +187,12 @@ class Tokenizer(ABC):
         return path
 
 
+def secret_names(names: Sequence[str]) -> dict[str, str]:
+    """Returns a name for each, which no text has: none begins another one, or is in it."""
+    secret = secrets.token_hex(16)
+    return {name: f"\ufdef{secret}{number:08}" for number, name in enumerate(names)}
+
+
 class EncodedPair(NamedTuple):
     """A pair as token ids, without special tokens."""
 
@@ -187,6 +214,15 @@ class Tokenizers:
     def reading(self) -> str:
         """Names how pairs are read, if not by the tokenizers alone."""
         return ""
+
+    @property
+    def refused(self) -> str:
+        """The label of pairs that cannot be read, and then have no tokens; "" where all can."""
+        return ""
+
+    def refusal(self, pair: Sequence[str]) -> str | None:
+        """Returns why a pair cannot be read; None if it can."""
+        return None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         """Yields the token ids of pairs: of the source, the target and the label of each."""

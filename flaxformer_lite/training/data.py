@@ -11,6 +11,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Mixture, Pair
 from flaxformer_lite.data.dataset import Dataset, EvalData, MixedRecords, tokenize, zero_batch
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.refused import Origin, tell_refused
 from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.inference import DecodeConfig
@@ -63,7 +64,8 @@ def read_data(
     else:
         progress.update("tokenizing")
         tokenizers = read_tokenizers(config, folder, [pair for part in pairs for pair in part])
-        parts = [tokenize(part, tokenizers) for part in pairs]
+        origins = [Origin(part, at) for at, part in source.parts("data.train")]
+        parts = [tokenize(part, tokenizers, origin) for part, origin in zip(pairs, origins, strict=True)]
     records = MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
     data = make_datasets(config, records, tokenizers, warns=not folder.silent)
 
@@ -138,6 +140,7 @@ def build_stores(
             store = existing
         store.build(tokenizers, stoppable("tokenizing data.train"))
         store = replace(store, trusted=is_checked)
+        tell_refused(store.records, tokenizers, Origin(part, setting))
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)
@@ -161,7 +164,14 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
         pairs, parts = open_parts(source, "data.eval")
         say = warn if warns else lambda line: None
         evaluation = EvalData(
-            pairs, parts, objective, data, tokenizers, start_id, lambda line: say(f"data.eval: {line}")
+            pairs,
+            parts,
+            objective,
+            data,
+            tokenizers,
+            start_id,
+            lambda line: say(f"data.eval: {line}"),
+            Origin(source, "data.eval"),
         )
     return RunData(records, tokenizers, train, evaluation)
 

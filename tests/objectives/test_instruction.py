@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite.base.console import Progress, warn_once
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data import CSV, Dates, JSONLines, Mixture, Pair, Parquet
 from flaxformer_lite.data.config import DataConfig
@@ -26,9 +28,11 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Instruction
 from flaxformer_lite.text import Bytes, Tokenizers
-from flaxformer_lite.text.chat import PLAIN, ChatTemplate, ChatTokenizers, Conversation
-from flaxformer_lite.training.data import warn_of_endless_answers
+from flaxformer_lite.text.chat import PLAIN, ChatTemplate, ChatTokenizers
+from flaxformer_lite.text.messages import Conversation
+from flaxformer_lite.training.data import read_data, warn_of_endless_answers
 from flaxformer_lite.training.loop import train
+from flaxformer_lite.workdir import RunFolder
 from tests.support import chats
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
 from tests.support.objectives import example
@@ -209,7 +213,7 @@ def test_every_source_gives_the_same_conversations(tmp_path: Path):
     [
         ({"messages": "Hi"}, "is not a list of messages"),
         ({"messages": []}, "is not a list of messages"),
-        ({"messages": [{"from": "human", "value": "Hi"}]}, "is not a message"),
+        ({"messages": [{"sender": "human", "value": "Hi"}]}, "is not a message"),
         ({"messages": [{"role": "user", "content": 3}]}, "must be a string"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate pair"),
         ({"chat": []}, "no field messages"),
@@ -372,11 +376,115 @@ def test_what_tables_write_of_conversations_is_read():
 
 def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture):
     """An empty rendering is no long conversation."""
-    file = tmp_path / "assistants.jinja"
+    file = tmp_path / "bare.jinja"
     file.write_text(
-        "{% for m in messages if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
     objective = Instruction(template=str(file))
-    _, records = read(tmp_path / "run", objective, Pair("a", "bcd"), conversation({"role": "user", "content": "a"}))
+    _, records = read(tmp_path / "run", objective, Pair("a", "bcd"), conversation({"role": "user", "content": " "}))
     objective.make_rows(records, Lengths(1, 200), 0, BYTES)
     assert "of 2 conversations 1 were left out, as they have no answer" in capsys.readouterr().err
+
+
+ODD = "{% if messages[0].role == 'assistant' %}{{ raise_exception('begin with a question') }}{% endif %}"
+
+
+def odd_source(folder: Path, **settings: Any) -> tuple[JSONLines, Instruction]:
+    """A file whose third row its template refuses, after a blank line, and whose fifth says what the template leaves out."""
+    good, call = conversation(*CHAT[1:3]).target, [{"name": "f", "arguments": {"x": 1}}]
+    refused = json.dumps({"messages": [{"role": "assistant", "content": "Hi"}, *CHAT[1:3]]})
+    called = json.dumps({"messages": [CHAT[1], {"role": "assistant", "content": None, "tool_calls": call}]})
+    (folder / "odd.jsonl").write_text("\n".join([good, "", refused, good, called]))
+    (folder / "odd.jinja").write_text(ODD + PLAIN.replace("message.tool_calls", "none"))
+    source = JSONLines(path=str(folder / "odd.jsonl"), messages_field="messages", empty_lines="drop", **settings)
+    return source, Instruction(template=str(folder / "odd.jinja"))
+
+
+@pytest.mark.parametrize("in_store", [False, True])
+def test_a_conversation_that_the_template_refuses_is_a_bad_row_with_its_line(
+    in_store: bool, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """In training and in evaluation data, in memory and in a store; dropped, the other rows are those without it."""
+    for part in ("train", "eval"):
+        for treatment in ("error", "drop"):
+            source, objective = odd_source(tmp_path, bad_rows=treatment)
+            config = dataclasses.replace(config_of(tmp_path), objective=objective)
+            dates = Dates(num_examples=9)
+            sources: dict[str, Any] = {"train": dates, "eval": dates} | {part: source}
+            store = str(tmp_path / "stores") if in_store else None
+            config = dataclasses.replace(config, data=dataclasses.replace(config.data, store=store, **sources))
+            folder = RunFolder(tmp_path / f"{part}-{treatment}")
+            folder.path.mkdir()
+            line = r"odd\.jsonl:3: the chat template refuses these messages: begin with a question"
+            called = r"odd\.jsonl:5: the chat template leaves out the call of 'f' in message 2"
+            with Progress(1) as progress:
+                if treatment == "error":
+                    remedy = rf"--data\.{part}\.bad-rows drop"
+                    with pytest.raises(
+                        ValueError, match=f"^2 bad rows, the first of them: .*{line}; .*{called}; .*{remedy}"
+                    ):
+                        read_data(config, folder, progress)
+                    continue
+                data = read_data(config, folder, progress)
+            assert re.search(f"2 bad rows were left out, the first of them: .*{line}", capsys.readouterr().err)
+            records = data.records if part == "train" else data.eval.records  # type: ignore[union-attr]
+            assert [len(record.target) > 0 for record in records] == [True, False, True, False]
+            warn_once.cache_clear()
+
+
+def test_a_conversation_without_a_file_is_told_by_its_number(tmp_path: Path):
+    (tmp_path / "odd.jinja").write_text(ODD + PLAIN)
+    objective = Instruction(template=str(tmp_path / "odd.jinja"))
+    with pytest.raises(
+        ValueError, match=r"^record:2: the chat template refuses these messages: begin with a question$"
+    ):
+        read(tmp_path, objective, Pair("a", "b"), conversation(*CHAT[2:4]))
+
+
+def test_a_shorter_conversation_that_the_template_refuses_does_not_fit(tmp_path: Path):
+    (tmp_path / "long.jinja").write_text(
+        "{% if messages[0].content != 'a' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
+    )
+    objective = Instruction(template=str(tmp_path / "long.jinja"))
+    _, (record,) = read(tmp_path, objective, conversation(*CHAT[1:]), most=50)
+    assert (len(record.target), record.label) == (0, "6")
+
+
+def test_a_table_has_the_conversations_of_lines(tmp_path: Path):
+    """Law: structs that have the fields of all rows, and maps, are read as the lines that they were written from."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def chat(tool: str, **arguments: Any) -> dict[str, Any]:
+        call = {"type": "function", "function": {"name": tool, "arguments": arguments}}
+        schema = {"type": "object", "properties": {name: {"type": "string"} for name in arguments}}
+        messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        return {"messages": messages, "tools": [{"type": "function", "function": {"name": tool, "parameters": schema}}]}
+
+    chats_of = [chat("weather", city="Paris", metric=False), chat("clock", zone="", hours=0)]
+    parts = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "weight": 0}, {"role": "assistant"}]
+    }
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*chats_of, *chats_of[:1]])))
+    (tmp_path / "b.jsonl").write_text(json.dumps(parts))
+    parquet.write_table(pyarrow.Table.from_pylist([*chats_of, *chats_of[:1]]), tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.Table.from_pylist([parts]), tmp_path / "b.parquet")
+    for name in "ab":
+        lines = JSONLines(path=str(tmp_path / f"{name}.jsonl"), messages_field="messages").open()
+        assert Parquet(path=str(tmp_path / f"{name}.parquet"), messages_field="messages").open() == lines
+    call = pyarrow.struct([("name", pyarrow.string()), ("arguments", pyarrow.map_(pyarrow.string(), pyarrow.string()))])
+    message = pyarrow.struct([("role", pyarrow.string()), ("tool_calls", pyarrow.list_(call))])
+    rows = [[{"role": "assistant", "tool_calls": [{"name": "f", "arguments": [("x", "1")]}]}]]
+    table = pyarrow.table({"chat": pyarrow.array(rows, pyarrow.list_(message))})
+    parquet.write_table(table, tmp_path / "map.parquet")
+    (pair,) = Parquet(path=str(tmp_path / "map.parquet"), messages_field="chat").open()
+    assert json.loads(pair.target)["messages"][0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": "1"}}
+
+
+def test_an_input_that_is_null_is_none(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"instruction": "Go", "input": null, "output": "no"}')
+    fields: dict[str, Any] = {"source_field": "instruction", "input_field": "input", "target_field": "output"}
+    assert JSONLines(path=str(tmp_path / "a.jsonl"), **fields).open() == [Pair("Go", "no")]
+    with pytest.raises(ValueError, match="no field more"):
+        JSONLines(path=str(tmp_path / "a.jsonl"), **fields | {"input_field": "more"}).open()

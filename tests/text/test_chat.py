@@ -1,5 +1,6 @@
 """Chat templates: where they are found, what they may write, and that a stranger's program reaches nothing."""
 
+import datetime
 import itertools
 import json
 import random
@@ -11,8 +12,11 @@ import tokenizers
 
 from flaxformer_lite.text.characters import Bytes, Characters
 from flaxformer_lite.text.chat import (
+    ANSWER,
     BOS,
+    END,
     EOS,
+    INERT,
     PLAIN,
     ChatTemplate,
     EncodedChat,
@@ -21,7 +25,7 @@ from flaxformer_lite.text.chat import (
     read_chat_template,
 )
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.subwords import AddedPieces, SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer
 from tests.support import chats
 from tests.support.chats import TEMPLATES, ours
@@ -287,10 +291,15 @@ def test_the_last_answer_alone():
 
 
 def test_templates_that_do_not_tell_are_refused_by_name():
-    changing = "{% for m in messages %}{% if loop.last %}!{% endif %}[{{ m.role }}] {{ m.content }}{% endfor %}"
+    twice = (
+        "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% if loop.last %}!{{ m.content }}{% endif %}{% endfor %}"
+    )
     cutting = "{% set x %}{% generation %}{{ messages[0].content }}{% endgeneration %}{% endset %}{{ x[:-1] }}"
     two = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    for source, words in ((changing, "writes message 2 in another way"), (cutting, "changes the text that it has")):
+    for source, words in (
+        (twice, "the place of message 2 in its text cannot be told"),
+        (cutting, "changes the text that"),
+    ):
         with pytest.raises(ValueError, match=words):
             ChatTemplate(source, {}).conversation(two)
     for prefixed in ("\ufdd0", "\ufdd3", "\ufdef"):
@@ -325,3 +334,247 @@ def test_the_plain_template_trains_an_answer_after_the_ids_of_its_prompt(tokeniz
     for number, start in enumerate(starts):
         (prompt,) = encode_marked([template.prompt(messages[: 2 * number + 1])], tokenizer)
         assert prompt.ids == whole.ids[:start]
+
+
+# The text of others -----------------------------------------------------------------------------------------------------
+
+JOINING = (
+    "{% if tools %}{{ tools | tojson }}{{ tools[0].name }}{% endif %}{% for d in documents or [] %}{{ d.title }}{{ d.text }}\n"
+    "{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }} <|{{ m.name }}|>{{ m.reasoning_content }}\n"
+    "{{ m.content | trim if m.content is string else m.content[0].text ~ m.content[1].text }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.name }}{{ call.function.arguments }}{% endfor %}<|im_end|>\n{% endfor %}"
+)
+BAD = ["<|im_end|>", "<|im_", "<", "end|>", "|>", "im_end", "_end|", "<|im_start|>system", " ", "x", "＜|im_end|＞"]
+
+
+def tokenizer_of(model: str, normalizer: str | None, normalized: bool) -> JsonTokenizer:
+    """A tokenizer that was trained on the names of its special tokens, too."""
+    from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+    names, made = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"], getattr(models, model)()
+    trainer: Any = {
+        "Unigram": trainers.UnigramTrainer(vocab_size=90, special_tokens=names, unk_token="<unk>", show_progress=False),
+        "BPE": trainers.BpeTrainer(vocab_size=160, special_tokens=names, show_progress=False),
+    }[model]
+    library = tokenizers.Tokenizer(made)
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first" if model == "BPE" else "always")
+    library.train_from_iterator(
+        ["the cat sat on < | im _ end > a mat", "<|im_end|> user </s>", "im_end system"] * 9, trainer
+    )
+    if normalizer is not None:
+        library.normalizer = getattr(normalizers, normalizer)()
+    fields = json.loads(library.to_str())
+    for token in fields["added_tokens"]:
+        token["normalized"] = normalized
+    return JsonTokenizer.of(json.dumps(fields), chats.NAMES | {"unk_token": "<unk>"})
+
+
+@pytest.mark.parametrize(
+    ("model", "normalizer", "normalized"),
+    [("Unigram", "NFKC", True), ("BPE", None, False), ("BPE", "Lowercase", True)],
+)
+def test_no_text_of_others_becomes_a_special_token(model: str, normalizer: str | None, normalized: bool):
+    """Law: special ids are the template's own, wherever names of special tokens stand in texts, whole or in parts that join."""
+    tokenizer, rng = tokenizer_of(model, normalizer, normalized), random.Random(3)
+    template = chat_template(JOINING, tokenizer, chats.NAMES)
+    names = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
+    special = {i for name in names if (i := tokenizer._tokenizer.token_to_id(name)) is not None}
+
+    def text() -> str:
+        return "".join(rng.choices(BAD, k=rng.choice([1, 2, 3])))
+
+    for _ in range(60):
+        call = {"type": "function", "function": {"name": text(), "arguments": {text(): text()}}}
+        user = {"role": "user", "content": [{"type": "text", "text": text()} for _ in range(2)], "name": text()}
+        messages = [user, {"role": "user", "content": text(), "reasoning_content": text(), "tool_calls": [call]}]
+        prompt = template.prompt(messages, documents=[{"title": text(), "text": text()}])
+        for written in (prompt, template.conversation(messages, [{"name": text()}])):
+            (found,) = encode_marked([written], tokenizer)
+            assert sum(i in special for i in found.ids) == 2 * len(messages), (messages, tokenizer.pieces(found.ids))
+
+
+def test_a_template_that_writes_objects_as_python_does_has_no_marks_in_words():
+    (found,) = encode_marked(
+        [chat_template("{{ messages }}", OURS).prompt([{"role": "user", "content": "<|im_end|>"}])], OURS
+    )
+    assert OURS._tokenizer.decode(found.ids, skip_special_tokens=False) == "[{'role': 'user', 'content': '<|im_end|>'}]"
+    assert OURS.encode("<|im_end|>")[0] not in found.ids
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_text_with_names_is_read_as_sentencepiece_reads_it_whole(prefix: bool):
+    """Oracle: the SentencePiece model itself, which knows no names in a text."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = {i: {"content": name, **flags, "special": True} for i, name in ((2, "<s>"), (3, "</s>"))}
+    pieces = SentencePiece(byte_fallback=True).train(["the <s>old</s> cat", "a dog < b > c"] * 40, 290)
+    tokenizer = AddedPieces(pieces.model, added, {}, (False, False), prefix=prefix)
+    template = chat_template("{{ messages[0].content }}", tokenizer, chats.NAMES)
+    for text in ("the <s>old</s> cat", "<s>", "a</s>", " <s> <s>x"):
+        (found,) = encode_marked([template.prompt([{"role": "user", "content": text}])], tokenizer)
+        assert found.ids == pieces.encode(text)
+        assert tokenizer.decode(found.ids) == pieces.decode(pieces.encode(text))
+        assert encode_marked([text], tokenizer)[0].ids == tokenizer.encode(text) != found.ids  # a template's own text
+
+
+# Forms of messages, and what a template leaves out -----------------------------------------------------------------------
+
+SIMPLE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+ASKED, CALLED = {"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}
+IN_PARTS = {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]}
+
+
+def whole(source: str, *messages: dict[str, Any], **options: Any) -> str:
+    """The text of a conversation as training reads it, answers in brackets."""
+    template = ChatTemplate(source, {"eos_token": "</s>"}, ("</s>", "<|end|>"))
+    fitted = template.fitted(messages)
+    text = template.conversation(fitted.messages, **options)
+    return text.replace(ANSWER, "[").replace(END, "]").replace(INERT, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "wanted"),
+    [
+        (SIMPLE, [IN_PARTS], "<user>xy</s>"),
+        (SIMPLE.replace("m.content", "m.content[0].text"), [ASKED], "<user>a</s>"),
+        (SIMPLE.replace("m.content", "m.content | map(attribute='text') | join('+')"), [IN_PARTS], "<user>x+y</s>"),
+        ("{% for m in messages if m.role != 'developer' %}" + SIMPLE[23:], [ASKED | {"role": "developer"}], "<system>a</s>"),
+        (
+            SIMPLE.replace("m.content", "m.content ~ (m.tool_calls[0].function.arguments + m.tool_calls[0].function.name)"),
+            [CALLED],
+            '<assistant>[{"x": 1}f</s>]',
+        ),
+        (
+            SIMPLE.replace("m.content", "m.content ~ (m.tool_calls[0].name ~ m.tool_calls[0].arguments)"),
+            [CALLED],
+            "<assistant>[f{'x': 1}</s>]",
+        ),
+        (SIMPLE.replace("m.content", "m.reasoning ~ m.content"), [CALLED | {"reasoning_content": "r"}], None),
+        (SIMPLE, [ASKED, CALLED], None),
+        ("{% for m in messages if m.role != 'tool' %}" + SIMPLE[23:], [ASKED, {"role": "tool", "content": "a"}], None),
+        ("{% for m in messages if m.role in ('user', 'assistant') %}" + SIMPLE[23:], [{"role": "human", "content": "a"}], None),
+        ("{{ messages[-1].content }}", [ASKED, ASKED | {"content": "aa"}], None),
+    ],
+)  # fmt: skip
+def test_a_conversation_has_the_form_that_its_template_reads_or_is_refused(
+    source: str, messages: list[dict[str, Any]], wanted: str | None
+):
+    """Worked by hand; None: a text or a call would be left out, also where another message has the same text."""
+    if wanted is not None:
+        assert whole(source, *messages) == wanted
+    else:
+        with pytest.raises(ValueError, match=r"the chat template leaves out the (text|call)"):
+            whole(source, *messages)
+
+
+def test_what_else_a_template_leaves_out_is_named():
+    template = ChatTemplate(SIMPLE, {})
+    answer = {"role": "assistant", "content": "b", "reasoning_content": "r", "mood": 0}
+    fitted = template.fitted([ASKED, answer], [{"name": "f"}])
+    assert fitted.unread == (
+        "the reasoning of answers",
+        "tools",
+        "the field 'mood' of messages of the role 'assistant'",
+    )
+    reading = SIMPLE.replace("m.content", "m.content ~ m.thinking ~ ('!' if m.mood == 0)") + "{{ tools | tojson }}"
+    assert ChatTemplate(reading, {}).fitted([ASKED, answer], [{"name": "f"}]).unread == ()
+    with pytest.raises(ValueError, match="the field 'mood' of messages of the role 'assistant': leave it out"):
+        template.whole_prompt([ASKED, answer])
+    with pytest.raises(ValueError, match="reads no documents: leave them out"):
+        template.whole_prompt([ASKED], documents=[{"text": "t"}])
+
+
+def test_answers_of_weight_zero_do_not_count():
+    messages = [ASKED, {"role": "assistant", "content": "b", "weight": 0}, ASKED, {"role": "assistant", "content": "c"}]
+    for source in (TEMPLATES["zephyr"], chats.without_generation(TEMPLATES["zephyr"])):
+        assert [text[-7:-1] for text in whole(source, *messages).split("[")[1:]] == ["c</s>]"]
+        assert "[" not in whole(source, *messages[:2]) and "[" not in whole(source, *messages[:2], last_only=True)
+    twice = TEMPLATES["zephyr"].replace("{% endgeneration %}", "{% endgeneration %}{% generation %}{% endgeneration %}")
+    with pytest.raises(ValueError, match=r"has 4 parts in .* for 2 answers, so their weights cannot be obeyed"):
+        whole(twice, *messages)
+
+
+THINKS = (
+    "{% set last = messages | map(attribute='role') | list %}{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}"
+    "{% if loop.last %}<think>{{ m.content.split('</think>')[0] if '</think>' in m.content }}</think>{% endif %}"
+    "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>OPEN{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("opened", "last"), [("", "[<think>ho</think>d<|end|>]"), ("<think>", "<think>[ho</think>d<|end|>]")]
+)
+def test_answers_are_found_where_earlier_thoughts_are_dropped(opened: str, last: str):
+    """Worked by hand: the first answer loses its thoughts, so the text with it as the last message is no beginning of the text."""
+    texts = "a", "hm</think>b", "|", "ho</think>d"
+    turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    text = whole(THINKS.replace("OPEN", opened), *turns)
+    assert text == f"<|user|>a<|end|>\n<|assistant|>[b<|end|>]\n<|user|>|<|end|>\n<|assistant|>{last}\n"
+
+
+def test_a_first_answer_needs_no_question():
+    """A template that cannot write no messages at all; the oracle is its text."""
+    source = "{{ messages[0].role }}:" + SIMPLE
+    assert whole(source, {"role": "assistant", "content": "b"}, ASKED) == "assistant:<assistant>[b</s>]<user>a</s>"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "{# {% generation %} #}",
+        "{{ '{% generation %}' if none }}",
+        "{% if none %}{% generation %}{% endgeneration %}{% endif %}",
+    ],
+)
+def test_a_word_in_a_template_proves_nothing(word: str):
+    assert whole(word + SIMPLE, ASKED, {"role": "assistant", "content": "b"}) == "<user>a</s><assistant>[b</s>]"
+
+
+def test_the_day_is_that_of_training_in_conversations_and_today_in_prompts(monkeypatch: pytest.MonkeyPatch):
+    """The tokens of training may not change with the day or with a release: 26 July 2024 is written down here once more."""
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Later":
+            return cls(2031, 5, 7)
+
+    monkeypatch.setattr(datetime, "datetime", Later)
+    for source in (SIMPLE, SIMPLE.replace("{{ m.content }}", "{% generation %}{{ m.content }}{% endgeneration %}")):
+        dated = ChatTemplate("{{ strftime_now('%Y-%m-%d') }} " + source, {})
+        messages = [ASKED, {"role": "assistant", "content": "b"}]
+        assert dated.conversation(messages).startswith("2024-07-26 <user>")
+        assert dated.prompt(messages).startswith("2031-05-07 <user>")
+
+
+# Several templates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_conversations_with_tools_have_their_template(in_files: bool, tmp_path: Path):
+    """As the library chooses: `tool_use` where there are tools, else `default`; other names are for callers."""
+    sources = {"default": "[default]", "tool_use": "[tools]", "rag": "[rag]"}
+    if in_files:
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "chat_template.jinja").write_text(sources["default"])
+        for name in ("tool_use", "rag"):
+            (tmp_path / "additional_chat_templates" / f"{name}.jinja").write_text(sources[name])
+    else:
+        listed = [{"name": name, "template": source} for name, source in sources.items()]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
+    found = read_chat_template(tmp_path, BYTES)
+    assert found is not None
+    assert found.conversation([ASKED]) == "[default]" and found.conversation([ASKED], [{"name": "f"}]) == "[tools]"
+    again = ChatTemplate(**json.loads(json.dumps(found.fields)))
+    assert again.conversation([ASKED], [{"name": "f"}]) == "[tools]"
+
+
+def test_templates_without_a_default_say_so_where_one_is_needed(tmp_path: Path):
+    listed = [{"name": "rag", "template": "r"}, {"name": "tool_use", "template": "[tools]"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
+    found = read_chat_template(tmp_path, BYTES)
+    assert found is not None and found.conversation([ASKED], [{"name": "f"}]) == "[tools]"
+    with pytest.raises(
+        ValueError, match=r"the names rag, tool_use, and none is named default: write .* as chat_template\.jinja"
+    ):
+        found.prompt([ASKED])

@@ -11,6 +11,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import bucket_indices
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import lengths_of, tokenize
+from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, read_samples
@@ -89,7 +90,7 @@ def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     if source is None:
         raise ValueError("data.train is None: lengths are counted in training data")
     pairs = list(itertools.islice(source.open("data.train"), MOST_RECORDS))
-    records = tokenize(pairs, tokenizers)
+    records = tokenize(pairs, tokenizers, Origin(source, "data.train"))
     sides = {"source": [len(record.source) for record in records], "target": [len(record.target) for record in records]}
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)
     sizes = lengths_of(rows, config.objective)

@@ -12,6 +12,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import PADDING_ROW
 from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.beam import log_mean_probs
 from flaxformer_lite.inference.decoder import check_translates
@@ -49,7 +50,7 @@ def predict_targets(
     if not 0 < top <= size:
         raise ValueError(f"top is {top}: it must be between 1 and the {size:,} tokens of the vocabulary")
     tokenizers = teacher.required_tokenizers
-    records = tokenize(open_parts(source, "data.train")[0], tokenizers)
+    records = tokenize(open_parts(source, "data.train")[0], tokenizers, Origin(source, "data.train"))
     dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
     runs = (teacher, *teacher.others)
     predict = jax.jit(functools.partial(top_of_mean, runs, config.objective, top))

@@ -47,7 +47,7 @@ class ChatProcess:
             raise ValueError(error)
 
     def submit(self, messages: Sequence[Mapping[str, Any]], deadline: float = math.inf, **options: Any) -> Future[str]:
-        """Returns the coming prompt, with the options of `ChatTemplate.prompt`.
+        """Returns the coming prompt, with the options of `ChatTemplate.whole_prompt`.
 
         It raises: Refusal if the template gives none by `deadline`, a time of the monotonic clock.
         """
@@ -66,7 +66,7 @@ class ChatProcess:
         """Returns the answer of the process, or the reason why it ended without one."""
         process = self.process or self.start()
         seconds = max(1e-3, min(SECONDS, deadline - time.monotonic()))
-        asked = {**self.template.fields, "seconds": seconds}
+        asked = {"template": self.template.fields, "seconds": seconds}
         line = b""
         with contextlib.suppress(OSError):  # of a process that has ended
             process.stdin.write(json.dumps(asked | {"messages": messages, "options": options}).encode() + b"\n")  # type: ignore[union-attr]
@@ -105,12 +105,12 @@ class ChatProcess:
 
 def answer(asked: Mapping[str, Any]) -> dict[str, str]:
     """Returns the prompt as `text`, or why there is none as `error`. A request without messages compiles only."""
-    template = ChatTemplate(asked["source"], asked["tokens"], asked["special"])
+    template = ChatTemplate(**asked["template"])
     try:
         if asked["messages"] is None:
-            template.compiled  # noqa: B018  # raises
+            template.compile()
             return {"text": ""}
-        text = template.prompt(asked["messages"], **asked["options"])
+        text = template.whole_prompt(asked["messages"], **asked["options"])
     except MemoryError:
         return {"error": f"the chat template needs more than {MEMORY // 2**20} MiB of memory"}
     except ValueError as error:

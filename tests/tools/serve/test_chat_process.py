@@ -23,7 +23,7 @@ def test_what_has_no_end_or_no_bounds_is_refused_and_the_next_prompt_is_made(mon
     for source, reason in (
         ("{{ 'x' * 10**10 }}", "needs more than 512 MiB of memory"),
         ("{% set n = namespace(i=10) %}{{ 'x' * n.i**10 }}", "needs more than 512 MiB of memory"),
-        ("{{ 'x' * 5000000 }}", "writes 5,000,000 bytes, more than 4,194,304"),
+        ("{{ messages[0].content }}{{ 'x' * 5000000 }}", "writes 5,000,002 bytes, more than 4,194,304"),
         ("{{ 1 / 0 }}", "division by zero"),
     ):
         chat.template = ChatTemplate(source, {})
@@ -48,8 +48,8 @@ def test_what_has_no_end_or_no_bounds_is_refused_and_the_next_prompt_is_made(mon
 @needs.starlette
 def test_the_process_knows_no_secret_and_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLAXFORMER_LITE_TOKEN", "a-secret-of-this-test")
-    chat = ChatProcess(ChatTemplate("a", {}))
-    assert chat.submit(USER).result() == "a"
+    chat = ChatProcess(ChatTemplate(TEMPLATE, {}))
+    assert chat.submit(USER).result() == "[user] Hi\n[assistant] "
     process = chat.process
     assert process is not None and process.poll() is None
     if (environment := Path(f"/proc/{process.pid}/environ")).exists():  # Linux

@@ -1,0 +1,52 @@
+"""Rows that a source has, but that tokenizers cannot read, such as a conversation that the chat template refuses."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import MOST_LISTED, DataSource, Row, tell_bad_rows
+from flaxformer_lite.data.token_arrays import TokenArrays
+from flaxformer_lite.text import Tokenizers
+
+
+class Origin(NamedTuple):
+    """The source of records, and its path in the config."""
+
+    source: DataSource
+    setting: str | None = None
+
+    def rows(self) -> Iterator[tuple[str | None, str, Row]]:
+        """Yields each row with the path of its source in the config, and that source's treatment of bad rows."""
+        for at, part in self.source.parts(self.setting or ""):
+            for row in part.located(at or None):
+                yield at or None, getattr(part, "bad_rows", "error"), row
+
+
+def tell_refused(
+    records: TokenArrays, tokenizers: Tokenizers, origin: Origin | None, pairs: Sequence[Pair] = (), first: int = 0
+) -> None:
+    """Treats the records that were refused as bad rows of their source, which is read again for their files and lines.
+
+    pairs: the rows themselves, in the place of a source. first: the number of the first record among those of the source.
+
+    Raises: ValueError if there are any, and the source does not drop them.
+    """
+    numbers = set(records.labelled(tokenizers.refused).tolist()) if tokenizers.refused else set()
+    if not numbers:
+        return
+    counts: dict[tuple[str | None, str], int] = {}
+    listed: dict[tuple[str | None, str], list[str]] = {}
+    given = ((None, "error", Row(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
+    for number, (at, treatment, row) in enumerate(given if origin is None else origin.rows(), -first):
+        if number not in numbers:
+            continue
+        part = at, treatment
+        counts[part] = counts.get(part, 0) + 1
+        if counts[part] <= MOST_LISTED:
+            assert isinstance(row.pair, Pair)
+            listed.setdefault(part, []).append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
+        numbers.remove(number)
+        if not numbers:
+            break
+    for (at, treatment), number in counts.items():
+        tell_bad_rows(treatment, number, listed[at, treatment], at)

@@ -1,0 +1,274 @@
+"""Conversations as other programs write them, read into one form: of files, of tables, and of requests.
+
+| what is read | its other spellings |
+|---|---|
+| `role` | `from`; its values in `ROLES`, in any case |
+| `content` | `value`, `text`, `parts`; a refusal; a list of parts; null |
+| `reasoning_content` | `reasoning`, `thinking`, and parts of these types |
+| `tool_calls` | `function_call`, parts `tool_use`, the role `function_call`; arguments as an object or as JSON |
+| a message with the role `tool` | the roles `function` and `observation`, parts `tool_result` |
+| `weight` 0 | `train`, `training` or `loss`, 0 or false: the answer does not count |
+
+Fields that are null count as absent at every depth, since a column of structs has the fields of all rows. Further fields go to the
+template as they are; whether it reads them is asked by who writes the text (`ChatTemplate.fitted`).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+Message = dict[str, Any]
+
+ROLES = {
+    **dict.fromkeys(("human", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "chatgpt", "bot", "model", "ai"), "assistant"),
+    **dict.fromkeys(("function", "observation", "tool_response", "function_response"), "tool"),
+    **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
+}
+"""The roles of templates by the names that others have for them, in lower case."""
+CALLING_ROLES = ("function_call", "tool_call")
+"""Roles of messages whose content is a call in JSON."""
+SPELLINGS = {
+    "role": ("role", "from"),
+    "content": ("content", "value", "text", "parts"),
+    "reasoning_content": ("reasoning_content", "reasoning", "thinking"),
+    "weight": ("weight", "train", "training", "loss"),
+}
+"""The names of each field of a message."""
+BESIDE = ("tools", "functions", "system")
+"""Fields of a record that belong to its messages."""
+PART_FIELDS = {"type", "text", "refusal", "thinking", "name", "input", "tool_use_id", "content", "is_error"}
+SILENT = ("annotations", "cache_control", "citations", "id", "index", "signature")
+"""Fields of messages and parts that no text has: notes of the program that wrote them."""
+
+
+class Conversation(NamedTuple):
+    """Messages as templates read them, and the tools that the assistant may call."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+
+    @classmethod
+    def of(cls, messages: object, tools: object = None) -> "Conversation":
+        """Returns a conversation from the fields of a record, of a request, or of JSON. Raises: ValueError if it is none."""
+        return cls.read(without_nulls(messages), without_nulls(tools))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], messages: object) -> "Conversation":
+        """Returns the conversation of a record, with its fields of `BESIDE`. Raises: ValueError if it is none."""
+        tools, functions, system = (without_nulls(record.get(field)) for field in BESIDE)
+        return cls.read(without_nulls(messages), tools or functions, system)
+
+    @classmethod
+    def read(cls, messages: object, tools: object = None, system: object = None) -> "Conversation":
+        """Returns the conversation; nulls inside of it are its own. Raises: ValueError if it is none."""
+        given = from_json(messages)
+        if isinstance(given, Mapping):
+            field = next((name for name in ("messages", "conversations") if name in given), None)
+            if field is not None:
+                own_tools, functions, own_system = (given.get(name) for name in BESIDE)
+                return cls.read(given[field], tools or own_tools or functions, system or own_system)
+            given = by_rows(given)
+        if not isinstance(given, list) or not given:
+            shown = str(messages)[:60]
+            raise ValueError(f"{shown!r} is not a list of messages: each is an object with role and content")
+        found: list[Message] = []
+        for number, message in enumerate(given, 1):
+            found += read_message(message, f"message {number}")
+        if isinstance(system, str) and system.strip():
+            found = with_system(found, system)
+        return cls(found, read_tools(tools))
+
+    @classmethod
+    def of_pair(cls, source: str, target: str) -> "Conversation":
+        """Returns a question with its answer; without a question the conversation that the target is in JSON.
+
+        Raises: ValueError if it is none.
+        """
+        if source:
+            return cls([{"role": "user", "content": source}, {"role": "assistant", "content": target}])
+        try:
+            return cls.read(json.loads(target))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{target[:60]!r} is neither an answer with its question nor a list of messages: {error}"
+            ) from None
+
+    @property
+    def text(self) -> str:
+        """The conversation as a document, in JSON. Raises: ValueError for half a surrogate pair."""
+        fields = {name: value for name, value in self._asdict().items() if value}
+        found = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a message has half a surrogate pair: correct the data") from None
+        return found
+
+
+def by_rows(columns: Mapping[str, Any]) -> object:
+    """Returns the messages of an object that has for each field a list of all values, as some libraries read a list of structs."""
+    lengths = {len(column) if isinstance(column, list) else -1 for column in columns.values()}
+    if len(lengths) != 1 or -1 in lengths:
+        return columns
+    rows = zip(*columns.values(), strict=True)
+    return [without_nulls(dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def with_system(messages: list[Message], system: str) -> list[Message]:
+    """Returns the messages after a system prompt. Raises: ValueError if they have another one."""
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": system}, *messages]
+    if messages[0]["content"] != system:
+        raise ValueError("the field system and the first message are two system prompts: leave one of them out")
+    return messages
+
+
+def without_nulls(value: Any) -> Any:
+    """Returns a value without the fields of objects that are None, at every depth."""
+    if isinstance(value, Mapping):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(inner) for inner in value]
+    return value
+
+
+def from_json(value: object) -> Any:
+    """Returns what a text is in JSON; other values, and texts that are no JSON, as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def read_tools(tools: object) -> list[Any] | None:
+    """Returns the tools, a list or one in JSON; None for none. Raises: ValueError for another value."""
+    found = from_json(tools) if tools else None
+    if not found:
+        return None
+    read = [from_json(tool) for tool in found] if isinstance(found, list) else []
+    if not read or not all(isinstance(tool, Mapping) for tool in read):
+        raise ValueError(f"tools are {str(tools)[:60]!r}: they must be a list of objects, or one in JSON")
+    return read
+
+
+def read_message(message: object, name: str) -> list[Message]:
+    """Returns a message in the form of templates, after the answers of tools that it contains. Raises: ValueError."""
+    if not isinstance(message, Mapping):
+        raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
+    given = {field: value for field, value in message.items() if value is not None and field not in SILENT}
+    role = take(given, "role", name)
+    if not isinstance(role, str):
+        raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
+    content = take(given, "content", name)
+    calling = role.lower() in CALLING_ROLES
+    if calling:
+        content, given["function_call"] = None, from_json(content)
+    parts = read_parts(content, name)
+    refusal, texts = given.pop("refusal", None), parts.texts
+    if refusal:
+        if any(texts) or not isinstance(refusal, str):
+            raise ValueError(f"{name} has a content and a refusal {str(refusal)[:60]!r}: leave one of them out")
+        texts = [refusal]
+    found: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
+    whole = len(texts) == 1 and (refusal or not isinstance(content, list))
+    found["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
+    reasoning = take(given, "reasoning_content", name) or "".join(parts.reasoning)
+    if reasoning:
+        found["reasoning_content"] = reasoning
+    if calls := [*read_calls(given, name), *parts.calls]:
+        found["tool_calls"] = calls
+    weight = take(given, "weight", name)
+    if weight is not None:
+        if weight not in (0, 1) or (weight and found["role"] != "assistant"):
+            raise ValueError(f"the weight of {name} is {weight!r}: it must be 0 or 1, and 1 of an answer alone")
+        found["weight"] = int(weight)
+    if given.pop("audio", None):
+        raise ValueError(f"{name} has audio, which cannot be read: leave it out, or give its text as content")
+    rest = [] if parts.results and not texts else [found | given]
+    return [*parts.results, *rest]
+
+
+def take(fields: Message, field: str, name: str) -> Any:
+    """Removes a field in all of its spellings, and returns its value. Raises: ValueError if two of them differ."""
+    there = {spelling: fields.pop(spelling) for spelling in SPELLINGS[field] if spelling in fields}
+    values = list(there.values())
+    if len(values) > 1 and field == "role":
+        values = [ROLES.get(str(value).lower(), value) for value in values]
+    if len(values) > 1 and field == "content":
+        values = ["".join(read_parts(value, name).texts) for value in values]
+    if any(value != values[0] for value in values):
+        raise ValueError(f"{name} has {' and '.join(there)}, which differ: leave out all but one")
+    return next(iter(there.values()), None)
+
+
+class Parts(NamedTuple):
+    """What is in the content of a message."""
+
+    texts: list[str]
+    reasoning: list[str]
+    calls: list[Message]
+    results: list[Message]
+    """Answers of tools, as messages."""
+
+
+def read_parts(content: object, name: str) -> Parts:
+    """Returns the parts of a content. Raises: ValueError for one that is not text, such as a picture."""
+    found = Parts([], [], [], [])
+    if isinstance(content, str):
+        found.texts.append(content)
+        return found
+    if content is not None and not isinstance(content, list):
+        raise ValueError(f"the content of {name} is {str(content)[:60]!r}: it must be a string, or a list of parts")
+    for part in content or []:
+        fields: Message = {"type": "text", "text": part} if isinstance(part, str) else without_nulls(part or {})
+        kind = fields.get("type", "text") if isinstance(fields, Mapping) else type(part).__name__
+        match kind:
+            case "text" | "input_text" | "output_text" | "refusal":
+                text, into = fields.get("refusal" if kind == "refusal" else "text"), found.texts
+            case "thinking" | "reasoning":
+                text, into = fields.get("thinking", fields.get("text")), found.reasoning
+            case "tool_use":
+                found.calls.append(read_call(fields, name))
+                continue
+            case "tool_result":
+                result = "".join(read_parts(fields.get("content"), name).texts)
+                answered = {"tool_call_id": fields["tool_use_id"]} if "tool_use_id" in fields else {}
+                found.results.append({"role": "tool", "content": result, **answered})
+                continue
+            case _:
+                raise ValueError(f"{name} has a part of the type {kind!r}: only parts with text are read")
+        unread = sorted(set(fields).difference(PART_FIELDS, SILENT))
+        if unread:
+            raise ValueError(f"{name} has a part with the field {unread[0]!r}, which is not read: leave it out")
+        if not isinstance(text, str):
+            raise ValueError(f"{name} has a part without text, {str(part)[:60]!r}: give it one")
+        into.append(text)
+    return found
+
+
+def read_calls(fields: Message, name: str) -> list[Message]:
+    """Removes the calls from the fields of a message, and returns them. Raises: ValueError for one without a name."""
+    calls, single = from_json(fields.pop("tool_calls", None)), fields.pop("function_call", None)
+    calls = [calls] if isinstance(calls, Mapping) else calls or []
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise ValueError(f"the calls of {name} are {str(calls)[:60]!r}: they must be a list of objects")
+    more = from_json(single)
+    more = more if isinstance(more, list) else [more] if more else []
+    return [read_call(call, name) for call in [*calls, *more]]
+
+
+def read_call(call: object, name: str) -> Message:
+    """Returns a call as an object with `function`, of which the arguments are an object if they are one in JSON."""
+    fields = from_json(call)
+    function = fields.get("function", fields) if isinstance(fields, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f"{name} has a call without the name of a function: {str(call)[:60]!r}")
+    given: object = next((function[key] for key in ("arguments", "parameters", "input") if key in function), {})
+    arguments = {} if given == "" else from_json(given)
+    if not isinstance(arguments, Mapping):
+        arguments = given
+    named = {} if fields.get("id") is None else {"id": fields["id"]}
+    return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
