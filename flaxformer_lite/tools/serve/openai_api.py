@@ -52,6 +52,8 @@ class OpenAIApi:
         asked = await self.service.parsed(request, requests.CompletionRequest)
         run, prompts = self.service.runs.find(asked.model, None), prompt_list(asked.prompt)
         if "translate" not in run.tasks:
+            if asked.from_ is not None or asked.to is not None:
+                raise Refusal(422, f"{run.name} does not translate: leave out from and to")
             return await self.completed(request, run, "text_completion", asked, prompts, asked.max_tokens)
         self.service.check_most("n", asked.n)
         if asked.stream or asked.decode or asked.stop or asked.seed is not None:
@@ -60,7 +62,8 @@ class OpenAIApi:
             raise Refusal(422, f"{run.name} translates texts, not token ids: send texts", param="prompt")
         num, decode = asked.n or 1, run.run.config.decode
         beams = num if num > decode.beam_size and decode.sampling is None else None
-        options = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}
+        options: dict[str, Any] = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}
+        options["direction"] = asked.from_, asked.to
         job = await self.service.made(run.translation_job, prompts, prompts, **options)
         return self.completion("text_completion", run, job, await self.service.answers(request, job), num)
 
@@ -75,8 +78,7 @@ class OpenAIApi:
             raise Refusal(422, "continue_final_message and add_generation_prompt are both true: leave one of them out")
         begins = not continues if asked.add_generation_prompt is None else asked.add_generation_prompt
         options: dict[str, Any] = {"documents": asked.documents, "continue_final_message": continues}
-        messages = [message.as_dict() for message in asked.messages]
-        coming = run.chat.submit(messages, request.state.deadline, **options, add_generation_prompt=begins)
+        coming = run.chat.submit(asked.messages, request.state.deadline, **options, add_generation_prompt=begins)
         text = await self.service.before(request, asyncio.wrap_future(coming))
         (found,) = await asyncio.to_thread(encode_marked, [text], run.tokenizers.target)  # with the special ids
         most = asked.max_completion_tokens or asked.max_tokens

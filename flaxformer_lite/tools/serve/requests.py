@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from flaxformer_lite.base.console import suggest
+from flaxformer_lite.text.messages import Conversation
 from flaxformer_lite.tools.serve.limits import Refusal
 
 Text = Annotated[str, MaxLen(1_000_000)]
@@ -17,8 +19,25 @@ Prompts = Texts | list[int] | list[list[int]]
 Count = Annotated[int, Ge(1)]
 Code = Annotated[str, MaxLen(100)]
 """The code of a language."""
-Zero = Annotated[float, Ge(0), Le(0)] | None
-"""A setting that is not there: only its neutral value is accepted."""
+
+
+def neutral(*values: object) -> AfterValidator:
+    """Returns the check of a field that the server does not have: null and these values, which ask for nothing, are accepted."""
+
+    def check(value: Any) -> Any:
+        if value is not None and not any(value == one and type(value) in (type(one), int) for one in values):
+            raise PydanticCustomError("unsupported", "it is not supported: leave it out")
+        return value
+
+    return AfterValidator(check)
+
+
+def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages in the form of templates."""
+    try:
+        return Conversation.of(messages).messages
+    except ValueError as error:
+        raise PydanticCustomError("messages", "{reason}", {"reason": str(error)}) from None
 
 
 class Asked(BaseModel):
@@ -160,9 +179,9 @@ class OpenAIRequest(Decoded):
     n: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    frequency_penalty: Zero = None
-    presence_penalty: Zero = None
-    logit_bias: Annotated[dict[str, float], MaxLen(0)] | None = None
+    frequency_penalty: Annotated[Any, neutral(0.0)] = None
+    presence_penalty: Annotated[Any, neutral(0.0)] = None
+    logit_bias: Annotated[Any, neutral({})] = None
     user: str | None = None
     """Names the client's user; not used."""
     metadata: dict[str, str] | None = None
@@ -174,41 +193,24 @@ class CompletionRequest(OpenAIRequest):
 
     prompt: Prompts
     max_tokens: Count | None = None
-    best_of: Annotated[int, Ge(1), Le(1)] | None = None
-    echo: Literal[False] | None = None
-    logprobs: None = None
-    suffix: Literal[""] | None = None
-
-
-class TextPart(Asked):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Asked):
-    """A message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    def as_dict(self) -> dict[str, str]:
-        """Returns the message as templates read it."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": text} | ({} if self.name is None else {"name": self.name})
+    best_of: Annotated[Any, neutral(1)] = None
+    echo: Annotated[Any, neutral(False)] = None
+    logprobs: Annotated[Any, neutral()] = None
+    suffix: Annotated[Any, neutral("")] = None
+    from_: Annotated[Code | None, Field(alias="from")] = None
+    """The language of the prompt, for a run that translates; OpenAI's clients send it as `extra_body`."""
+    to: Code | None = None
 
 
 class ChatRequest(OpenAIRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], MinLen(1), MaxLen(1000)]
+    messages: Annotated[list[dict[str, Any]], MinLen(1), MaxLen(1000), AfterValidator(read_messages)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    logprobs: Literal[False] | None = None
-    top_logprobs: None = None
-    tools: Annotated[list[Any], MaxLen(0)] | None = None
+    logprobs: Annotated[Any, neutral(False)] = None
+    top_logprobs: Annotated[Any, neutral()] = None
+    tools: Annotated[Any, neutral([])] = None
     documents: list[dict[str, Any]] | None = None
     """Texts for templates that read them."""
     add_generation_prompt: bool | None = None

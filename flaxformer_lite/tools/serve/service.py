@@ -89,9 +89,16 @@ class Service:
             num_hypotheses=num_hypotheses, seed=asked.seed, stop=as_list(asked.stop), continues=asked.continues,
         )  # fmt: skip
         settings = job.items[0].settings
-        if stream and (len(prompts) > 1 or settings.beam_size > 1 or settings.num_hypotheses > 1):
+        if not stream:
+            return job
+        if len(prompts) > 1:
+            raise Refusal(422, f"there are {len(prompts)} prompts, and one is streamed: send one", param="stream")
+        if settings.num_hypotheses > 1:
+            message = f"{settings.num_hypotheses} answers are asked for, and one is streamed: ask for one, or leave out stream"
+            raise Refusal(422, message, param="stream")
+        if settings.beam_size > 1:
             message = (
-                "only one answer to one prompt is streamed, and not of a beam: leave out stream, or set temperature"
+                f"beam_size is {settings.beam_size}, and a beam is not streamed: set temperature, or leave out stream"
             )
             raise Refusal(422, message, param="stream")
         return job
