@@ -50,6 +50,8 @@ class BeamState(NamedTuple):
     """The cache of each model: of one, or of all members of an ensemble."""
     counts: Int[Array, "B K M"] | None = None
     """Number of times that each beam has each of `SearchInputs.terms`."""
+    settled: Int[Array, "B"] | None = None
+    """With terms: the number of finished answers that keep their places, as `enough` were found."""
 
 
 def beam_search(
@@ -75,7 +77,8 @@ def beam_search(
     With other models, which have an encoder and the same vocabulary too, the probabilities of the next token are the mean of all.
 
     With `batch.terms` an answer has all its terms, and beams compete as terms.py says. Only open beams with all terms count for
-    `early_stopping`.
+    `early_stopping`. Half of K finished answers are enough then. If more are asked for, the search goes on, and those that it finds
+    come behind: so the best answers are the same ones, however many are asked for.
     """
     models, members = (model, *other_models), (variables, *other_variables)
     inputs, state = start_beams(models, members, batch, settings)
@@ -169,6 +172,7 @@ def init_beam_state(inputs: SearchInputs, caches: tuple[DecodeCache, ...], setti
         active=inputs.max_lengths > 0,
         cache=caches,
         counts=None if inputs.terms is None else jnp.zeros((batch, k, inputs.terms.times.shape[1]), jnp.int32),
+        settled=None if inputs.terms is None else jnp.zeros(batch, jnp.int32),
     )
 
 
@@ -250,21 +254,24 @@ def extended(
     length = state.step + 1
     limit = (length == max_lengths)[:, None]
     found = ended.log_probs != -jnp.inf
-    finished = merge_best(
-        state.finished, hypotheses(state, found, ended.beam, ended.token, ended.log_probs, length, config)
-    )
+    ending = hypotheses(state, found, ended.beam, ended.token, ended.log_probs, length, config)
+    finished, settled = merge_best(state.finished, ending, state.settled), state.settled
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
         bound_length = max_lengths + (not config.finish_at_limit)
     # Only some of the beams of a search with terms have all terms.
-    enough = config.beam_size if chosen.counts is None else max(config.num_hypotheses, config.beam_size // 2)
+    enough = config.beam_size if settled is None else max(1, config.beam_size // 2)
     worst = finished.scores[:, enough - 1]
     beaten = (config.early_stopping is True) | (worst >= config.score(best_open, bound_length))
     done = (worst > -jnp.inf) & beaten
+    if settled is not None:
+        done |= settled > 0
+        settled = jnp.where(done, (finished.scores > -jnp.inf).sum(-1, dtype=jnp.int32), 0)
+        done &= settled >= config.num_hypotheses
     beam, token, log_probs, counts, _ = chosen
     if not config.finish_at_limit:
         cut = hypotheses(state, ~done[:, None] & limit, beam, token, log_probs, length + 1, config)
-        finished = merge_best(finished, cut)
+        finished = merge_best(finished, cut, settled)
     position = state.tokens.shape[-1] - state.ancestors.shape[-1] + state.step
     return state._replace(
         step=length,
@@ -274,6 +281,7 @@ def extended(
         finished=finished,
         active=state.active & ~done & (length < max_lengths),
         counts=counts,
+        settled=settled,
     )
 
 
@@ -297,10 +305,16 @@ def hypotheses(
     return Decoded(tokens[..., width:], state.step + 1 - end, scores)
 
 
-def merge_best(first: Decoded, second: Decoded) -> Decoded:
-    """Returns the best K of two times K answers, best first; ties go to `first`, then to the earlier answer."""
+def merge_best(first: Decoded, second: Decoded, settled: Int[Array, "B"] | None = None) -> Decoded:
+    """Returns the best K of two times K answers, best first; ties go to `first`, then to the earlier answer.
+
+    settled: the number of answers in `first` that keep their places.
+    """
     both = Decoded(*(jnp.concatenate(pair, 1) for pair in zip(first, second, strict=True)))
-    _, order = jax.lax.top_k(both.scores, first.scores.shape[1])
+    scores, k = both.scores, first.scores.shape[1]
+    if settled is not None:
+        scores = jnp.where(jnp.arange(2 * k) < settled[:, None], jnp.inf, scores)
+    _, order = jax.lax.top_k(scores, k)
     return Decoded(*(gather_beams(x, order) for x in both))
 
 

@@ -51,26 +51,53 @@ class RowTerms(NamedTuple):
     """Token ids, padded with -1 on the right."""
     lengths: Int[Array, "B M"]
     times: Int[Array, "B M"]
+    """Number of times that the answer has it, as a part of other terms too."""
     whole: Bool[Array, "B M"]
     """Whether no id of `going_on` may follow."""
     going_on: Bool[Array, "B V"]
     """True for the ids that go on with the word before them; the same in all rows."""
+    inside: Int[Array, "B M M"] | None = None
+    """Number of times that each term (the first axis) stands in each one before it; None: no term is a part of another."""
+
+    def missing(self, counts: Int[Array, "B *K M"]) -> Int[Array, "B *K M"]:
+        """Returns how often each term is to be written yet, apart from its places in other terms that are missing."""
+        axes = tuple(range(1, counts.ndim - 1))
+        missing = jnp.maximum(jnp.expand_dims(self.times, axes) - counts, 0)
+        if self.inside is None:
+            return missing
+        inside, apart = jnp.expand_dims(self.inside, axes), list[Array]()
+        for i in range(missing.shape[-1]):
+            of_others = sum((inside[..., i, j] * number for j, number in enumerate(apart)), jnp.int32(0))
+            apart.append(jnp.maximum(missing[..., i] - of_others, 0))
+        return jnp.stack(apart, -1)
+
+
+def places_in(term: NeededTokens, other: NeededTokens, going_on: Bool[np.ndarray, "V"]) -> int:
+    """Returns how often a term stands in another one, where the token behind it, if it has to be whole, never goes on with it."""
+    size, last = len(term.ids), len(other.ids)
+    ends = [end for end in range(size, last + 1) if other.ids[end - size : end] == term.ids]
+    return sum(not term.whole or (other.whole if end == last else not going_on[other.ids[end]]) for end in ends)
 
 
 def row_terms(rows: Sequence[Forced], batch: int, going_on: Bool[np.ndarray, "V"]) -> RowTerms:
     """Returns the terms of the rows of a batch, in arrays of few sizes."""
     longest = max(len(term.ids) for row in rows for term in row.terms)
-    shape = batch, max(row.room for row in rows)
+    room = max(row.room for row in rows)
+    shape, inside = (batch, room), np.zeros((batch, room, room), np.int32)
     tokens, (lengths, times), whole = (
         np.full((*shape, padded_length(longest)), -1, np.int32),
         np.zeros((2, *shape), np.int32),
         np.zeros(shape, bool),
     )
     for i, row in enumerate(rows):
-        for j, term in enumerate(row.terms):
+        terms = sorted(row.terms, key=lambda term: -len(term.ids))  # one that has another comes before it
+        for j, term in enumerate(terms):
+            inside[i, j, :j] = [places_in(term, other, going_on) for other in terms[:j]]
             tokens[i, j, : len(term.ids)] = term.ids
-            lengths[i, j], times[i, j], whole[i, j] = len(term.ids), term.times, term.whole
-    on_host = tokens, lengths, times, whole, np.broadcast_to(going_on, (batch, len(going_on)))
+            lengths[i, j], whole[i, j] = len(term.ids), term.whole
+            times[i, j] = term.times + inside[i, j, :j] @ [other.times for other in terms[:j]]
+    nested = inside if inside.any() else None
+    on_host = tokens, lengths, times, whole, np.broadcast_to(going_on, (batch, len(going_on))), nested
     return RowTerms(*on_host)  # type: ignore[arg-type]
 
 
@@ -114,16 +141,20 @@ def choose(
     batch, k, vocab_size = next_log_probs.shape
     steps, lengths, times, whole = (x[:, None] for x in (jnp.arange(1, parts.shape[-1])[None], *terms[1:4]))
 
+    def needed_for(counts: Int[Array, "B *K M"]) -> Int[Array, "B *K"]:
+        """Returns the number of tokens of missing terms."""
+        return (terms.missing(counts) * lengths).sum(-1)
+
     def at_risk(at_end: Bool[Array, "B *K M"], counts: Int[Array, "B *K M"]) -> Int[Array, "B *K"]:
         """Returns the number of tokens of terms that are missing again if their last word goes on."""
-        return jnp.where(at_end & whole & (counts <= times), lengths, 0).sum(-1)
+        return needed_for(counts - (at_end & whole)) - needed_for(counts)
 
     at_end = ((steps == lengths[..., None]) & parts[..., 1:]).any(-1)
     part = jnp.where((steps < lengths[..., None]) & parts[..., 1:], steps, 0).max(-1)
     # The next token of each missing term, or its first one where to go on might cost other terms as much.
     place = jnp.where(part > at_risk(at_end, counts)[..., None], part, 0)
     wanted = jnp.take_along_axis(terms.tokens[:, None], place[..., None], -1)[..., 0]
-    forced = jnp.where(counts < times, jnp.take_along_axis(of_terms, wanted, -1), -jnp.inf)
+    forced = jnp.where(terms.missing(counts) > 0, jnp.take_along_axis(of_terms, wanted, -1), -jnp.inf)
     wanted = jnp.where(forced > -jnp.inf, wanted, -1)
     free, token = top_k(next_log_probs.reshape(batch * k, vocab_size), k + len({*config.eos_ids}))
     # The ends too: no other token may follow a term at the maximum length.
@@ -142,9 +173,8 @@ def choose(
     counts = counts[:, :, None] - (at_end[:, :, None] & whole & goes_on[..., None])
     at_end = (reached == lengths) & (lengths > 0)
     counts += at_end
-    missing = jnp.maximum(times - counts, 0)
-    reached = jnp.where((missing > 0) & ~at_end, reached, 0).max(-1)
-    needed = (missing * lengths).sum(-1) - jnp.maximum(reached - at_risk(at_end, counts), 0)
+    reached = jnp.where((terms.missing(counts) > 0) & ~at_end, reached, 0).max(-1)
+    needed = needed_for(counts) - jnp.maximum(reached - at_risk(at_end, counts), 0)
     left = left[:, None, None]
     ends = is_end(token, config)
     fits = needed <= jnp.where(ends, 0, jnp.maximum(left - 1, 0))
