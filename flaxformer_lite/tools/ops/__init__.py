@@ -1,5 +1,4 @@
 """Operation and debugging.
 
-`diagnosis.py` collects what `doctor` shows and says what is wrong. `debug_step.py` repeats a step to find its first NaN,
-`harness.py` is a run as lm-evaluation-harness asks models.
+`diagnosis.py` collects what `doctor` shows and says what is wrong. `debug_step.py` repeats a step to find its first NaN.
 """

@@ -15,7 +15,7 @@ PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
 PACKAGES = (
     *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("sentencepiece", "tokenizers", "safetensors", "ctranslate2", "datasets", "altair", "starlette", "lm-eval"),
+    *("sentencepiece", "tokenizers", "safetensors", "ctranslate2", "datasets", "altair", "starlette"),
 )
 """Distributions whose versions are shown, if they are installed."""
 CUDA13_DRIVER = 580

@@ -3,13 +3,22 @@
 import dataclasses
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.tools.ops.debug_step import debug_step
+from flaxformer_lite.model.norms import unit_length
+from flaxformer_lite.tools.ops.debug_step import debug_step, first_nan
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import rows, tiniest_config, use_one_device, with_train
+
+
+def test_the_first_nan_is_named_by_the_operation_and_the_line_that_made_it():
+    """A vector with an infinity has an infinite length, of which the inverse is 0: 0 * infinity is the first NaN."""
+    operation = first_nan(lambda: jnp.sin(unit_length(jnp.array([[1.0, jnp.inf]]))))
+    assert "mul" in operation and "norms.py" in operation
+    assert first_nan(lambda: unit_length(jnp.ones((1, 2)))).startswith("none")
 
 
 @pytest.mark.slow
