@@ -33,6 +33,10 @@ transformers = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
     reason="PyTorch or transformers is not installed",
 )
+onnx = pytest.mark.skipif(
+    any(importlib.util.find_spec(n) is None for n in ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")),
+    reason="PyTorch, transformers, onnx, onnxscript or onnxruntime is not installed",
+)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 chromium = pytest.mark.skipif(
     CHROMIUM is None or importlib.util.find_spec("playwright") is None,
