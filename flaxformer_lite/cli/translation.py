@@ -3,12 +3,14 @@
 import argparse
 from typing import Any
 
+from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
 from flaxformer_lite.inference.metrics import resolve, with_language
 from flaxformer_lite.run import Run, load_ensemble
+from flaxformer_lite.text import LanguageTokenizers
 from flaxformer_lite.text.terms import Terms, known_ids
 
 
@@ -22,6 +24,18 @@ def in_direction(loaded: Run, arguments: argparse.Namespace) -> Run:
     """Returns the run for the languages of `--from` and `--to`, if any was typed."""
     codes = arguments.source_language, arguments.target_language
     return loaded.between(*codes) if any(code is not None for code in codes) else loaded
+
+
+def tell_direction(loaded: Run, arguments: argparse.Namespace) -> None:
+    """Prints the direction of a run of several languages, where the options do not name all of it."""
+    codes = arguments.source_language, arguments.target_language
+    if isinstance(loaded.tokenizers, LanguageTokenizers) and None in codes:
+        source, target = loaded.tokenizers.languages.checked(*codes)
+        if source or codes[1] is None:
+            origin = f"from {source} " if source else ""
+            note(
+                f"translating {origin}to {target}, as data.languages.direction says; --from and --to name other languages"
+            )
 
 
 def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -73,6 +73,16 @@ def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
         assert_same([decoder.under(config).generate(params, [source])[0]], [answers])
 
 
+def test_ids_of_languages_that_were_added_have_no_part_in_a_softmax():
+    """Oracle: probabilities by hand. Three ids from 8 on have 0.82 together; of the first 8, one has 0.04, the others 0.02."""
+    model, params = model_of(SMALL)
+    likely = constant(params, [0.02] * 5 + [0.04] + [0.02] * 2 + [0.82 / 3] * 3)
+    settings = DecodeConfig(beam_size=1, max_new_tokens=2, length_penalty="none", num_ids=8, finish_at_limit=True)
+    (answer,) = Decoder(model, settings).generate(likely, [[4, 5, EOS]])[0]
+    assert answer.tokens == [5, 5]
+    assert answer.score == pytest.approx(2 * np.log(0.04 / 0.18), rel=1e-5)
+
+
 def test_long_answers_of_many_beams_leave_room_for_few_rows():
     """Oracle: worked by hand: 2,048 tokens of texts allow 65,536 of answers, which are 4 rows of 16 beams of 1,024 tokens."""
     model, _ = model_of(ALONE)

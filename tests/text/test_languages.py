@@ -47,6 +47,22 @@ def test_a_pair_has_the_tokens_of_its_label(places: dict, before: list[int], fir
 
 
 @pytest.mark.parametrize(
+    ("codes", "source", "target"),
+    [
+        ((None, None), "deu_Latn", "fra_Latn"),
+        (("eng_Latn", None), "eng_Latn", "fra_Latn"),
+        ((None, "eng_Latn"), "deu_Latn", "eng_Latn"),
+    ],
+)
+def test_a_language_that_is_not_named_is_that_of_the_direction(codes: tuple, source: str, target: str):
+    found = tokenizers(direction=("deu_Latn", "fra_Latn"))
+    assert found.languages.checked(*codes) == (source, target)
+    assert found.between(*codes).source.as_source(WORD) == [PIECES[source], *WORD, EOS]
+    assert found.ids(*codes).decode == {"forced_bos_id": PIECES[target]}
+    assert found.between(*codes).languages.direction == (source, target)
+
+
+@pytest.mark.parametrize(
     ("codes", "message"),
     [
         (("eng_Latn", "deu_Lat"), "to is 'deu_Lat', which is none of this run's 3 languages; .*deu_Latn"),

@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     texts = text_columns(arguments, arguments.files, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts)
     loaded = translation.load_runs(arguments)
+    translation.tell_direction(loaded, arguments)
     decode = translation.decode_settings(loaded, arguments)
     forced = translation.forced_texts(loaded, arguments)
     if forced and arguments.ids:

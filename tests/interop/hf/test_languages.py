@@ -69,6 +69,21 @@ def test_sources_and_targets_of_a_direction_are_those_of_the_library(name: str, 
     ]
 
 
+@pytest.mark.parametrize("pair", [("deu_Latn", "fra_Latn"), ("fra_Latn", "deu_Latn"), ("fra_Latn", None)])
+def test_the_direction_of_a_folder_is_from_its_source_to_its_target(
+    pair: tuple[str, str | None], tmp_path: Path
+) -> None:
+    """Law: `src_lang` is read, `tgt_lang` is written; one alone is no direction."""
+    shutil.copytree(FILES / "nllb", tmp_path / "nllb")
+    settings = json.loads((tmp_path / "nllb/tokenizer_config.json").read_text())
+    (tmp_path / "nllb/tokenizer_config.json").write_text(
+        json.dumps(settings | {"src_lang": pair[0], "tgt_lang": pair[1]})
+    )
+    config = {"model_type": "m2m_100"}
+    languages = read_languages(tmp_path / "nllb", config, find_tokenizers(tmp_path / "nllb", config).tokenizers)
+    assert languages is not None and languages.direction == (pair if pair[1] else ())
+
+
 def test_bytes_are_those_of_byt5(tmp_path: Path) -> None:
     found = find_tokenizers(FILES / "byt5", {"model_type": "t5"}).tokenizers
     assert found is not None and read_languages(FILES / "byt5", {"model_type": "t5"}, found) is None
@@ -149,7 +164,11 @@ def test_a_run_translates_in_the_direction_that_is_named(
         load_without_direction(run).translate(texts)
     (tmp_path / "in.txt").write_text(texts[0] + "\n")
     type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--from", source, "--to", target)
-    assert capsys.readouterr().out == one.translate(texts[:1])[0] + "\n"
+    heard = capsys.readouterr()
+    assert heard.out == one.translate(texts[:1])[0] + "\n" and "translating" not in heard.err
+    if run.config.data.languages.direction:
+        type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--from", source)
+        assert f"translating from {source} to {target}, as data.languages.direction says" in capsys.readouterr().err
 
 
 def load_without_direction(run: Run) -> Run:
