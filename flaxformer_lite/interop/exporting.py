@@ -24,7 +24,7 @@ from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.folder import copy_companions, read_json, save_tensors, write_folder
+from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, copy_companions, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes, placeholders
@@ -133,7 +133,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
         )
         saved = {f"{peft.START}{name}": x for name, x in kind.saved_names(tensors, architecture).items()}
         with new_folder(output, {peft.ADAPTER_CONFIG: documents}) as unfinished:
-            save_tensors(saved, unfinished / peft.ADAPTER_WEIGHTS, like=unfinished / peft.ADAPTER_CONFIG)
+            save_tensors(saved, unfinished / ADAPTER_WEIGHTS, like=unfinished / peft.ADAPTER_CONFIG)
             notes = write_tokenizer_files(loaded, origin, unfinished)
     if not origin:
         notes.append(f"{peft.ADAPTER_CONFIG} names no base: export it by `export hf`, and name it there")

@@ -22,8 +22,17 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
-from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
-from flaxformer_lite.interop.hf.peft import ADAPTER_CONFIG, ADAPTER_WEIGHTS, is_adapter
+from flaxformer_lite.interop.hf.folder import (
+    ADAPTER_WEIGHTS,
+    COMPANIONS,
+    INDEX,
+    SHARDS,
+    WEIGHTS,
+    read_config,
+    read_json,
+    weights_elsewhere,
+)
+from flaxformer_lite.interop.hf.peft import ADAPTER_CONFIG, is_adapter
 
 with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the bars here are no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -47,7 +56,6 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 """Errors of a transfer; hf_xet, which transfers large files, raises a RuntimeError or a class of its own."""
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
-SHARDS = "model-*-of-*.safetensors"
 TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
 METADATA = file_download.get_hf_file_metadata
@@ -387,10 +395,9 @@ def said(error: Any) -> str:
 
 def unusable(name: HubName, files: Iterable[str]) -> str:
     """Returns why the files are no model that can be imported, with the remedy."""
-    pickled = matching(files, ["*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack"])
-    if not pickled or "config.json" not in files:
-        return f"{name} has no config.json with a {WEIGHTS}: name a repository with a whole model"
-    return (
-        f"{name} has its weights in {pickled[0]}, and no {WEIGHTS}: name a revision that has one, or convert it with transformers, "
-        f'AutoModel….from_pretrained("{name.repo}").save_pretrained(FOLDER), and import FOLDER'
-    )
+    files = list(files)
+    if "config.json" not in files:
+        deeper = next(iter(matching(files, ["*/config.json"])), "")
+        beside = f", but {deeper}: download that folder, and import it from there" if deeper else ""
+        return f"{name} has no config.json{beside or ': name a repository with a whole model'}"
+    return f"{name} {weights_elsewhere(files, json.dumps(name.repo))}; or name a revision with {WEIGHTS}"

@@ -37,6 +37,10 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
     return model_weights(marked or arrays)
 
 
+NUMBER_TYPES = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+"""The number types of safetensors that NumPy has."""
+
+
 def read_file(path: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
 
@@ -49,8 +53,14 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
             return tied | found
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has a number type that NumPy does not know ({error}): save it in float32") from None
+    except (TypeError, AttributeError):
+        with safe_open(path, "np") as file:
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        name, number = next((pair for pair in types.items() if pair[1] not in NUMBER_TYPES), ("", "unknown"))
+        raise ValueError(
+            f"{path}: {cut(name)} has the number type {number}, in which quantized weights are stored: they are not read; save the "
+            "model in bfloat16 or float32, or name the model that it was made of"
+        ) from None
 
 
 def read_archive(path: str) -> dict[str, np.ndarray]:

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.weight_files import new_folder, read_file
 from flaxformer_lite.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TRAINING_STATE = ("training_args.bin", "optimizer*", "scheduler*", "rng_state*", "scaler*")
+"""Patterns of files that a trainer leaves beside a model, and that hold no weights of it."""
 
 COMPANIONS = (*HUB_FILES, *SENTENCE_FILES)
 """Patterns of the files of the tokenizer and of sentence embeddings: they accompany a model unchanged."""
@@ -52,6 +56,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Returns `config.json`. Raises: ValueError where there is none."""
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is not there" if not folder.exists() else "is not a folder"
+        if deeper := next(iter(sorted(folder.glob("*/config.json"))), None):
+            raise ValueError(
+                f"{folder} {what}, but {deeper.relative_to(folder)} is there: name the folder {deeper.parent}"
+            )
         raise ValueError(
             f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}, or ORG/NAME on the hub"
         )
@@ -67,13 +75,41 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
         return read_file(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return read_shards(folder)
-    pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
-    if pickled:
-        raise ValueError(
-            f"{folder} has its weights in {pickled[0]}, which is a pickle and could run any code: it is not read. If you trust it, "
-            "convert it with transformers: AutoModel….from_pretrained(FOLDER).save_pretrained(NEW, safe_serialization=True)"
+    fact, _, remedy = weights_elsewhere(files_in(folder)).partition(": ")
+    raise ValueError(f"{folder} {fact}: {remedy}")
+
+
+def files_in(folder: Path) -> list[str]:
+    """Returns the names of the files in a folder and in the folders in it."""
+    found = (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def weights_elsewhere(files: Iterable[str], name: str = "FOLDER") -> str:
+    """Returns what a folder has in the place of its weights, by the names of its files, with the remedy; `name`: the folder's."""
+    files = [file for file in files if not any(fnmatchcase(Path(file).name, pattern) for pattern in TRAINING_STATE)]
+
+    def first(*patterns: str) -> str:
+        return next((file for pattern in patterns for file in files if fnmatchcase(file, pattern)), "")
+
+    here = [file for file in files if "/" not in file and file.endswith(".safetensors")]
+    convert = f"AutoModel….from_pretrained({name}).save_pretrained(NEW, safe_serialization=True)"
+    if shard := next((file for file in here if fnmatchcase(file, SHARDS)), ""):
+        return f"has {shard} without {INDEX}, which tells the tensors of each file: copy it there too"
+    if ADAPTER_WEIGHTS in here:
+        return f"has {ADAPTER_WEIGHTS} without adapter_config.json, which names the base: copy it there too"
+    if here:
+        return f"has {here[0]}, but no {WEIGHTS}: give it that name if it holds the model's tensors by their names in transformers"
+    if deeper := first(f"*/{WEIGHTS}", f"*/{INDEX}"):
+        return f"has its weights in {deeper}: name the folder {Path(deeper).parent.name} in it"
+    if pickle := first("*.bin", "*.pt", "*.pth", "*.ckpt"):
+        return (
+            f"has its weights in {pickle}, which is a pickle and could run any code: it is not read. If you trust it, convert it "
+            f"with transformers: {convert}"
         )
-    raise ValueError(f"{folder} has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it")
+    if other := first("*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.ot"):
+        return f"has {other}, which is not read, and no {WEIGHTS}: name a copy of the model in safetensors"
+    return f"has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it"
 
 
 def read_shards(folder: Path) -> dict[str, np.ndarray]:

@@ -63,6 +63,9 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     check_links(folder)
     config, rules = read_config(folder), folder / "generation_config.json"
     generation = read_json(rules) if rules.is_file() else None
+    if config.get("quantization_config"):
+        rule = "quantized weights are not read: save the model in bfloat16 or float32, or name the model that it was made of"
+        raise Options(config).wrong("quantization_config", rule)
     family = family_of(config.get("model_type"), families)
     found, renamed = fit_names(family, config, read_tensors(folder))
     model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))

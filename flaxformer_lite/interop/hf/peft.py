@@ -3,8 +3,9 @@
     base_model.model.MODULE.lora_A.weight   [rank, in]    A, transposed
     base_model.model.MODULE.lora_B.weight   [out, rank]   B, transposed; of projections in one matrix one after the other
 
-Ours have one rank and one factor `alpha / rank`. Others are read exactly: a lower rank gets columns of zeros, which training leaves
-as they are, and another factor becomes part of B.
+Ours have one rank and one factor `alpha / rank`. The answers of others are read exactly: a lower rank gets columns of zeros, which
+training leaves as they are, and another factor becomes part of B. A step of training then changes B otherwise than in PEFT. So it
+does where PEFT has one A for several projections, which have one each here. Notes tell it.
 
 Reference: https://huggingface.co/docs/peft/package_reference/lora
 """
@@ -19,14 +20,16 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json
+from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.base.console import counted
+from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.model import LoRA, ModelConfig
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 START, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The start and the ends of the names of tensors."""
 
@@ -75,17 +78,20 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
     options.only("init_lora_weights", True, "gaussian", "orthogonal", "eva")  # the others change the base too
     rank, alpha, dropout = options.integer("r", 8), options.number("lora_alpha", 8), options.number("lora_dropout", 0)
     power = 0.5 if options.flag("use_rslora", False) else 1.0
-    ranks, alphas = read_pattern(options, "rank_pattern"), read_pattern(options, "alpha_pattern")
+    ranks, alphas = read_pattern(options, "rank_pattern", (int,)), read_pattern(options, "alpha_pattern", (int, float))
     options.finish(WITHOUT_EFFECT)
     if rank < 1:
         raise options.wrong("r", "it should be at least 1")
+    if not alpha > 0:
+        rule = "it should be above 0: with 0 the adapters do nothing, so import the base; with less, merge them by PEFT"
+        raise options.wrong("lora_alpha", rule)
 
     stored = read_tensors(folder)
     tensors = base.family.full_names(stored)
     most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
     factor = alpha / rank**power
     lora_alpha = alpha if (most, power) == (rank, 1) else factor * most
-    params, targets = flatten_dict(base.params, sep="/"), []
+    params, targets, scaled, shared = flatten_dict(base.params, sep="/"), [], [], []
     for weight in base.names:
         path = weight.path.removesuffix("/kernel")
         modules = [name.removesuffix(".weight") for name in weight.names]
@@ -102,14 +108,17 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
                 own_a, own_b = (np.asarray(tensors[module + end], np.float32).T for end in (A, B))
                 own_b = own_b if weight.part is None else own_b[:, weight.part]
                 theirs = module if module + A in stored else module.removeprefix(base.family.prefix)
-                own_rank, own_alpha = of_pattern(ranks, theirs, rank), of_pattern(alphas, theirs, alpha)
+                own_rank, own_alpha = int(of_pattern(ranks, theirs, rank)), of_pattern(alphas, theirs, alpha)
                 if (own_a.shape, own_b.shape) != ((wide, own_rank), (own_rank, narrow)):
                     raise ValueError(
                         f"{module} has an adapter of shapes {own_a.shape} and {own_b.shape}: they should be {(wide, own_rank)} and "
                         f"{(own_rank, narrow)}"
                     )
                 a[i, :, :own_rank] = own_a
-                b[i, :own_rank] = own_b * np.float32(own_alpha / own_rank**power / (lora_alpha / most))
+                share = np.float32(own_alpha / own_rank**power / (lora_alpha / most))
+                b[i, :own_rank] = own_b * share
+                scaled += [f"{module} ({share:.3g})"] if share != 1 else []
+                shared += [module] if weight.part is not None else []
         targets.append(path)
         for name, x in (("lora_a", a), ("lora_b", b)):
             params[f"{path}/{name}/kernel"] = x if weight.stacked else x[0]
@@ -118,10 +127,25 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
     model = dataclasses.replace(base.model, lora=lora)
     if lost := sorted(params.keys() ^ our_shapes(model).keys()):
         raise ValueError(f"{lost[0].partition('/lora_')[0]} has an adapter: only projections can have one here")
-    return base._replace(model=model, params=unflatten_dict(params, sep="/"))
+    notes = [*base.notes, *training_notes(scaled, shared)]
+    return base._replace(model=model, params=unflatten_dict(params, sep="/"), notes=notes)
 
 
-def read_pattern(options: Options, name: str) -> dict[str, float]:
+def training_notes(scaled: Sequence[str], shared: Sequence[str]) -> list[str]:
+    """Returns notes on adapters whose training would not be that of PEFT; `scaled` and `shared` name them."""
+    what = {
+        "their alpha / rank, another than that of the run, became part of B": scaled,
+        "one A for several projections, which have one each here": list(dict.fromkeys(shared)),
+    }
+    return [
+        f"{counted(len(modules), 'adapter')} ({cut(', '.join(modules))}): {fact}; the answers are those of PEFT, further training "
+        "is not"
+        for fact, modules in what.items()
+        if modules
+    ]
+
+
+def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[str, float]:
     """Returns the numbers of an object by their patterns. Raises: ValueError for another value, and for what is no pattern."""
     found = options.mapping(name)
     for pattern, value in found.items():
@@ -129,8 +153,9 @@ def read_pattern(options: Options, name: str) -> dict[str, float]:
             re.compile(pattern)
         except re.error as error:
             raise options.wrong(name, f"{pattern} is no pattern ({error})") from None
-        if not isinstance(value, int | float) or not value > 0:
-            raise options.wrong(name, f"the value of {pattern} should be a number above 0")
+        if type(value) not in kinds or not value > 0:
+            number = "a number" if float in kinds else "a whole number"
+            raise options.wrong(name, f"the value of {pattern} should be {number} above 0")
     return found
 
 

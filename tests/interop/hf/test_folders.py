@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,10 @@ REFUSED = [
     ({"position_embedding_type": "relative_key"}, 'position_embedding_type is "relative_key": only "absolute"'),
     ({"is_decoder": True}, "is_decoder is true: only false is implemented"),
     ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu": it should be one of gelu, '),
-    ({"quantization_config": {"bits": 4}}, r'quantization_config is {"bits": 4}: that is not implemented|only null'),
+    (
+        {"quantization_config": {"bits": 4}},
+        r'quantization_config is {"bits": 4}: quantized weights are not read: save the model in bfloat16 or float32',
+    ),
     ({"pruned_heads": {"0": [1]}}, "pruned_heads is "),
     ({"a_new_option": 0.5}, "a_new_option is 0.5: this option is not implemented here"),
     ({"hidden_size": "15"}, 'hidden_size is "15": it should be a whole number'),
@@ -184,6 +188,62 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
         read_folder(folder)
     with pytest.raises(ValueError, match="is not there"):
         read_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["model-00001-of-00002.safetensors"], r"has model-00001-of-00002\.safetensors without .*index\.json.*copy it"),
+        (
+            ["consolidated.safetensors"],
+            r"has consolidated\.safetensors, but no model\.safetensors: give it that name if",
+        ),
+        (["adapter_model.safetensors"], r"has adapter_model\.safetensors without adapter_config\.json"),
+        (
+            ["checkpoint-500/model.safetensors"],
+            r"weights in checkpoint-500/model\.safetensors: name the folder checkpoint-500",
+        ),
+        (
+            ["training_args.bin", "pytorch_model-00001-of-00002.bin"],
+            r"weights in pytorch_model-00001-of-00002\.bin, which is a p",
+        ),
+        (["training_args.bin", "optimizer.pt", "rng_state_0.pth"], "has neither model.safetensors nor"),
+        (
+            ["tf_model.h5"],
+            r"has tf_model\.h5, which is not read, and no model\.safetensors: name a copy of the model in safe",
+        ),
+        (["model.Q4_K_M.gguf"], r"has model\.Q4_K_M\.gguf, which is not read"),
+    ],
+)
+def test_the_reason_for_no_weights_names_the_files_that_are_there(files: list[str], said: str, tmp_path: Path) -> None:
+    folder = copied("bert/model", tmp_path)
+    (folder / WEIGHTS).unlink()
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes(b"x")
+    with pytest.raises(ValueError, match=said):
+        read_folder(folder)
+
+
+def test_a_config_in_a_folder_below_is_named(tmp_path: Path) -> None:
+    copied("bert/model", tmp_path).rename(tmp_path / "0_Transformer")
+    with pytest.raises(
+        ValueError, match=r"no config\.json, but 0_Transformer/config\.json is there: name the folder .*0_Tr"
+    ):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["F8_E4M3", "F8_E5M2", "F8_E8M0", "F4"])
+def test_number_types_of_quantized_weights_are_refused_by_name(number: str, tmp_path: Path) -> None:
+    folder = copied("bert/model", tmp_path)
+    shape = [16] if number == "F4" else [8]
+    entry = {"some.weight": {"dtype": number, "shape": shape, "data_offsets": [0, 8]}}
+    header = json.dumps(entry).encode()
+    header += b" " * (-len(header) % 8)
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    said = rf"some\.weight has the number type {number}.* quantized .*: they are not read; save the model in bfloat16 or float32"
+    with pytest.raises(ValueError, match=said):
+        read_folder(folder)
 
 
 def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path: Path) -> None:

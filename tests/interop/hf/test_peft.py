@@ -90,9 +90,13 @@ def test_adapters_are_written_as_peft_reads_them(folder: Path, tmp_path: Path):
     np.testing.assert_allclose(found, np.load(folder / "io.npz")["logits"], rtol=1e-5, atol=1e-5)
 
 
-def test_plain_adapters_keep_their_bits_and_their_settings(tmp_path: Path):
-    folder = FIXTURES / "peft" / "llama_plain"
-    import_hf(folder, tmp_path / "run")
+@pytest.mark.parametrize("name", ["llama_plain", "bert_default"])
+def test_plain_adapters_keep_their_bits_and_their_settings(name: str, tmp_path: Path):
+    folder = FIXTURES / "peft" / name
+    lora = load_config(str(import_hf(folder, tmp_path / "run") / "config.json")).model.lora
+    options = json.loads((folder / "adapter_config.json").read_text())
+    assert (lora.rank, lora.alpha, lora.dropout) == (options["r"], options["lora_alpha"], options["lora_dropout"])
+    assert lora.dropout == {"llama_plain": 0, "bert_default": 0.1}[name]
     export_hf(tmp_path / "run", tmp_path / "adapters", adapters=True)
     before, after = (load_file(path / "adapter_model.safetensors") for path in (folder, tmp_path / "adapters"))
     assert before.keys() == after.keys()
@@ -125,7 +129,14 @@ def edited(folder: Path, output: Path, **changes: Any) -> Path:
         ({"r": 0}, "r is 0: it should be at least 1"),
         ({"r": 5}, r"q_proj has an adapter of shapes \(18, 4\) and \(4, \d+\): they should be \(18, 5\)"),
         ({"rank_pattern": {"(": 4}}, r"rank_pattern is .*: \( is no pattern"),
+        ({"rank_pattern": {"q_proj": 4.0}}, "the value of q_proj should be a whole number"),
+        ({"rank_pattern": {"q_proj": True}}, "the value of q_proj should be a whole number"),
         ({"alpha_pattern": {"q_proj": "a"}}, "the value of q_proj should be a number"),
+        ({"alpha_pattern": {"q_proj": 0}}, "the value of q_proj should be a number above 0"),
+        ({"lora_alpha": 0}, "lora_alpha is 0: it should be above 0.*import the base"),
+        ({"lora_alpha": -2}, "lora_alpha is -2: it should be above 0.*merge them by PEFT"),
+        ({"lora_bias": True}, "lora_bias is true"),
+        ({"target_parameters": ["mlp"]}, r"target_parameters is \["),
         ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
         ({"base_model_name_or_path": "/no/such/base"}, "names the base /no/such/base: /no/such/base is not there"),
     ],
@@ -136,6 +147,25 @@ def test_what_cannot_be_read_is_named(changes: dict[str, Any], message: str, tmp
     with pytest.raises(ValueError, match=message):
         import_hf(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama_patterns", ("alpha / rank", "part of B", "model.layers.0.", "further training is not")),
+        ("gpt2_fused", ("attn.c_attn", "one A for several projections", "further training is not")),
+        ("llama_plain", ()),
+        ("t5_rslora", ()),
+        ("llama_one_layer", ()),
+    ],
+)
+def test_adapters_that_would_train_otherwise_than_in_peft_say_so(
+    name: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    import_hf(FIXTURES / "peft" / name, tmp_path / "run")
+    error = capsys.readouterr().err
+    assert all(word in error for word in words), error
+    assert ("further training" in error) == bool(words)
 
 
 def other_tensors(change: Callable[[dict[str, np.ndarray]], object], output: Path) -> Path:
