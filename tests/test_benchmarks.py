@@ -105,3 +105,13 @@ def test_a_mistake_is_a_readable_line():
     )
     assert found.returncode == 1 and "model.d_model" in found.stderr and "Traceback" not in found.stderr
     assert found.stderr.splitlines()[-1].startswith("llama_1b: plan failed")
+
+
+def test_a_flipped_bit_is_reported_by_a_run_and_not_by_orbax(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """What docs and README say of it; a bit of an array is flipped, as 9 of 10 bits of a checkpoint are."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import bit_flips  # type: ignore[import-not-found]
+
+    counts = {side: bit_flips.count(side, tmp_path / side, 6, seed=1) for side in bit_flips.SIDES}
+    assert counts["a run"] == {"reported": 6}
+    assert counts["Orbax alone"]["wrong"] > 3
