@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a thin class around Orbax's CheckpointManager, which writes them quietly and with digests.
+"""Checkpoints of a run: a class around a manager of Orbax (`managers/`), which writes them quietly and with digests.
 
 A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *valid* if all its files are as they were written,
 otherwise *damaged*. It is *interim* if it was saved only because the run was stopped, otherwise *regular*.
@@ -117,9 +117,9 @@ class Checkpoints:
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
         for logger in ("absl", "asyncio"):  # asyncio logs the exceptions of tasks that Orbax left behind
             logging.getLogger(logger).addFilter(QUIET)
-        self._orbax: Any = None
+        self._orbax: Any = None  # a `managers.manager.Manager`, whose import takes a second
         if not read_only:
-            from flaxformer_lite.workdir.manager import make_manager
+            from flaxformer_lite.workdir.managers import make_manager
 
             self._orbax = make_manager(self._folder, self, shared)
         self._there = steps_in(self._folder) if read_only else []
@@ -156,8 +156,6 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
-        import orbax.checkpoint as ocp
-
         base = None if self._base is None else self._base.reference(state)
         state = state if self._base is None else self._base.without(state)
         if not self._shared:
@@ -184,9 +182,7 @@ class Checkpoints:
         else:
             self._manifests[step] = content
             self._saved = step
-            items = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(sealed(content)))
-            # Without force, Orbax silently skips a step below its latest, as after falling back from a damaged one.
-            self._orbax.save(step, args=items, force=True)
+            self._orbax.save(step, state, sealed(content))
             self._known.add(step)
 
     def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
@@ -313,7 +309,7 @@ class Checkpoints:
         if self._orbax is None:
             return
         try:
-            self._orbax.wait_until_finished()
+            self._orbax.wait()
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
             reason = str(error).partition("\n")[0]
             before = [self._folder / str(step) for step in self._all_steps() if step != self._saved]
@@ -334,7 +330,7 @@ class Checkpoints:
 
     def _all_steps(self) -> Sequence[int]:
         """Returns the complete steps: those that were there first, if the folder is only read."""
-        return self._there if self._orbax is None else self._orbax.all_steps()
+        return self._there if self._orbax is None else self._orbax.steps()
 
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
         return {step: self._manifests.get(step, {}) for step in steps}

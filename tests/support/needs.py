@@ -1,5 +1,6 @@
 """Marks of tests that need more than the light install: `pip install -e .[test-all]`, or a newer JAX."""
 
+import importlib.metadata
 import importlib.util
 import shutil
 
@@ -48,3 +49,7 @@ starlette = pytest.mark.skipif(
 )
 openai = pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason=f"openai {TEST_ALL}")
 datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason=f"datasets {TEST_ALL}")
+orbax_v1 = pytest.mark.skipif(
+    tuple(map(int, importlib.metadata.version("orbax-checkpoint").split(".")[:3])) < (0, 12, 8),
+    reason="Orbax's interface v1 is tried from 0.12.8 on, and Orbax is older",
+)

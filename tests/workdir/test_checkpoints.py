@@ -2,6 +2,7 @@
 processes that are killed; files damaged on purpose; a float64 mean."""
 
 import dataclasses
+import importlib
 import itertools
 import logging
 import os
@@ -27,10 +28,36 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from flaxformer_lite.base.console import Quiet
 from flaxformer_lite.workdir import checkpoints as checkpoint_module
+from flaxformer_lite.workdir import managers
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
-from flaxformer_lite.workdir.manager import CheckedTree
 from flaxformer_lite.workdir.manifest import read_document, why_damaged
+from tests.support import needs
 from tests.support.paths import ROOT
+
+API = "FLAXFORMER_LITE_TEST_ORBAX"
+"""Names the environment variable with Orbax's interface, for the processes that a test starts."""
+if API in os.environ:
+    managers.make_manager = partial(managers.make_manager, api=os.environ[API])
+
+
+@pytest.fixture(params=["v0", pytest.param("v1", marks=[pytest.mark.slow, needs.orbax_v1])], autouse=True)
+def api(request, monkeypatch) -> str:
+    """Orbax's interface that writes: both keep all promises of this file."""
+    monkeypatch.setenv(API, request.param)
+    monkeypatch.setattr(managers, "make_manager", partial(managers.make_manager, api=request.param))
+    return request.param
+
+
+def at_the_end_of_a_save(monkeypatch, api: str, function) -> None:
+    """Calls the function with the folder of the state once its files are complete, and before the checkpoint has its name."""
+    module = f"flaxformer_lite.workdir.managers.{api}"
+    write_digests = importlib.import_module(module).write_digests
+    monkeypatch.setattr(f"{module}.write_digests", lambda folder: (function(folder), write_digests(folder)))
+
+
+def is_saving(checkpoints: Checkpoints, api: str) -> bool:
+    manager = checkpoints._orbax
+    return manager._orbax.is_saving_in_progress() if api == "v0" else not manager._saving.done()
 
 
 def open_checkpoints(
@@ -245,19 +272,14 @@ def test_the_newest_two_and_the_best_two_stay(tmp_path, mode, kept, best):
     assert on_disk(tmp_path) == kept[-1]
 
 
-def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_complete(tmp_path, monkeypatch):
+def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_complete(tmp_path, monkeypatch, api):
     """Oracle: worked by hand for the newest two and the best one; 3, 5 and 6 are interim."""
     saves = [
         (1, 5.0, [1]), (2, None, [1, 2]), (3, None, [1, 2, 3]), (4, 6.0, [1, 2, 4]),
         (5, None, [1, 2, 4, 5]), (6, None, [1, 2, 4, 6]), (7, None, [1, 4, 7]),
     ]  # fmt: skip
     there_while_saving = []
-    finalize = CheckedTree.finalize
-    monkeypatch.setattr(
-        CheckedTree,
-        "finalize",
-        lambda self, folder: (there_while_saving.append((tmp_path / "3").exists()), finalize(self, folder)),
-    )
+    at_the_end_of_a_save(monkeypatch, api, lambda _: there_while_saving.append((tmp_path / "3").exists()))
     for step, loss, expected in saves:  # each by a new process
         with open_checkpoints(tmp_path, keep_latest=2, keep_best=1) as checkpoints:
             metrics = None if loss is None else {"loss": loss}
@@ -269,18 +291,17 @@ def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_comple
     assert there_while_saving == [False, False, False, True, False, False, False]
 
 
-def test_a_process_has_listed_its_files_before_the_first_one_ends_the_save(tmp_path, monkeypatch):
-    """Oracle: the folder while Orbax finishes it; all its files, and no list, are in the end result."""
-    finalize, found = CheckedTree.finalize, []
-    monkeypatch.setattr(
-        CheckedTree, "finalize", lambda self, at: (found.extend(at.glob("digests*")), finalize(self, at))
-    )
+def test_a_process_has_listed_its_files_before_the_first_one_ends_the_save(tmp_path, monkeypatch, api):
+    """Oracle: the folder while Orbax finishes it; all its files, and no list, are in the end result. By v1 there are no lists."""
+    found: list[Path] = []
+    at_the_end_of_a_save(monkeypatch, api, lambda folder: found.extend(folder.glob("digests*")))
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {})
-    assert [path.name for path in found] == ["digests.json.ocdbt.process_0"]
+    assert [path.name for path in found] == (["digests.json.ocdbt.process_0"] if api == "v0" else [])
     state = tmp_path / "1" / "state"
     files = {path.relative_to(state).as_posix() for path in state.rglob("*") if path.is_file()}
-    assert files == {*read_document(state / "digests.json"), "digests.json", "commit_success.txt"}  # Orbax's last word
+    last = {"digests.json"} | ({"commit_success.txt"} if api == "v0" else set())  # Orbax's last word
+    assert files == {*read_document(state / "digests.json")} | last
     assert any(name.startswith("ocdbt.process_0/") for name in files)
 
 
@@ -516,7 +537,7 @@ def test_a_save_that_fails_is_an_error_of_one_line_and_the_next_one_works(tmp_pa
 
 
 @pytest.mark.parametrize(("days", "steps"), [(10, [1, 2]), (100_000, [2])])
-def test_a_clock_that_jumps_ends_no_run(tmp_path, monkeypatch, days: int, steps: list[int]):
+def test_a_clock_that_jumps_ends_no_run(tmp_path, monkeypatch, api, days: int, steps: list[int]):
     """As after a sleep of the machine, at each look at the clock: days cost nothing, centuries one checkpoint, with a line."""
     warned: list[str] = []
     clock, looks = time.time, itertools.count()
@@ -524,7 +545,7 @@ def test_a_clock_that_jumps_ends_no_run(tmp_path, monkeypatch, days: int, steps:
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: clock() + days * 86_400 * next(looks))
             checkpoints.save(1, state_at(1), {})
-            while checkpoints._orbax.is_saving_in_progress():
+            while is_saving(checkpoints, api):
                 time.sleep(0.01)
         checkpoints.save(2, state_at(2), {})
         checkpoints.wait()
@@ -541,7 +562,7 @@ def test_a_folder_that_vanished_is_one_reason_whatever_part_of_the_save_met_it(t
         checkpoints.wait()
         with monkeypatch.context() as patch:
             fail = Mock(side_effect=ValueError("NOT_FOUND: Error reading"))
-            patch.setattr(checkpoints._orbax, "wait_until_finished", fail)
+            patch.setattr(checkpoints._orbax, "wait", fail)
             with pytest.raises(OSError, match=r"failed: NOT_FOUND: Error reading$"):
                 checkpoints.wait()
             folder.rename(tmp_path / "elsewhere")

@@ -1,0 +1,47 @@
+"""What `Checkpoints` asks of a writer of checkpoints, and what both writers share."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+from jaxtyping import PyTree
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+"""Orbax's name for what is not complete: the end of a folder's name, or followed by a number."""
+
+SAVE_SECONDS = 100 * 365 * 86_400
+"""The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
+
+SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
+"""The same for several processes, whose barriers count milliseconds in 32 bits."""
+
+
+class Manager(Protocol):
+    """All processes that share the folder call the same methods in the same order."""
+
+    def save(self, step: int, state: PyTree, document: dict[str, Any]) -> None:
+        """Starts to save; returns once the state is copied. Deletes what the policy does not keep once the step is complete."""
+
+    def steps(self) -> list[int]:
+        """Returns the steps that are complete or being saved, without those to be deleted, ascending."""
+
+    def delete(self, step: int) -> None: ...
+
+    def wait(self) -> None:
+        """Waits until the save in progress is complete. Raises, once, what it raised."""
+
+    def reload(self) -> None:
+        """Looks up which steps are complete, after a save that failed."""
+
+    def close(self) -> None: ...
+
+
+def save_seconds() -> int:
+    return SAVE_SECONDS if jax.process_count() == 1 else SAVE_SECONDS_OF_SEVERAL
+
+
+def delete_incomplete(folder: Path, name: str = "") -> None:
+    """Deletes checkpoints that a process left incomplete: all, or that of one name."""
+    for incomplete in folder.glob(f"{name or '*'}{TEMPORARY}*"):
+        shutil.rmtree(incomplete)
