@@ -6,6 +6,7 @@ import contextlib
 import glob
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -69,11 +70,12 @@ def line_chunks(
 ) -> Iterator[list[str]]:
     """Yields the lines of a UTF-8 text file in chunks; gzip, bzip2, xz and zstd are known by content, not by name.
 
-    A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it. The last line may lack its
-    end. Byte order marks at the start of a line are dropped: joined files have them inside. Empty lines count.
+    A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it; with "\\r" too in a file of which
+    the first MiB has that, and no "\\n". The last line may lack its end. Byte order marks at the start of a line are dropped, as
+    joined files have them inside. Empty lines count.
 
-    Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or, without `bad_line`, not UTF-8 (with the line
-        number).
+    Raises: ValueError for a file that is missing, a folder, unreadable, damaged, of UTF-16 or UTF-32, or, without `bad_line`, not
+        UTF-8 (with the line number).
     """
     check_file(path)
     damage: tuple[type[Exception], ...] = ()
@@ -158,10 +160,10 @@ def stream_lines(
     A program that writes a line and waits for the answer gets it, and a long text still comes in large chunks. Lines are
     those of `line_chunks`; `name` stands for the stream in messages.
 
-    Raises: ValueError if a chunk is not UTF-8 (with the line number), without `bad_line`.
+    Raises: ValueError if it is UTF-16 or UTF-32, or without `bad_line` if a chunk is not UTF-8 (with the line number).
     """
     count, parts, held = 0, [b""], 0
-    while chunk := stream.read1(2**18):
+    for chunk in with_newlines(iter(lambda: stream.read1(2**18), b""), name):
         held += len(chunk)
         if held > LONGEST_LINE:
             raise ValueError(f"{name}:{count + 1}: a line of more than {LONGEST_LINE:,} bytes: split it")
@@ -176,6 +178,59 @@ def stream_lines(
         yield _lines(b"".join(parts), name, count, bad_line)
 
 
+def with_newlines(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Yields the chunks, with newlines in place of the carriage returns if these alone end the lines, as on Macs before 2001.
+
+    Raises: ValueError if the first of them are UTF-16 or UTF-32.
+    """
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        if b"\n" in chunk or len(start) >= 2**20:
+            break
+    check_encoding(start[: 2**12], name)
+    if b"\n" in start or b"\r" not in start[:-1]:
+        yield start
+        yield from chunks
+        return
+    before = b""
+    for chunk in itertools.chain([start], chunks):
+        text = before + chunk
+        before = text[len(text.removesuffix(b"\r")) :]
+        yield text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    yield before.replace(b"\r", b"\n")
+
+
+WIDE = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""Encodings of which a character has two or four bytes, by their byte order marks: the longer ones first."""
+
+
+def check_encoding(start: bytes, name: str) -> None:
+    """Raises: ValueError if a text begins as UTF-16 or UTF-32 do: with their byte order mark, or with many bytes that are 0."""
+    wide = next((encoding for mark, encoding in WIDE.items() if start.startswith(mark)), None)
+    reason = f"it begins with the byte order mark of {wide}"
+    if wide is None:
+        places = [start[place::4].count(0) for place in range(4)]
+        zeros, most = sum(places), 0.9 * len(start) / 4
+        if zeros < max(2, len(start) / 64):
+            return
+        if min(places[2:]) > most or min(places[:2]) > most:
+            wide = "UTF-32LE" if places[3] > most else "UTF-32BE"
+        elif max(places[0] + places[2], places[1] + places[3]) > 0.9 * zeros:
+            wide = "UTF-16LE" if places[1] + places[3] > zeros / 2 else "UTF-16BE"
+        else:
+            return
+        reason = f"{zeros:,} of its first {len(start):,} bytes are 0, as in {wide}"
+    raise ValueError(
+        f"{name}: {reason}, but a text must be UTF-8: convert it, for example with iconv -f {wide} -t UTF-8"
+    )
+
+
 def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> list[str]:
     """Returns the lines of the bytes, which follow `before` other lines. Raises: ValueError as `stream_lines`."""
     try:
@@ -186,7 +241,8 @@ def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> 
             try:
                 lines.append(line.decode())
             except UnicodeDecodeError as error:
-                reason = f"not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for example with iconv"
+                zeros = " and zeros, as in UTF-16" if b"\0" in line else ""
+                reason = f"not UTF-8 (byte 0x{line[error.start]:02x}{zeros}); convert it, for example with iconv"
                 if bad_line is None:
                     raise ValueError(f"{name}:{number}: {reason}") from None
                 bad_line(number, reason)

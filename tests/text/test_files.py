@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.text.files import line_chunks, stream_lines
+from flaxformer_lite.text.files import line_chunks, stream_lines, with_newlines
 from tests.support import needs
 from tests.support.files import file
 
@@ -24,6 +24,41 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
     assert read_lines(path) == [odd, "", "two\rtwo\r", "  ", "last"]
     assert read_lines(file(tmp_path, "y", "one\n\n")) == ["one", ""]
     assert read_lines(file(tmp_path, "z", "")) == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_carriage_returns_alone_end_lines_too(tmp_path: Path, packed: bool) -> None:
+    """As Excel for Mac writes CSV. Where newlines come first, a carriage return is text; a joined file may have both."""
+    text = "\ufeffeins\rzwei\r\rHüte\r"
+    assert read_lines(file(tmp_path, "x", text, packed)) == ["eins", "zwei", "", "Hüte"]
+    assert read_lines(file(tmp_path, "y", "ab\r" * 2**19 + "c\r\nd\n", packed)) == ["ab"] * 2**19 + ["c", "d"]
+    assert read_lines(file(tmp_path, "v", "one\r")) == ["one"] == read_lines(file(tmp_path, "w", "one\r\n"))
+    assert b"".join(with_newlines(iter([b"a\r" * 2**19, b"b\r", b"\nc\r", b"\r"]), "x"))[2**20 :] == b"b\nc\n\n"
+    assert arriving(b"a\r", b"b\r", b"\n", b"c\r", b"d") == [["a\rb"], ["c\rd"]]
+    assert arriving(b"a\r", b"b") == [["a"], ["b"]] and arriving(b"a\r\r") == [["a"], [""]]
+
+
+WORDS = "Straße und Häuser\nзимой и летом, два\r\n犬が、好きです\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16le", "utf-16be", "utf-32", "utf-32le", "utf-32be"])
+@pytest.mark.parametrize("text", [WORDS, "a plain line\r", "Все люди рождаются свободными и равными.\n"])
+def test_wide_encodings_are_named(tmp_path: Path, encoding: str, text: str) -> None:
+    name = encoding.upper()
+    for packed in (False, True):
+        path = file(tmp_path, "x", text.encode(encoding), packed)
+        with pytest.raises(
+            ValueError, match=rf"^{path}: .* {name}, but a text must be UTF-8: .*iconv -f {name} -t UTF-8$"
+        ):
+            read_lines(path)
+    with pytest.raises(ValueError, match=rf"^stdin: .* {name}, but"):
+        list(stream_lines(io.BytesIO(text.encode(encoding)), "stdin", lambda number, why: None))
+
+
+def test_few_zeros_are_text(tmp_path: Path) -> None:
+    assert read_lines(file(tmp_path, "x", "a\0b\n" + "text\n" * 99)) == ["a\0b"] + ["text"] * 99
+    with pytest.raises(ValueError, match=r":100: not UTF-8 \(byte 0x.. and zeros, as in UTF-16\)"):
+        read_lines(file(tmp_path, "z", b"text\n" * 99 + "犬一一\n".encode("utf-16-le")))
 
 
 def test_byte_order_marks_of_joined_files_are_no_text(tmp_path: Path) -> None:
