@@ -1,4 +1,4 @@
-"""What `Checkpoints` asks of a writer of checkpoints, and what both writers share."""
+"""The contract between `Checkpoints` and a writer of checkpoints, and what both writers share."""
 
 import shutil
 from pathlib import Path
