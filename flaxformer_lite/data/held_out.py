@@ -98,7 +98,7 @@ class HeldOut(LocatedSource):
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
-        train = setting and setting.replace(f"data.{self.split}", "data.train", 1)
+        train = self.setting_of_source(setting)
         part_of: Callable[[Pair], Part] = self.split_of
         if self.split not in self.held:
             part_of = self.part_of
@@ -115,6 +115,12 @@ class HeldOut(LocatedSource):
                 yield row
         if self.split != LEFT_OUT:
             self.check(counts, train)
+
+    def setting_of_source(self, setting: str | None) -> str | None:
+        return setting and setting.replace(f"data.{self.split}", "data.train", 1)
+
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        return self.source.bad_row_rule(self.setting_of_source(setting))
 
     def check(self, counts: Counter[Part], setting: str | None) -> None:
         """Says how many pairs were left out. Raises: ValueError if the split has none. counts: the pairs of each part."""

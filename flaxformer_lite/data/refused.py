@@ -15,11 +15,12 @@ class Origin(NamedTuple):
     source: DataSource
     setting: str | None = None
 
-    def rows(self) -> Iterator[tuple[str | None, str, Row]]:
-        """Yields each row with the path of its source in the config, and that source's treatment of bad rows."""
+    def rows(self) -> Iterator[tuple[tuple[str | None, str], Row]]:
+        """Yields each row with its source's rule for bad rows."""
         for at, part in self.source.parts(self.setting or ""):
+            rule = part.bad_row_rule(at or None)
             for row in part.located(at or None):
-                yield at or None, getattr(part, "bad_rows", "error"), row
+                yield rule, row
 
 
 def tell_refused(
@@ -34,19 +35,17 @@ def tell_refused(
     numbers = set(records.labelled(tokenizers.refused).tolist()) if tokenizers.refused else set()
     if not numbers:
         return
-    counts: dict[tuple[str | None, str], int] = {}
-    listed: dict[tuple[str | None, str], list[str]] = {}
-    given = ((None, "error", Row(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
-    for number, (at, treatment, row) in enumerate(given if origin is None else origin.rows(), -first):
-        if number not in numbers:
-            continue
-        part = at, treatment
-        counts[part] = counts.get(part, 0) + 1
-        if counts[part] <= MOST_LISTED:
+    rules: dict[tuple[str | None, str], list[Row]] = {}
+    given = (((None, "error"), Row(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
+    for number, (rule, row) in enumerate(given if origin is None else origin.rows(), -first):
+        if number in numbers:
+            rules.setdefault(rule, []).append(row)
+            numbers.remove(number)
+            if not numbers:
+                break
+    for (setting, treatment), rows in rules.items():
+        listed = []
+        for row in rows[:MOST_LISTED]:
             assert isinstance(row.pair, Pair)
-            listed.setdefault(part, []).append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
-        numbers.remove(number)
-        if not numbers:
-            break
-    for (at, treatment), number in counts.items():
-        tell_bad_rows(treatment, number, listed[at, treatment], at)
+            listed.append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
+        tell_bad_rows(treatment, len(rows), listed, setting)

@@ -57,6 +57,10 @@ class DataSource(ABC):
         """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
         return [(setting, self)]
 
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        """Returns where the treatment of bad rows is set, None if nowhere, and the treatment."""
+        return None, "error"
+
     def text_names(self, setting: str) -> tuple[str, str]:
         """Returns the names of the source texts and of the target texts in messages: the setting, and the file if there is one."""
         name = f"{setting} {getattr(self, 'path', self.kind)}"
@@ -112,6 +116,9 @@ class TextSource(LocatedSource):
     bad_rows: Literal["error", "drop"] = "error"
     """Treatment of rows that are no pair, such as a missing column or field, or that the chat template refuses. error: stop and
     list the first ten; drop: leave them out, with a warning that has their number."""
+
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        return setting, self.bad_rows
 
     @property
     def _origin(self) -> str:

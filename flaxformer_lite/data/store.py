@@ -247,7 +247,7 @@ class TokenStore:
 
                 if read_checked(folder / "shard.json") is None and (number - 1) % part[1] == part[0]:
                     write_shard(folder, chunk, tokenizers, report)
-                    if getattr(self.stream.source, "bad_rows", "error") == "error":
+                    if self.stream.source.bad_row_rule(None)[1] == "error":  # at once, not after the last shard
                         shard = TokenArrays(open_shards({folder: ""}, compare=False))
                         tell_refused(shard, tokenizers, Origin(self.stream.source, self.stream.setting), first=done)
                 report(len(chunk))

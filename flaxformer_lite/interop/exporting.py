@@ -24,7 +24,7 @@ from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, copy_companions, read_json, save_tensors, write_folder
+from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes, placeholders
@@ -35,7 +35,7 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text import FromRun, LanguageTokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE, SENTENCE_FILES, copy_hub_files
+from flaxformer_lite.text.kinds import SENTENCE_FILES, copy_files, copy_hub_files
 from flaxformer_lite.workdir import open_run
 
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
@@ -85,7 +85,7 @@ def export_hf(
         results = loaded.folder.results(loaded.step, weights or config.weights)
         folder, files = Path(made, "model") if push else Path(output), Path(made, "tokenizer")
         files.mkdir()
-        copy_companions(loaded.folder.path / "huggingface", files)
+        copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
         about = About(str(output) if push else folder.name, loaded.step, results, license)
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
@@ -99,7 +99,7 @@ def export_hf(
 def write_tokenizer_files(loaded: Run, origin: Mapping[str, Any], files: Path) -> list[str]:
     """Copies the files of an imported run's tokenizer, or writes those of another's, with the chat template. Returns notes."""
     copied = copy_hub_files(loaded.folder.path, files)
-    if (origin and loaded.tokenizers is None) or not set(copied) <= {CHAT_TEMPLATE}:
+    if (origin and loaded.tokenizers is None) or not all(name.endswith(".jinja") for name in copied):
         return []
     return write_tokenizers(files, loaded.tokenizers, loaded.config.model, loaded.config.data.max_source_length)
 

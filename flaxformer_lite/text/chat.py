@@ -35,6 +35,8 @@ from flaxformer_lite.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.text.messages import Conversation, Message
 from flaxformer_lite.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
 
+READING = 2
+"""Changes where conversations are read otherwise: stores of their tokens are then made anew."""
 REFUSED = "refused"
 """The label of a conversation that the template refuses."""
 THOUGHTS = "</think>"
@@ -373,7 +375,7 @@ class ChatTemplate:
 
     def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a message as a template gets it: with marks in the texts of others, and reasoning under two names."""
-        trusted = {"role": message["role"]} if message["role"].isidentifier() else {}
+        trusted = {"role": message["role"]} if re.fullmatch(r"[\w-]+", message["role"]) else {}
         if message["role"] in TRUSTED_ROLES and "content" in message:
             trusted["content"] = message["content"]
         found = {
@@ -522,7 +524,7 @@ def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
             continue
         if before and prompt.startswith(text):
             return prompt[len(text) :]
-    raise ValueError("the prompt does not begin with the messages before it")
+    raise ValueError("the chat template writes no prompt behind the messages: put {% generation %} around the answers")
 
 
 # Forms of messages ------------------------------------------------------------------------------------------------------
@@ -534,18 +536,18 @@ class Fitted(NamedTuple):
     messages: list[Message]
     tools: Sequence[Any] | None
     unread: tuple[str, ...]
-    """What the template leaves out, in words, such as "the reasoning of answers"."""
+    """The parts that the template leaves out, in words, such as "the reasoning of answers"."""
     ignored: tuple[str, ...]
-    """Those of them that are fields which no template has to know."""
+    """The fields among them which no template has to know."""
 
 
 class Reading(NamedTuple):
-    """How a template reads conversations of one shape."""
+    """A template's way to read conversations of one shape."""
 
     form: tuple[str, ...]
     """The names of `FORMS` that are applied to messages."""
     lost: tuple[str, ...]
-    """Why it does not read them: each text or call that is not written."""
+    """The reasons why it does not read them: each text or call that is not written."""
     unread: tuple[str, ...]
 
 
@@ -743,7 +745,7 @@ class ChatTokenizers(Tokenizers):
 
     @property
     def reading(self) -> str:
-        parts = [self.template.fields, self.most, self.last_only]
+        parts = [READING, self.template.fields, self.most, self.last_only]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -37,10 +37,12 @@ LANGUAGE_FILES = ("tokenizer.*.vocabulary.json", "tokenizer.*.hf.json")
 """The files of the tokenizers that languages have of their own: `tokenizer.CODE` and the extension."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """The chat template of a run, which comes before one that came with imported weights."""
+CHAT_TEMPLATES = (CHAT_TEMPLATE, "additional_chat_templates/*.jinja")
+"""The files of templates: the one named default, and those with other names, such as `tool_use`."""
 HUB_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
     *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("source.spm", "target.spm", CHAT_TEMPLATE, "additional_chat_templates/*.jinja"),
+    *("source.spm", "target.spm", *CHAT_TEMPLATES),
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
 SENTENCE_FILES = (
@@ -53,9 +55,11 @@ SENTENCE_FILES = (
 def copy_hub_files(run: Path, output: Path) -> list[str]:
     """Copies the Hugging Face files of a run's tokenizer into a folder, unchanged. Returns their names.
 
-    The run's own chat template takes the place of theirs.
+    The run's own chat templates take the place of theirs.
     """
-    return copy_files(run / "huggingface", output, HUB_FILES) + copy_files(run, output, (CHAT_TEMPLATE,))
+    own = copy_files(run, output, CHAT_TEMPLATES)
+    theirs = [file for file in HUB_FILES if not own or file not in CHAT_TEMPLATES]
+    return copy_files(run / "huggingface", output, theirs) + own
 
 
 def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
@@ -133,7 +137,7 @@ class FromRun(Checked, at="data.tokenizer"):
         """
         if self.side == "source" and target in (None, FromRun(path=self.path, side="target")):
             targets = (f"target_tokenizer{kind.extension}" for kind in TOKENIZER_CLASSES)
-            names = (*targets, CHAT_TEMPLATE, *LANGUAGE_FILES, *(f"huggingface/{name}" for name in HUB_FILES))
+            names = (*targets, *CHAT_TEMPLATES, *LANGUAGE_FILES, *(f"huggingface/{name}" for name in HUB_FILES))
             with local_files(self.path, names) as folder:
                 if any(folder.glob("target_tokenizer.*")) == (target is not None):
                     copy_hub_files(folder, output)

@@ -205,7 +205,7 @@ def take(fields: Message, field: str, name: str) -> Any:
 
 
 class Parts(NamedTuple):
-    """What is in the content of a message."""
+    """The parts of the content of a message."""
 
     texts: list[str]
     reasoning: list[str]

@@ -17,7 +17,7 @@ from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.text.kinds import CHAT_TEMPLATES
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
@@ -84,8 +84,13 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
     stores, copied = run.path / ".tokens", []
     if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
-        copied += [(file, scratch) for pattern in (*TOKENIZER_FILES, CHAT_TEMPLATE) for file in run.path.glob(pattern)]
-        copied += [(file, scratch / "huggingface") for file in run.path.glob("huggingface/*.*")]
+        for pattern in (
+            *TOKENIZER_FILES,
+            *CHAT_TEMPLATES,
+            "huggingface/*.*",
+            "huggingface/additional_chat_templates/*",
+        ):
+            copied += [(file, scratch / file.relative_to(run.path).parent) for file in run.path.glob(pattern)]
     if config.data.store is not None:
         stores, own = Path(config.data.store), scratch / "stores"
         copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]

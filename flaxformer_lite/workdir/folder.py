@@ -42,7 +42,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.text.kinds import (
-    CHAT_TEMPLATE,
+    CHAT_TEMPLATES,
     HUB_FILES,
     SENTENCE_FILES,
     FromRun,
@@ -59,7 +59,7 @@ MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
-COPIED_FILES = ("imported.json", CHAT_TEMPLATE, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
+COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
 """Files that came from another run, with its tokenizer or its weights."""
 TRAINED = ".trained"
 """Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""
@@ -197,7 +197,12 @@ class RunFolder:
     def _discard(self, with_folder: bool) -> None:
         """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
         # The lock last: until then the folder is locked.
-        folders = ("huggingface/additional_chat_templates", "huggingface/[0-9]_*", "huggingface")
+        folders = (
+            "additional_chat_templates",
+            "huggingface/additional_chat_templates",
+            "huggingface/[0-9]_*",
+            "huggingface",
+        )
         names = ("config.json", "train.log", *TOKENIZER_FILES, *COPIED_FILES, *folders, ".lock")
         made = [file for name in names for file in self.path.glob(name)]
         with contextlib.suppress(OSError):

@@ -202,6 +202,9 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
             type_command(monkeypatch, "export", "hf", run, tmp_path / f"{run.name}-own")
             files = files_in(tmp_path / f"{run.name}-own")
             assert files["chat_template.jinja"] == b"[own]" and files["tokenizer.json"] == expected["tokenizer.json"]
+            assert "additional_chat_templates/rag.jinja" not in files, (
+                run
+            )  # of the templates that it takes the place of
 
 
 def test_files_of_two_tokenizers_travel_with_both_alone(tmp_path: Path) -> None:

@@ -329,6 +329,21 @@ def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatc
     assert refusal[0] == 422 and "are both true: leave one of them out" in refusal[1]
 
 
+def test_a_client_sends_back_what_it_got(served: Served):
+    """Law: a message that the server wrote, with all fields that a client adds to it, is read in the next turn; so is a null."""
+    first = served.post("/v1/chat/completions", HI).json()["choices"][0]["message"]
+    added = dict.fromkeys(("audio", "function_call", "tool_calls", "annotations", "reasoning_content"))
+    for more in ({}, added, added | {"annotations": [{"type": "url_citation"}]}):
+        messages = [first | more, USER]
+        asked = HI | {"messages": messages, "tools": [], "logprobs": False, "logit_bias": {}, "presence_penalty": 0}
+        answer = served.post("/v1/chat/completions", asked).json()
+        assert "choices" in answer, answer
+        found = answer["choices"][0]["message"]["content"]
+        assert found == f"[assistant] {first['content']}\n[user] hi\n[assistant] "[::-1]
+    tool = HI | {"messages": [{"role": "tool", "content": "5", "tool_call_id": "1"}, USER]}
+    assert served.post("/v1/chat/completions", tool).status_code == 200
+
+
 def test_a_stuck_template_holds_up_nothing_but_itself(three_runs: dict[str, Run]):
     """Law: while templates without end are rendered, the server, the run and the chats of another run answer."""
     served = Served(three_runs | {"other": three_runs["documents"]}, limits={"seconds": 3.0})
@@ -393,6 +408,11 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
         alone.service.worker.close(5)
 
 
+USER = {"role": "user", "content": "hi"}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
+HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
@@ -434,6 +454,18 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
         ("/v1/completions", {"model": "documents", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
         ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
         ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
+        ("/v1/chat/completions", HI | {"tools": [{}]}, 422, "tools: it is not supported: leave it out"),
+        ("/v1/chat/completions", HI | {"logprobs": True}, 422, "logprobs: it is not supported: leave it out"),
+        ("/v1/chat/completions", HI | {"logit_bias": {"1": 2}}, 422, "logit_bias: it is not supported: leave it out"),
+        ("/v1/chat/completions", HI | {"presence_penalty": 1}, 422, "presence_penalty: it is not supported: leave it out"),
+        ("/v1/chat/completions", HI | {"stream": True, "n": 2}, 422, "2 answers are asked for, and one is streamed: ask for one"),
+        ("/v1/chat/completions", HI | {"documents": [{"text": "t"}]}, 422, "reads no documents: leave them out"),
+        ("/v1/chat/completions", HI | {"messages": [{"role": "user", "content": 3}]}, 422, "messages: the content of message 1"),
+        ("/v1/chat/completions", HI | {"messages": [USER | {"mood": 1}]}, 422, "leaves out the field 'mood' of messages"),
+        ("/v1/chat/completions", HI | {"messages": [USER, CALLING]}, 422, "leaves out the call of 'f' in message 2"),
+        ("/v1/completions", {"model": "documents", "prompt": ["a", "b"], "stream": True}, 422, "there are 2 prompts"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "from": "de"}, 422, "documents does not translate: leave out"),
+        ("/v1/completions", {"model": "pairs", "prompt": "a", "from": "de", "to": "en"}, 422, "data.languages"),
         (
             "/v1/chat/completions",
             {"model": "documents", "messages": [{"role": "system", "content": "a"}]},
