@@ -1,5 +1,6 @@
 """The commands as they are typed: what goes to stdout, what to stderr, the exit status, and every mistake in one line."""
 
+import csv
 import dataclasses
 import errno
 import functools
@@ -152,6 +153,17 @@ def test_scores_follow_a_tab(folder: Path, command):
     ]
     assert [answer for answer, _ in scored] == plain
     assert float(scored[0][1]) < 0
+
+
+def test_a_table_is_translated_by_its_column_and_keeps_its_rows(folder: Path, command, tmp_path: Path):
+    """Law: a translation is that of the text alone, in the row of its text."""
+    (tmp_path / "in.csv").write_text(f'id,date\n7,{LINES[0]}\n8,"{LINES[2]}"\n', encoding="utf-8")
+    plain = command("translate", folder, stdin=text([LINES[0], LINES[2]]))[1].splitlines()
+    status, out, err = command("translate", folder, tmp_path / "in.csv", "--column", "date")
+    rows = [[number, line, answer] for number, line, answer in zip("78", (LINES[0], LINES[2]), plain, strict=True)]
+    assert (status, list(csv.reader(out.splitlines())), err) == (0, [["id", "date", "translation"], *rows], "")
+    status, out, err = command("translate", folder, tmp_path / "in.csv")
+    assert (status, out) == (2, "") and "0 'id', 1 'date': choose that of the texts by --column" in err
 
 
 def test_a_line_that_is_too_long_is_cut_with_a_warning_and_answered(folder: Path, command, tmp_path: Path):

@@ -482,6 +482,12 @@ def test_numbers_and_a_header_in_the_place_of_texts_are_told_of(
     assert any("b.tsv:1: this row looks like a header" in line and "--column" in line for line in err)
 
 
+def test_masks_in_a_column_are_filled_as_those_of_lines(masked: Run, type_command: Typed, tmp_path: Path):
+    (tmp_path / "a.csv").write_text("id,text\n1,ab[MASK]c\n2,[MASK]d\n")
+    lines = type_command(masked, "fill-mask", stdin=b"ab[MASK]c\n[MASK]d\n")[0]
+    assert type_command(masked, "fill-mask", str(tmp_path / "a.csv"), "--column", "text")[0] == lines
+
+
 # Classes of an encoder and a decoder ------------------------------------------------------------------------------------
 
 
