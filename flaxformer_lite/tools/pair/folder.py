@@ -1,7 +1,7 @@
 """The folder of `pair`: an ordinary run, with the texts that were cleaned and divided in `data/`.
 
 data/train.*, data/valid.*, data/test.*    the sentences, line by line
-data/removed.tsv                           the pairs that were found: rule, number of the line, both texts
+data/removed.tsv                           the pairs that were found: rule, number of the pair, both texts
 data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
 """
@@ -25,7 +25,7 @@ from flaxformer_lite.text.files import file_versions, line_chunks
 from flaxformer_lite.text.normal_form import plain
 from flaxformer_lite.text.tables import container, looks_like_a_header, open_table, require_lines
 from flaxformer_lite.tools.pair.cleaning import RULES, clean
-from flaxformer_lite.tools.pair.recipe import choose
+from flaxformer_lite.tools.pair.recipe import check_time, choose
 
 MOST_HELD_OUT = 1_000
 """Pairs of the validation and of the test, as many each; a twentieth of a smaller text."""
@@ -58,7 +58,9 @@ def prepare(
         raise ValueError(f"--output {output} is there, and was not made by `pair`: give a new folder")
     else:
         ends = languages([str(column) for column in columns] or files)
-        divide(read_pairs(files, columns), asked, off, ends, data)
+        pairs = read_pairs(files, columns)
+        check_time(len(pairs), deadline)
+        divide(pairs, asked, off, ends, data)
     if not (output / "config.json").is_file():
         sources = {split: parallel(data, name) for split, name in SPLITS.items()}
         config = choose(list(sources["train"].stream()), output, deadline, **sources)
@@ -161,7 +163,7 @@ def divide(
         if found:
             sides = (side.strip() for side in pairs[found[0]][:2])
             example = " ||| ".join(side[:40] + "…" * (len(side) > 40) for side in sides)
-            note(f"  {len(found):>8,} {name}: {RULES[name].__doc__}; the first is line {found[0] + 1}: {example}")
+            note(f"  {len(found):>8,} {name}: {RULES[name].__doc__}; the first is number {found[0] + 1}: {example}")
     note(f"  {len(cleaned.kept):>8,} are kept")
     left = [pairs[i] for i in cleaned.kept]
     texts = {"train": left, **hold_out(left)}

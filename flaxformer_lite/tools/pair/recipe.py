@@ -30,6 +30,12 @@ TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
 EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 MEASURED_STEPS = 24
+SIGNS = "".join(map(chr, range(0x21, 0x7F)))
+"""The characters of ASCII that are seen."""
+CLEANING_SECONDS, COMPILING_SECONDS = 5e-4, 30
+"""Of one pair; of the first shape, whose speed is measured. On two cores that other work was using too."""
+SHAPES, SHAPES_IN_HASTE, HASTE = (4, 6), 2, 600
+"""Lengths to which pairs are padded: of the least texts, of others, and in less time than so many seconds. Each is compiled."""
 
 
 class Size(NamedTuple):
@@ -66,11 +72,13 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     Raises: ValueError if the time is too short.
     """
     size = next(size for size in SIZES if len(pairs) <= size.pairs)
-    tokenizer, vocabulary = learn_vocabulary(pairs)
+    tokenizer, vocabulary, settings = learn_vocabulary(pairs)
     Tokenizers(tokenizer, tokenizer).save(folder)
     sides = [tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1)]
     lengths = np.array([[len(ids) + 1 for ids in side] for side in sides]).T  # with EOS
-    config = with_data(load_config(BASE), lengths, files)
+    hasty = deadline is not None and deadline - time.monotonic() < HASTE
+    number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
+    config = with_data(load_config(BASE), lengths, files | {"tokenizer": settings}, number)
     shapes = batch_shapes(config.objective, config.data)
     found = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
     rows, longest = (np.array(part) for part in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
@@ -82,12 +90,12 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
         speed /= float(sum(found * longest)) / batches
         left = deadline - time.monotonic()
         seconds = min(TRAINING_SHARE * left, left - OTHER_SECONDS)
-        if seconds * speed < MEASURED_STEPS:
-            raise ValueError("--hours is too short for this text and machine: give it more, or leave it out")
         while size != SIZES[0] and seconds * speed / batches < FEWEST_EPOCHS:
             smaller = SIZES[SIZES.index(size) - 1]
             speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
             size = smaller
+        if seconds * speed < MEASURED_STEPS:
+            raise ValueError(too_short(left, MEASURED_STEPS / speed, steps / speed))
         steps, evaluations = min(steps, round(seconds * speed)), int(np.clip(seconds / 300, 1, 10))
     note(
         f"{len(pairs):,} pairs: vocabulary of {vocabulary:,}, width {size.d_model}, {size.layers} + {size.layers} layers, "
@@ -96,31 +104,84 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     return with_size(config, size, vocabulary, steps, evaluations)
 
 
-def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int]:
-    """Returns the tokenizer of both sides and its number of ids, which grows with the square root of the text."""
+def check_time(number: int, deadline: float | None) -> None:
+    """Raises: ValueError if the time is too short for anything but the training on so many pairs."""
+    if deadline is not None and (left := deadline - time.monotonic()) < (seconds := least_seconds(number)):
+        raise ValueError(
+            f"--hours is too short: cleaning {number:,} pairs, compiling and scores alone take about {seconds:,.0f} seconds, and "
+            f"{left:,.0f} are left: add at least {more_hours(seconds - left)}, and the time for training"
+        )
+
+
+def least_seconds(number: int) -> float:
+    """Returns an estimate of the seconds of a run on so many pairs without its training."""
+    return CLEANING_SECONDS * number + COMPILING_SECONDS + OTHER_SECONDS
+
+
+def too_short(left: float, fewest: float, all_steps: float) -> str:
+    """Returns the message for seconds that are left; fewest, all_steps: seconds of the shortest training and of a whole one."""
+
+    def missing(training: float) -> str:
+        return more_hours(max(training / TRAINING_SHARE, training + OTHER_SECONDS) - left)
+
+    return (
+        f"--hours is too short: {max(left, 0):,.0f} seconds are left, and {fewest:,.0f} of training, {OTHER_SECONDS} of scores and "
+        f"export are needed at least: add {missing(fewest)}, or {missing(all_steps)} for all that the text is worth"
+    )
+
+
+def more_hours(seconds: float) -> str:
+    """Returns seconds in hours, rounded up to two digits."""
+    return f"{math.ceil(seconds / 36) / 100:.2f}"
+
+
+def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int, SentencePiece]:
+    """Returns the tokenizer of both sides, its number of ids, which grows with the square root of the text, and its settings.
+
+    Signs of ASCII that the text lacks are pieces too: tags, {names} and addresses of later texts can then be written.
+    """
     texts = [text for pair in pairs for text in pair[:2]]
-    characters, words = len({*"".join(texts)}), len({word for text in texts for word in text.split()})
+    present = {*"".join(texts)}
+    settings = SentencePiece(user_symbols=tuple(sign for sign in SIGNS if sign not in present))
+    characters, words = len(present | {*SIGNS}), len({word for text in texts for word in text.split()})
     wanted = int(np.clip(BASE_VOCABULARY * (len(pairs) / BASE_PAIRS) ** 0.5, 500, 32_000)) // 100 * 100
     size = max(min(wanted, characters + words // 2), characters + 10)
-    return SentencePiece().train(texts, size), size
+    return settings.train(texts, size), size, settings
 
 
-def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, Any]) -> Config:
-    """Returns the config with the files, and batches for pairs of these lengths."""
+def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, Any], shapes: int) -> Config:
+    """Returns the config with these settings of the data, and batches of so many shapes for pairs of these lengths."""
     larger = lengths.max(1)
     longest = int(np.clip(np.quantile(larger, 0.999), 16, 256)) + 7 & ~7
-    shares = (0.2, 0.4, 0.6, 0.8) if len(lengths) > SIZES[0].pairs else (0.5,)  # each length is compiled
-    buckets = {int(length) + 1 & ~1 for length in np.quantile(larger, shares) if 2 < length < longest}
     data = dataclasses.replace(
         config.data,
         tokens_per_batch=1024 if len(lengths) <= SIZES[1].pairs else 4096,
         rows_multiple=64 if longest <= 64 else 16,
-        bucket_lengths=(*sorted(buckets), longest),
+        bucket_lengths=padded_lengths(larger[larger <= longest], longest, shapes),
         max_source_length=longest,
         max_target_length=longest,
         **files,
     )
     return dataclasses.replace(config, data=data, metrics=MetricConfig())
+
+
+def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tuple[int, ...]:
+    """Returns at most so many even lengths, `longest` the last, to which pairs of these lengths are padded with fewest positions.
+
+    By dynamic programming over the lengths: `fewest[j]` is the number of positions of all pairs up to length j, if j is the last.
+    """
+    ends = np.arange(2, longest + 1, 2)
+    pairs = np.searchsorted(np.sort(lengths), ends, side="right")
+    between = np.where(ends[:, None] < ends, ends * (pairs - pairs[:, None]), np.inf)
+    fewest, before = (ends * pairs).astype(float), list[Int[np.ndarray, "_"]]()
+    for _ in range(min(most, len(ends)) - 1):
+        positions = fewest[:, None] + between
+        before.append(positions.argmin(0))
+        fewest = positions.min(0)
+    chosen = [len(ends) - 1]
+    for choice in reversed(before):
+        chosen.append(int(choice[chosen[-1]]))
+    return tuple(sorted({int(ends[i]) for i in chosen if pairs[i]}))
 
 
 def with_size(config: Config, size: Size, vocabulary: int, steps: int, evaluations: int) -> Config:

@@ -1,19 +1,25 @@
 """`pair` as it is typed. Laws: it continues where it was stopped, and what it chose is an ordinary config."""
 
 import dataclasses
+import itertools
 import json
+import random
+import re
 import signal
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
 from flaxformer_lite.data import Pair
+from flaxformer_lite.text import load_tokenizers
+from flaxformer_lite.text.terms import Terms
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import recipe
 from flaxformer_lite.tools.pair.cleaning import plain
@@ -187,10 +193,79 @@ def test_time_that_others_need_is_not_given_to_steps(toy: Path, monkeypatch: pyt
     """By hand: of 190 seconds the steps get 100, of 1,000 seconds 850."""
     monkeypatch.setattr(recipe, "positions_per_second", lambda *_: 1e5)
     monkeypatch.setattr(recipe, "EPOCHS", (10**6, 10**6))
+    monkeypatch.setattr(recipe, "HASTE", 0)
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     (toy / "run").mkdir()
     short, long = (recipe.choose(languages()[:300], toy / "run", deadline).train.steps for deadline in (190.0, 1000.0))
     assert long / short == pytest.approx(850 / 100, rel=1e-3)
+
+
+def test_a_time_that_is_too_short_is_refused_with_what_would_do(toy: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: with the hours that the message asks for, the same text on the same machine is not refused, and with fewer it is."""
+    monkeypatch.setattr(recipe, "positions_per_second", lambda *_: 50.0)
+    monkeypatch.setattr(recipe, "HASTE", 0)
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    (toy / "run").mkdir()
+
+    def choose(seconds: float) -> int:
+        return recipe.choose(languages()[:300], toy / "run", seconds).train.steps
+
+    with pytest.raises(ValueError, match="--hours is too short: 100 seconds are left") as caught:
+        choose(100.0)
+    fewest, whole = (float(hours) for hours in re.findall(r"(?:add|or) (\d+\.\d\d)", str(caught.value)))
+    assert choose(100 + 3600 * fewest) >= recipe.MEASURED_STEPS
+    with pytest.raises(ValueError, match="--hours is too short"):
+        choose(100 + 3600 * (fewest - 0.02))
+    assert choose(100 + 3600 * whole) == choose(10**9) > choose(100 + 3600 * fewest)
+
+
+def test_a_time_that_is_too_short_for_the_cleaning_alone_is_refused_before_it(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(recipe, "CLEANING_SECONDS", 10.0)
+    monkeypatch.setattr(room, "divide", lambda *_: pytest.fail("it was cleaned"))
+    files = write(toy, languages()[:300])
+    with pytest.raises(
+        ValueError, match=r"cleaning 300 pairs, .* about 3,120 seconds, and 1,000 are left: add at least 0\.59"
+    ):
+        room.prepare(files, (), toy / "run", time.monotonic() + 1000)
+
+
+def test_pairs_are_padded_with_as_few_positions_as_their_shapes_allow():
+    """Oracle: all choices of lengths, one by one."""
+    draw = random.Random(3)
+    for longest, most in ((16, 3), (20, 4), (8, 9), (16, 1)):
+        lengths = [min(longest, draw.randint(2, 9) + draw.randint(0, 9)) for _ in range(50)]
+
+        def positions(chosen: Iterable[int], lengths: list[int] = lengths) -> int:
+            return sum(min(end for end in chosen if end >= length) for length in lengths)
+
+        chosen = recipe.padded_lengths(np.array(lengths), longest, most)
+        numbers = range(min(most, longest // 2))
+        choices = [some for number in numbers for some in itertools.combinations(range(2, longest, 2), number)]
+        assert positions(chosen) == min(positions((*some, longest)) for some in choices)
+        assert chosen[-1] == longest and len(chosen) <= most
+
+
+def test_tags_names_and_addresses_can_be_written_though_the_text_has_none(toy: Path):
+    """Oracle: what a placeholder must be is the text itself."""
+    (toy / "run").mkdir()
+    config = recipe.choose(languages()[:300], toy / "run", None)
+    tokenizer = load_tokenizers(toy / "run").target
+    for text in (
+        "<b>",
+        "</b>",
+        "{name}",
+        "%(count)s",
+        '<a href="x">',
+        "https://a.org/x_y?z=1&q=~2",
+        "me@x.org",
+        "O'K!",
+    ):
+        assert tokenizer.decode(tokenizer.encode(text)) == text and tokenizer.unk_id not in tokenizer.encode(text)
+    needed, wrong = Terms((), placeholders=True).tokens("a <b>x</b> {name} %s me@x.org", tokenizer)
+    assert len(needed) == 5 and not wrong
+    assert "<" in config.data.tokenizer.user_symbols and "a" not in config.data.tokenizer.user_symbols
 
 
 def test_a_training_that_is_stopped_says_what_is_left(
