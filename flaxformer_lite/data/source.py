@@ -209,8 +209,8 @@ class FieldSource(TextSource):
                 assert isinstance(record, dict)  # it has the field
                 return Pair("", Conversation.of_record(record, messages).text)
             source = "" if self.source_field is None else text_field(record, self.source_field)
-            if self.input_field is not None and field_value(record, self.input_field) is not None:
-                source = with_input(source, text_field(record, self.input_field))
+            more = "" if self.input_field is None else text_field(record, self.input_field)
+            source = with_input(source, more)
             target = text_field(record, self.target_field)
             label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
         except ValueError as error:
@@ -229,9 +229,11 @@ def with_input(source: str, more: str) -> str:
 
 
 def field_value(record: object, field: str) -> Any:
-    """Returns the value in a field of a record. Raises: ValueError if it has no such field."""
+    """Returns the value in a field of a record; None in a null. Raises: ValueError if it has no such field."""
     value: Any = record
     for name in field.split("."):
+        if value is None and record is not None:
+            return None
         if not isinstance(value, dict) or name not in value:
             available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
             raise ValueError(f"no field {field}; the fields are {available}")
@@ -240,8 +242,15 @@ def field_value(record: object, field: str) -> Any:
 
 
 def text_field(record: object, field: str, numbers: bool = False) -> str:
-    """Returns the string in a field of a record; with `numbers` also a number, as JSON writes it. Raises: ValueError."""
+    """Returns the string in a field of a record, an empty one for null.
+
+    numbers: a number counts too, as JSON writes it, and null does not.
+
+    Raises: ValueError for anything else.
+    """
     value = field_value(record, field)
+    if value is None and not numbers:
+        return ""
     if numbers and (isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))):
         return json.dumps(value)
     if not isinstance(value, str):

@@ -149,3 +149,15 @@ def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
     empty = parquet(tmp_path / "gap.parquet", [{"source": "a", "target": "A"}, {"source": " ", "target": "B"}])
     assert message(Parquet(path=empty)).startswith(f"{empty}:2: the source is empty")
     assert list(Parquet(path=empty, empty_lines="drop").open()) == [Pair("a", "A")]
+
+
+def test_a_null_in_the_place_of_a_text_is_an_empty_text(tmp_path: Path) -> None:
+    """So one setting treats both; a struct that is null has nulls in its fields. A label that is null is none."""
+    good = {"pair": {"de": "a", "en": "A"}, "y": 1}
+    rows = [good, {"pair": {"de": None, "en": "B"}, "y": 1}, {"pair": None, "y": 1}, {**good, "y": None}]
+    path = parquet(tmp_path / "null.parquet", rows[:3])
+    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    assert message(Parquet(path=path, **fields)).startswith(f"{path}:2: the source is empty")
+    assert Parquet(path=path, empty_lines="drop", **fields).open() == [Pair("a", "A")]
+    labelled = Parquet(path=parquet(tmp_path / "y.parquet", [rows[0], rows[3]]), label_field="y", **fields)
+    assert message(labelled).startswith(f"{labelled.path}:2: field y holds NoneType")
