@@ -13,7 +13,7 @@ OTHER = (
     "legend|link|main|map|mark|menu|meta|nav|object|option|param|picture|rp|rt|samp|section|select|source|style|summary|table|"
     "textarea|time|title|var|video"
 )
-"""Those that stand for a word of the user's in texts about programs: <source> is a tag only with attributes or a slash."""
+"""Elements whose names stand for a user's word in texts about programs: <source> is a tag only with attributes or a slash."""
 ATTRIBUTE = r"""\s+[\w:-]+\s*=\s*(?:"[^"<>]*"|'[^'<>]*'|[^\s"'<>]+)"""
 TAG = re.compile(
     rf"<(?:{PLAIN})(?:{ATTRIBUTE})*\s*/?>|<(?:{OTHER})(?:(?:{ATTRIBUTE})+\s*/?|\s*/)>|</(?:{PLAIN}|{OTHER})\s*>"

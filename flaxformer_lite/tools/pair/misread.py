@@ -14,15 +14,15 @@ SEQUENCE = re.compile(
 )
 """A character of two, three or four bytes of UTF-8, each byte a character."""
 LOST = re.compile("\u00e2\u20ac|[a-z\u00df-\u00ff][\u00c2\u00c3]")
-"""What is left where one of the bytes was dropped: the start of a quotation mark or dash, a capital that no word has inside."""
+"""The remains where one of the bytes was dropped: the start of a quotation mark or dash, a capital that no word has inside."""
 
 QUOTES = "«»‹›‘’“”„‚"
 BEHIND_WORDS = QUOTES + "…–—\u00a0"
 """Signs that stand behind a word, or behind a letter alone, without a space."""
 BEHIND_CAPITALS = BEHIND_WORDS + "•·®©™°¹²³\u00ad"
-"""Those behind a word in capitals."""
+"""Signs behind a word in capitals."""
 JOINING = "–—‘’\u00ad"
-"""Those between two words or the parts of one."""
+"""Signs between two words or the parts of one."""
 NO_QUOTE_ENDS = re.compile("»[^»›’”…–—\u00a0]")
 """An end of a quotation with what does not follow it at once."""
 CARONS = "ŠŽšž"

@@ -33,7 +33,7 @@ MEASURED_STEPS = 24
 SIGNS = "".join(map(chr, range(0x21, 0x7F)))
 """The characters of ASCII that are seen."""
 CLEANING_SECONDS, COMPILING_SECONDS = 5e-4, 30
-"""Of one pair; of the first shape, whose speed is measured. On two cores that other work was using too."""
+"""Seconds for one pair, and for the first shape, whose speed is measured; on two cores that other work was using too."""
 SHAPES, SHAPES_IN_HASTE, HASTE = (4, 6), 2, 600
 """Lengths to which pairs are padded: of the least texts, of others, and in less time than so many seconds. Each is compiled."""
 

@@ -19,10 +19,10 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.text import load_tokenizers
+from flaxformer_lite.text.normal_form import plain
 from flaxformer_lite.text.terms import Terms
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import recipe
-from flaxformer_lite.tools.pair.cleaning import plain
 from flaxformer_lite.training import TrainingRun, loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.rollback import judge
