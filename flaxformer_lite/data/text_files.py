@@ -25,6 +25,7 @@ from flaxformer_lite.text.tables import (
     better_delimiter,
     container,
     looks_like_a_header,
+    looks_quoted,
     require_lines,
 )
 
@@ -210,6 +211,11 @@ class TSV(ColumnSource, at="tsv"):
     _format = Format()
 
     def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
+        if looks_quoted(lines):
+            warn_once(
+                f"{file}: its first rows have cells in double quotes, which tsv reads as they are: if they are not of the texts, "
+                f"set the source to CSV(path=…, delimiter={self._format.delimiter!r})"
+            )
         if any("\t" in line for line in lines) or self._fewest < 2:
             return
         other = better_delimiter(lines, "\t", self._fewest)

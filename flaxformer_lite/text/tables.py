@@ -186,12 +186,28 @@ class Table:
         return len(texts) > 1 and all(map(str.isdecimal, texts))
 
 
+def is_quoted(cell: str) -> bool:
+    """Returns whether a cell stands in double quotes, with each quote inside twice."""
+    return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
+
+
+def looks_quoted(lines: Sequence[str]) -> bool:
+    """Returns whether the cells between tabs seem to be quoted: one has doubled quotes inside, or all in three rows or more are."""
+    rows = [line.split("\t") for line in lines if line.strip()]
+    cells = [cell for row in rows for cell in row]
+    doubled = any('""' in cell[1:-1] and is_quoted(cell) for cell in cells)
+    return doubled or (len(rows) > 2 and all(is_quoted(cell) or cell.isdecimal() for cell in cells) and '"' in lines[0])
+
+
 def open_table(lines: Iterable[str], file: str, header: bool) -> Table:
-    """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or else a TSV."""
+    """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or a TSV.
+
+    A TSV has quotes like a CSV if its first rows seem so.
+    """
     rest = iter(lines)
     start = list(itertools.islice(rest, MOST_COMPARED))
     is_csv = re.search(r"\.csv(\.(gz|bz2|xz|zst))?$", file.lower()) is not None
-    form = Format(best_delimiter(start), quoted=True) if is_csv else Format()
+    form = Format(best_delimiter(start), quoted=True) if is_csv else Format(quoted=looks_quoted(start))
     return Table(itertools.chain(start, rest), file, form, header)
 
 

@@ -1,5 +1,6 @@
 """Oracles: files written by hand, byte for byte, with the pairs or the message they must give."""
 
+import csv
 import dataclasses
 import gzip
 import json
@@ -10,6 +11,7 @@ import pytest
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
+from flaxformer_lite.text.tables import open_table
 from tests.support.files import PAIRS, file, message
 
 
@@ -344,6 +346,30 @@ def test_a_csv_with_another_delimiter_is_named(tmp_path: Path, content: str, oth
 )
 def test_commas_beside_other_signs_are_commas(tmp_path: Path, content: str) -> None:
     assert CSV(path=file(tmp_path, "x.csv", content)).open()
+
+
+@pytest.mark.parametrize(
+    ("content", "quoted"),
+    [
+        ('"He said ""no"".",Er sagte nein.\nYes,Ja\n', True),
+        ('"en","de"\n"a","A"\n"b","B"\n', True),
+        ('7,"a"\n8,"b"\n9,"c"\n', True),
+        ('"Hello.",Hallo\nYes,"Ja"\n"No","Nein"\n', False),
+        ('""Hello"",x\nsaid "a" and "b",y\n",z\n', False),
+        ("1,2\n3,4\n5,6\n", False),
+    ],
+)
+def test_a_tsv_with_the_quotes_of_a_csv_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture, content: str, quoted: bool
+) -> None:
+    """Some programs quote cells between tabs too; and texts have quotes of their own."""
+    path = file(tmp_path, "x.tsv", content.replace(",", "\t"))
+    assert TSV(path=path).open()[0].source == content.split(",")[0]
+    assert (f"{path}: its first rows have cells in double quotes" in capsys.readouterr().err) == quoted
+    table = open_table(content.replace(",", "\t").splitlines(), path, header=False)
+    assert table.first[0][1] == (
+        next(csv.reader([content.splitlines()[0]])) if quoted else content.splitlines()[0].split(",")
+    )
 
 
 def test_numbers_in_the_place_of_texts_are_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.data import Pair
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.inference.metrics import MetricConfig
+from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.run.scoring import ScoredData
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.characters import Characters
