@@ -30,11 +30,37 @@ SCRIPTS = {
 UNSPACED = re.compile(f"[{''.join(SCRIPTS.values())}]")
 HANGUL = re.compile(f"[{SCRIPTS['ko']}]")
 
-PLACEHOLDER = re.compile(
-    r"</?\w[^<>]*>|\{\{?[^{}\s]+\}\}?|%\(\w+\)[sd]|%[sd]\b|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
-    r"|(?:https?://|www\.)[^\s<>]*[^\s<>.,;:!?()\"']"
-)
-"""Tags, {names}, %s and %(name)s, addresses of mail and of pages."""
+NAME = r"[^\W\d][\w.:\u00b7\u0300-\u036f-]*"
+VALUE = r"""(?:"[^"<>]*+(?:[<>][^"<>]*+){0,50}"|'[^'<>]*+(?:[<>][^'<>]*+){0,50}'|[^\s"'<>`]++)"""
+LETTER = r"[\w\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff]"
+WITHIN = r"""[^\s<>()"“”„«»。、，」』】）》]"""
+AT_END = r"""[^\s<>()"“”„«»。、，」』】）》.,;:!?'’…\]}*]"""
+IN_BRACKETS = r"\((?:[^\s<>()]++|\([^\s<>()]*+\))*+\)"
+HOST = rf"(?:(?:{LETTER}|-){{1,63}}\.)+(?:{LETTER}|-){{1,63}}|\[(?:IPv6:)?[\da-fA-F.:]{{2,45}}\]"
+MAIL = rf"(?:\w(?:{LETTER}|[.!#$%&'*+/=?^`{{|}}~-]){{0,63}}|\"[^\"\s]{{1,62}}\")@(?:{HOST})"
+FORMS = {
+    "comments, declarations, instructions of XML": (
+        r"<!--.{0,1000}?-->|<!\[CDATA\[.{0,1000}?\]\]>|<\?[^\W\d].{0,1000}?\?>|<![A-Z][^<>]*>"
+    ),
+    "tags of HTML and XML": rf"</?(?::?{NAME}(?:\s+[^\s\"'<>/=]++(?:\s*=\s*{VALUE})?)*+\s*+/?|\d+\s*/?)>",
+    "addresses of pages": (
+        rf"(?<!\w)(?:[a-zA-Z][a-zA-Z\d+.-]{{1,20}}://|www\.)(?:{WITHIN}|{IN_BRACKETS})*(?:{AT_END}|{IN_BRACKETS}|\])"
+    ),
+    "addresses of mail": rf"mailto:{MAIL}(?:\?{WITHIN}*{AT_END})?|{MAIL}",
+    "templates": r"\{\{\{?[^{}]{1,200}\}?\}\}|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}",
+    "names and formats in braces": (
+        r"[$#%@]?\{(?:[^{}\s]*(?:\{[^{}\s]*\}[^{}\s]*)*| ?[\w.$-]+ ?|[\w.\[\]]*(?:![rsa])?:(?: |[^{}]?[<>=^])[^{}\s]*)\}"
+    ),
+    "conversions of printf and of Python": (
+        r"%%|%\([^()]{1,64}\)[-+ #0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]|(?<![\d%])%[sd@]"
+        r"|%(?:\d+\$)?[-+#0']*(?:\*|\d+)?(?:\.(?:\*|\d+)?)?(?:hh|ll|[hljztLq])?[diouxXeEfFgGaAcCsSpn@](?!\w)"
+    ),
+}
+"""The placeholders. References: XML 1.1, 2.3; HTML, 13.1; RFC 3986, 5322 and 6531; ISO C, 7.21.6; Python, format strings.
+
+A per cent sign behind a number ("50 % d", "100%ig") is none unless the conversion ends the word, and has no space in it.
+"""
+PLACEHOLDER = re.compile("|".join(FORMS.values()), re.DOTALL)
 
 
 class Term(NamedTuple):
@@ -85,7 +111,7 @@ def of_word(character: str) -> bool:
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms, and whether placeholders count as such: tags, {names}, %s, addresses.
+    """Terms, and whether placeholders count as such: the `FORMS`, such as tags, {names}, %s, addresses.
 
     A term stands in a source as whole words, compared in the form of `normal_form.py`; one in small letters is found in any case.
     Where terms overlap, the longest one counts, and the words in it are no terms.

@@ -1,12 +1,13 @@
 """Terms of a source, by hand; mistakes in files of terms."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.terms import Needed, Terms, going_on, inner_ids
+from flaxformer_lite.text.terms import PLACEHOLDER, Needed, Terms, going_on, inner_ids
 
 TERMS = {
     "dog": "Hund",
@@ -36,6 +37,63 @@ TERMS = {
 )  # fmt: skip
 def test_the_texts_that_a_translation_needs(source: str, expected: dict[Needed, int]):
     assert Terms.of(TERMS, placeholders=True).needed(source) == expected
+
+
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        "<b>", "</b>", "</b >", "<br/>", "<br />", "<my-tag>", "<x:y z='1'>", '<a href="x>y">', "<a href=/b?c=d>",
+        "<input disabled>",        '<a title="a < b" href=\'c\' >', "<ünïcode>", "<_x.y>", "<0>", "</12>",
+        "<3/>", "<!-- a > b -->", "<!DOCTYPE html>",
+        "<?xml version='1.0'?>", "<![CDATA[a < b]]>", "<p\nid=x>",
+        "{name}", "{}", "{0}", "{0:.2f}", "{a.b[c]!r:>{width}}", "{: >10}", "{x: d}", "{0,number,integer}",
+        "{{name}}",
+        "{{ name }}",        "{{ user.name | upper }}", "{{{raw}}}", "{% if x %}", "{# note #}", "${VAR}",
+        "#{name}", "%{count}", "{ name }",
+        "{d:%Y-%m-%d}",        "%s", "%d", "%1$s", "%-5d", "%.2f", "%05d", "%+d", "%#x", "%*d", "%.*f", "%lld",
+        "%zu", "%hhx", "%'d", "%@", "%1$@", "%%",
+        "%(name)s", "%(first name)s", "%(x)-5.2f", "%5.1f", "%c", "%Lf",
+        "https://x.org", "http://x.org:8080/a?b=c&d=%20#e", "https://en.wikipedia.org/wiki/Foo_(bar)",
+        "https://x.org/a_(b_(c))/d",
+        "http://[2001:db8::1]:80/x", "ftp://me:pw@x.org/a", "www.x.org/a", "https://müller.de/straße",
+        "https://x.org/{id}/y",
+        "https://x.org/a;b=c,d", "http://[::1]", "HTTPS://X.ORG/",
+        "me@x.org", "mailto:me@x.org", "mailto:me@x.org?subject=a%20b", "first.last+tag@sub.x.co.uk", "o'brien@x.ie",
+        '"a..b"@x.org',        "müller@bücher.de", "用户@例子.广告", "अजय@डाटा.भारत", "me@[192.168.0.1]",
+        "me@[IPv6:2001:db8::1]", "a!b#c@x-y.org",
+    ],
+)  # fmt: skip
+def test_a_placeholder_is_found_whole(placeholder: str):
+    """By hand, from the specifications: in a sentence, in brackets, at its end, and beside a full stop."""
+    for text in ("{} is it", "so (in {}) it", "it is {}", "it is {}.", "it is {}, or"):
+        found = Terms.of(None, placeholders=True).needed(text.replace("{}", placeholder, 1))
+        assert [needed.text for needed in found] == [placeholder], text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "50 % discount", "50% of all", "a 50% discount", "100%ig", "eine 50%ige Lösung", "%50 indirim", "100 %",
+        "I <3 you",
+        "a < b > c",        "x<1 and y>2", "{see below}", "{1, 2, 3}", "{", "}", "$100", "a@b", "@name", "#tag",
+        "http://", "www.", "1:2",
+        "{count, plural}",        "a%20b", "<>", "</>", "< b>", "100% sure", "%50de",
+    ],
+)  # fmt: skip
+def test_signs_of_other_uses_are_no_placeholders(text: str):
+    assert not Terms.of(None, placeholders=True).needed(text)
+
+
+def test_placeholders_are_looked_for_in_time_that_goes_with_the_length():
+    """Texts that begin forms again and again and end none: twice as long takes no four times as long."""
+    for part in ('<a b="', "<a b ", "<!--", "{{", "{a:{", "a@", "http://x(", "%(", "<a x='>", "a" * 70, "www.((", '"a'):
+        seconds = []
+        for times in (500, 2_000):
+            start = time.process_time()
+            for _ in PLACEHOLDER.finditer(part * times):
+                pass
+            seconds.append(time.process_time() - start)
+        assert seconds[1] < 0.05 + 10 * seconds[0], part
 
 
 @pytest.mark.parametrize(
@@ -69,8 +127,8 @@ def test_a_term_with_capitals_comes_before_one_without():
 
 def test_a_placeholder_behind_another_form_of_a_text_is_found():
     """By hand: characters that fold to two, and marks, stand before, inside and behind it."""
-    needed = Terms.of({"é": "E"}, placeholders=True).needed("ßİ <e\u0301\u00ad>\u0301 e\u0301 {é}\u200b{x}")
-    assert needed == {Needed("<e\u0301\u00ad>"): 1, Needed("E"): 1, Needed("{é}"): 1, Needed("{x}", True): 1}
+    needed = Terms.of({"é": "E"}, placeholders=True).needed("ßİ <e\u0301>\u0301 e\u0301 {é}\u200b{x}")
+    assert needed == {Needed("<e\u0301>"): 1, Needed("E"): 1, Needed("{é}"): 1, Needed("{x}", True): 1}
 
 
 @pytest.mark.parametrize(
