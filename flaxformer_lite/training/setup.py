@@ -59,7 +59,8 @@ def set_up(
             "--workdir"
         )
     model = config.model.for_decoder if config.model.num_decoder_layers else config.model
-    check_attention(model.attention, model.d_model, model.num_heads, decodes=model.num_decoder_layers > 0)
+    decodes = model.num_decoder_layers > 0
+    processes.on_all(lambda: check_attention(model.attention, model.d_model, model.num_heads, decodes=decodes))
     runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
