@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from safetensors.numpy import load_file
 
 import flaxformer_lite.interop.hub
-from flaxformer_lite import import_hf, load
+from flaxformer_lite import export_hf, import_hf, load
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
 from flaxformer_lite.interop.hub import COMPARED, HubName, download, hub_name, push
 from tests.support.commands import type_command
@@ -147,13 +147,16 @@ def test_adapters_by_name_bring_their_base(hub: HubServer, tmp_path: Path) -> No
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(base)}))
     expected = load(import_hf(folder, "by_folder"))
     file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "org/base"}))
-    hub.add("org/base", base)
+    sha = hub.add("org/base", base)
     hub.add("org/adapters", folder)
     for run in ("by_name", "from_the_cache"):
         found = load(import_hf("org/adapters", run))
         assert found.config.model == expected.config.model and found.config.model.lora is not None
         chex.assert_trees_all_equal(found.params, expected.params)
         hub.refuses = 503
+    export_hf("by_name", "written", adapters=True)
+    written = json.loads(Path("written/adapter_config.json").read_text())
+    assert (written["base_model_name_or_path"], written["revision"]) == ("org/base", sha)  # as PEFT loads it
 
 
 def test_without_network_the_cache_is_read(

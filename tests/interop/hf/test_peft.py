@@ -302,3 +302,10 @@ def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, monkeypatc
     np.testing.assert_allclose(found.forward(**ids).logits, trained.forward(**ids).logits, rtol=1e-5, atol=1e-5)
     before = load(tmp_path / "imported").forward(**ids).logits
     assert np.abs(np.asarray(found.forward(**ids).logits) - before).max() > 1e-3
+    # The base of adapters on a model that was tuned before is not the imported one.
+    whole = dataclasses.replace(config, model=dataclasses.replace(config.model, lora=None))
+    train(whole, tmp_path / "tuned")
+    on_tuned = dataclasses.replace(config.train, init_from=str(tmp_path / "tuned"))
+    train(dataclasses.replace(config, train=on_tuned), tmp_path / "second")
+    export_hf(tmp_path / "second", tmp_path / "of_tuned", adapters=True)
+    assert json.loads((tmp_path / "of_tuned/adapter_config.json").read_text())["base_model_name_or_path"] is None
