@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 import tokenizers
 
+from flaxformer_lite.cli.input_lines import TextColumns, table_blocks
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data import CSV, DataSource
+from flaxformer_lite.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.inference.encoder import predict_class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
@@ -391,6 +392,27 @@ def test_a_table_is_answered_by_its_column_and_keeps_its_rows(
     assert typed[0] == out and not any("--column chooses" in line for line in typed[1])
     by_number = type_command(run, command, str(table), "--column", "2")[0]
     assert len(by_number) == 5 and by_number[0].startswith("id;text;y;"), "without a name the first row is no header"
+
+
+def test_the_column_is_that_of_any_training_data(
+    run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A field of JSON lines is a column of its name; sources of a mixture count if they agree; an input follows its text."""
+    table = tmp_path / "in.csv"
+    table.write_text("id,text,more\n1,ab,cd\n", encoding="utf-8")
+    fields = JSONLines(path="x", source_field=None, target_field="text", label_field="y")
+    header, answer = type_command(trained_on(run, monkeypatch, fields), "classify", str(table))[0]
+    assert header == "id,text,more,label,probability" and answer.startswith("1,ab,cd,")
+    same = Mixture(sources=(fields, dataclasses.replace(fields, path="y")))
+    assert type_command(trained_on(run, monkeypatch, same), "classify", str(table))[0] == [header, answer]
+    other = dataclasses.replace(fields, target_field="more")
+    with pytest.raises(SystemExit):
+        type_command(trained_on(run, monkeypatch, Mixture(sources=(fields, other))), "classify", str(table))
+    assert "choose that of the texts by --column" in type_command.errors()[-1]
+    columns = {"source_column": "text", "input_column": "more", "target_column": "id"}
+    asked = TextColumns(CSV(path="x", header=True, **columns).text_columns()[:1], header=True)
+    (block,) = table_blocks(str(table), asked)
+    assert block.lines == ["ab\n\ncd"]
 
 
 def test_two_columns_are_two_texts(run: Run, type_command: Typed, tmp_path: Path):
