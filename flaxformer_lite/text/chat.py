@@ -575,6 +575,10 @@ def with_json(call: Message) -> Message:
     return call | {"function": function | {"arguments": written}}
 
 
+def with_role(message: Message, role: str, other: str) -> Message:
+    return message | {"role": other} if message["role"] == role else message
+
+
 FORMS: dict[str, Callable[[Message], Message]] = {
     "joined": joined,
     "in parts": in_parts,
@@ -585,19 +589,18 @@ FORMS: dict[str, Callable[[Message], Message]] = {
     "reasoning": lambda message: (
         message | {"reasoning": message["reasoning_content"]} if "reasoning_content" in message else message
     ),
-    "system": lambda message: message | {"role": "system"} if message["role"] == "developer" else message,
+    "developer as system": functools.partial(with_role, role="developer", other="system"),
+    "function as tool": functools.partial(with_role, role="function", other="tool"),
+    "observation as tool": functools.partial(with_role, role="observation", other="tool"),
 }
 """Other forms of the same message, which some templates read alone."""
 
 
 def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
     """Yields the forms of messages that differ, first these as they are."""
-    choices = [
-        [(), ("joined",), ("in parts",)],
-        [(), ("with JSON",), ("bare",)],
-        [(), ("reasoning",)],
-        [(), ("system",)],
-    ]
+    roles = ("developer as system",), ("function as tool",), ("observation as tool",)
+    together = ("joined", "in parts"), ("with JSON", "bare"), ("reasoning",), *roles
+    choices: list[list[tuple[str, ...]]] = [[(), *((name,) for name in names)] for names in together]
     kept = [
         [form for form in choice if not form or any(FORMS[form[0]](message) != message for message in messages)]
         for choice in choices

@@ -6,7 +6,7 @@
 | `content` | `value`, `text`, `parts`; a refusal; a list of parts; null |
 | `reasoning_content` | `reasoning`, `thinking`, and parts of these types |
 | `tool_calls` | `function_call`, parts `tool_use`, the role `function_call`; arguments as an object or as JSON |
-| a message with the role `tool` | the roles `function` and `observation`, parts `tool_result` |
+| a message with the role `tool` | from `function` or `observation`, parts `tool_result` |
 | `weight` 0 | `train`, `training` or `loss`, 0 or false: the answer does not count |
 
 Fields that are null count as absent at every depth, since a column of structs has the fields of all rows. Further fields go to the
@@ -22,10 +22,12 @@ Message = dict[str, Any]
 ROLES = {
     **dict.fromkeys(("human", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bot", "model", "ai"), "assistant"),
-    **dict.fromkeys(("function", "observation", "tool_response", "function_response"), "tool"),
+    **dict.fromkeys(("tool_response", "function_response"), "tool"),
     **{role: role for role in ("system", "developer", "user", "assistant", "tool")},
 }
 """The roles of templates by the names that others have for them, in lower case."""
+SHAREGPT_ROLES = {"function": "tool", "observation": "tool"}
+"""Further ones behind `from`. Some templates know them as a `role`."""
 CALLING_ROLES = ("function_call", "tool_call")
 """Roles of messages whose content is a call in JSON."""
 SPELLINGS = {
@@ -159,6 +161,8 @@ def read_message(message: object, name: str) -> list[Message]:
     if not isinstance(message, Mapping):
         raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
     given = {field: value for field, value in message.items() if value is not None and field not in SILENT}
+    if "role" not in given and isinstance(given.get("from"), str):
+        given["from"] = SHAREGPT_ROLES.get(given["from"], given["from"])
     role = take(given, "role", name)
     if not isinstance(role, str):
         raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")

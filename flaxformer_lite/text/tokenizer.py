@@ -37,9 +37,13 @@ class Sealed(NamedTuple):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Finds the names that templates write, the longest at a place, and the marks of `chat`, as a group."""
+        """Finds the names that templates write, the longest at a place, and the marks of `chat`, as a group.
+
+        A name of one character has no place for a mark inside: the mark behind it says that it is text.
+        """
         longest_first = sorted(self.names, key=len, reverse=True)
-        return re.compile("|".join(["([\ufdd0-\ufdef]", *map(re.escape, longest_first)]) + ")")
+        names = [re.escape(name) + ("(?!\ufdd5)" if len(name) == 1 else "") for name in longest_first]
+        return re.compile("|".join(["([\ufdd0-\ufdef]", *names]) + ")")
 
 
 class Tokenizer(ABC):

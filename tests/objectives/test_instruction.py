@@ -19,7 +19,9 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data import CSV, Dates, JSONLines, Mixture, Pair, Parquet
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.held_out import held_out
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.store import TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -431,6 +433,24 @@ def test_a_conversation_that_the_template_refuses_is_a_bad_row_with_its_line(
             records = data.records if part == "train" else data.eval.records  # type: ignore[union-attr]
             assert [len(record.target) > 0 for record in records] == [True, False, True, False]
             warn_once.cache_clear()
+
+
+def test_held_out_conversations_obey_the_rule_of_their_source(tmp_path: Path):
+    """The remedy names data.train, whose texts are held out, also for a bad row of the evaluation data."""
+    source, objective = odd_source(tmp_path, bad_rows="drop")
+    reader = objective.reader(Tokenizers(BYTES, BYTES), tmp_path / "run", Lengths(1, 200))
+    for split, line in (("train", 5), ("eval", 3)):
+        rule: dict[str, Any] = {"held": ("eval",), "share": 0.5, "seed": 6, "split": split}
+        for treatment in ("drop", "error"):
+            part = held_out(dataclasses.replace(source, bad_rows=treatment), **rule)
+            pairs, origin = part.open(f"data.{split}"), Origin(part, f"data.{split}")
+            if treatment == "drop":
+                assert len(tokenize(pairs, reader, origin)) == len(pairs)
+                continue
+            with pytest.raises(
+                ValueError, match=rf"odd\.jsonl:{line}: the chat template .*--data\.train\.bad-rows drop"
+            ):
+                tokenize(pairs, reader, origin)
 
 
 def test_a_conversation_without_a_file_is_told_by_its_number(tmp_path: Path):

@@ -449,6 +449,8 @@ def whole(source: str, *messages: dict[str, Any], **options: Any) -> str:
             [CALLED],
             "<assistant>[f{'x': 1}</s>]",
         ),
+        ("{% for m in messages if m.role == 'tool' %}" + SIMPLE[23:], [ASKED | {"role": "observation"}], "<tool>a</s>"),
+        (SIMPLE, [ASKED | {"role": "observation"}], "<observation>a</s>"),
         (SIMPLE.replace("m.content", "m.reasoning ~ m.content"), [CALLED | {"reasoning_content": "r"}], None),
         (SIMPLE, [ASKED, CALLED], None),
         ("{% for m in messages if m.role != 'tool' %}" + SIMPLE[23:], [ASKED, {"role": "tool", "content": "a"}], None),

@@ -37,7 +37,7 @@ IN_JSON = json.dumps(ARGUMENTS)
             [
                 {"role": "User", "content": [{"type": "text", "text": "How warm?", "image_url": None}]},
                 {"role": "model", "content": None, "function_call": {"name": "weather", "arguments": IN_JSON}},
-                {"role": "function", "content": "21"},
+                {"role": "Tool", "content": "21"},
                 {"role": "assistant", "parts": [{"text": "Warm."}]},
             ],
             [
@@ -126,6 +126,7 @@ def test_what_stands_beside_the_messages_belongs_to_them():
         ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "a call without the name of a function"),
         ({"role": "assistant", "content": None, "tool_calls": 3}, "must be a list of objects"),
         ({"content": "a"}, "must be an object with role and content"),
+        ({"from": ["human"], "value": "a"}, "must be an object with role and content"),
         ({"role": None, "content": "a"}, "must be an object with role and content"),
     ],
 )
