@@ -16,7 +16,7 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
-from flaxformer_lite.text.tables import Table, container, looks_like_a_header, open_table, require_lines
+from flaxformer_lite.text.tables import Table, container, open_table, require_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -330,8 +330,7 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     for number in read:
         if table.width > len(read) and table.numbers_alone(number):
             warn(f"{path}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
-    first = [[cells[number] for number in read] for _, cells in table.first if len(cells) == table.width]
-    if not table.header and first and looks_like_a_header(first):
+    if table.header_in(read):
         warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
     bad = BadLines()
     for before in itertools.count(0, LINES_AT_ONCE):

@@ -253,7 +253,7 @@ def write_hf(
     """
     model, theirs = config.model, origin.get("config", {})
     exported = export_like(origin, model, params, model_type)
-    dropped = [*(OF_TRAINING if origin.get("trained") else ())]
+    dropped = list(OF_TRAINING) if origin.get("trained") else []
     if config.data.tokenizer is not None and not isinstance(config.data.tokenizer, FromRun):
         dropped += OF_TOKENIZER
     family = family_of(exported.config["model_type"])

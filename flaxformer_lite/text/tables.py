@@ -177,13 +177,20 @@ class Table:
     def shown(self) -> str:
         """Returns the columns as a person sees them: the number of each and its name, or its text in the first row."""
         cells = self.names or next((cells for _, cells in self.first if any(cells)), [])
-        texts = (f"{number} {cell[:SHOWN] + '…' * (len(cell) > SHOWN)!r}" for number, cell in enumerate(cells))
-        return ", ".join(texts)
+        texts = (cell if len(cell) <= SHOWN else f"{cell[:SHOWN]}…" for cell in cells)
+        return ", ".join(f"{number} {text!r}" for number, text in enumerate(texts))
 
     def numbers_alone(self, column: int) -> bool:
         """Returns whether a column looks like the numbers of rows: in each of the first rows, two or more, digits and no text."""
         texts = [cells[column].strip() for _, cells in self.first if len(cells) > column and any(cells)]
         return len(texts) > 1 and all(map(str.isdecimal, texts))
+
+    def header_in(self, columns: Sequence[int]) -> list[str]:
+        """Returns the texts of the first row in these columns if they look like names, and the table has no header; else none."""
+        if self.header:
+            return []
+        rows = [[cells[column] for column in columns] for _, cells in self.first if len(cells) == self.width]
+        return rows[0] if rows and looks_like_a_header(rows) else []
 
 
 def is_quoted(cell: str) -> bool:

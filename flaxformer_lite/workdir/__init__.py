@@ -1,7 +1,7 @@
 """The run folder on disk: config.json, metrics, samples and checkpoints.
 
 `folder.py` has the files of a run and its lock, `samples.py` the names and the layout of its answers. `checkpoints.py` saves,
-keeps and restores states; Orbax writes them, through `manager.py`. `manifest.py` detects damaged files, and other settings or
+keeps and restores states; Orbax writes them, through `managers/`. `manifest.py` detects damaged files, and other settings or
 tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
 start from. `base.py` leaves the parameters of a LoRA run's base out of its checkpoints.
 `mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains.

@@ -75,8 +75,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
         return read_file(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return read_shards(folder)
-    fact, _, remedy = weights_elsewhere(files_in(folder)).partition(": ")
-    raise ValueError(f"{folder} {fact}: {remedy}")
+    raise ValueError(f"{folder} {weights_elsewhere(files_in(folder))}")
 
 
 def files_in(folder: Path) -> list[str]:

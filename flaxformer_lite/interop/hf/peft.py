@@ -117,8 +117,10 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
                 a[i, :, :own_rank] = own_a
                 share = np.float32(own_alpha / own_rank**power / (lora_alpha / most))
                 b[i, :own_rank] = own_b * share
-                scaled += [f"{module} ({share:.3g})"] if share != 1 else []
-                shared += [module] if weight.part is not None else []
+                if share != 1:
+                    scaled.append(f"{module} ({share:.3g})")
+                if weight.part is not None:
+                    shared.append(module)
         targets.append(path)
         for name, x in (("lora_a", a), ("lora_b", b)):
             params[f"{path}/{name}/kernel"] = x if weight.stacked else x[0]

@@ -319,17 +319,15 @@ FAIRSEQ_MODEL = "sentencepiece.bpe.model"
 """A SentencePiece model whose pieces have ids of a vocabulary."""
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 TOKENIZER_FILES = (
-    *(
-        "tokenizer.json",
-        "*.model",
-        "*.spm",
-        "vocab.*",
-        "merges.txt",
-        "*.tiktoken",
-        "tekken.json",
-        "bpe.codes",
-        "dict*.txt",
-    ),
+    "tokenizer.json",
+    "*.model",
+    "*.spm",
+    "vocab.*",
+    "merges.txt",
+    "*.tiktoken",
+    "tekken.json",
+    "bpe.codes",
+    "dict*.txt",
 )
 """Patterns of files that hold tokenizers, read here or not."""
 

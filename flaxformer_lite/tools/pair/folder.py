@@ -23,7 +23,7 @@ from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.text.files import file_versions, line_chunks
 from flaxformer_lite.text.normal_form import plain
-from flaxformer_lite.text.tables import container, looks_like_a_header, open_table, require_lines
+from flaxformer_lite.text.tables import container, open_table, require_lines
 from flaxformer_lite.tools.pair.cleaning import RULES, clean
 from flaxformer_lite.tools.pair.recipe import check_time, choose
 
@@ -116,9 +116,8 @@ def read_table(file: str, columns: Sequence[int | str]) -> list[Pair]:
             )
         if table.numbers_alone(number):
             warn(f"{file}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
-    first = [[cells[number] for number in numbers] for _, cells in table.first if len(cells) == table.width]
-    if not table.header and first and looks_like_a_header(first):
-        names = " ".join(map(shlex.quote, first[0]))
+    if header := table.header_in(numbers):
+        names = " ".join(map(shlex.quote, header))
         warn(
             f"{file}:1: this row looks like a header, and is read like the others: if it is one, add --columns {names}"
         )
