@@ -94,7 +94,7 @@ class HeldOut(LocatedSource):
     def part_of(self, pair: Pair) -> Part:
         """Returns the split of a pair, or LEFT_OUT for one of the training that has a held-out text."""
         texts = [plain(text) for text in pair[:2] if text]
-        split = self.split_of_text(texts[0])
+        split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:

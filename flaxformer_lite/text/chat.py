@@ -157,7 +157,7 @@ class ChatTemplate:
         self._compiled: dict[str, jinja2.Template] = {}
         self._marks: dict[str, bool] = {}
         self._readings: dict[Any, Reading] = {}
-        self._read_fields: dict[tuple[str, str], bool] = {}
+        self._read_fields: dict[tuple[str, str, bool], bool] = {}
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -218,14 +218,15 @@ class ChatTemplate:
             raise ValueError(
                 "the chat template changes the text that it has in {% generation %}: write it out unchanged"
             )
-        if 0 in weights and blocks != len(answers):
+        unlearned = {number for number, i in enumerate(answers) if not weights[i]}
+        if unlearned and blocks != len(answers):
             raise ValueError(
                 f"the chat template has {blocks} parts in {{% generation %}} for {len(answers)} answers, so their weights cannot "
                 "be obeyed: leave out the weights, or put each answer into one part"
             )
         for number in range(blocks):
             is_last = number == blocks - 1
-            if (last_only and not is_last) or (0 in weights and not weights[answers[number]]):
+            if (last_only and not is_last) or number in unlearned:
                 pieces[4 * number + 1] = pieces[4 * number + 3] = ""
         return "".join(pieces)
 
@@ -331,13 +332,18 @@ class ChatTemplate:
 
     def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
         """Returns whether a field of the messages of a role changes the text."""
-        key = field, role
+        says_something = any(message.get(field) for message in messages if message["role"] == role)
+        key = field, role, says_something  # a template may read `prefix` where it is true alone
         if key not in self._read_fields:
             without = [
-                {name: value for name, value in message.items() if (name, message["role"]) != key}
+                {name: value for name, value in message.items() if (name, message["role"]) != (field, role)}
                 for message in messages
             ]
-            self._read_fields[key] = self._written(messages, tools=tools) != self._written(without, tools=tools)
+            text = self._written(messages, tools=tools)
+            try:
+                self._read_fields[key] = text != self._written(without, tools=tools)
+            except ValueError:  # the template needs the field
+                self._read_fields[key] = True
         return self._read_fields[key]
 
     # Text with marks ------------------------------------------------------------------------------------------------------
@@ -357,7 +363,7 @@ class ChatTemplate:
             )
         known["tools"] = self._as_text(known["tools"])
         known["documents"] = known["documents"] and [
-            {name: self._as_text(value, alone=True) for name, value in document.items()}
+            {self._as_text(name): self._as_text(value, alone=True) for name, value in document.items()}
             for document in known["documents"]
         ]
         known |= {name: token for name, token in self.tokens.items() if token}
@@ -379,7 +385,7 @@ class ChatTemplate:
         if message["role"] in TRUSTED_ROLES and "content" in message:
             trusted["content"] = message["content"]
         found = {
-            name: trusted[name] if name in trusted else self._as_text(value, alone=True)
+            self._as_text(name): trusted[name] if name in trusted else self._as_text(value, alone=True)
             for name, value in message.items()
             if name != "weight"
         }

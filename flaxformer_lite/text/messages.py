@@ -69,6 +69,8 @@ class Conversation(NamedTuple):
             field = next((name for name in ("messages", "conversations") if name in given), None)
             if field is not None:
                 own_tools, functions, own_system = (given.get(name) for name in BESIDE)
+                if system and own_system and system != own_system:
+                    raise ValueError("there are two fields system, which differ: leave one of them out")
                 return cls.read(given[field], tools or own_tools or functions, system or own_system)
             given = by_rows(given)
         if not isinstance(given, list) or not given:
@@ -77,8 +79,9 @@ class Conversation(NamedTuple):
         found: list[Message] = []
         for number, message in enumerate(given, 1):
             found += read_message(message, f"message {number}")
-        if isinstance(system, str) and system.strip():
-            found = with_system(found, system)
+        prompt = "".join(read_parts(system, "the field system").texts)
+        if prompt.strip():
+            found = with_system(found, prompt)
         return cls(found, read_tools(tools))
 
     @classmethod

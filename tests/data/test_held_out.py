@@ -199,3 +199,20 @@ def test_the_store_of_a_part_is_another_one_where_another_part_changes(csv: CSV,
         assert isinstance(train, Mixture)
         folders.append(TokenStore.of(tmp_path, train.sources[0], both).folder)
     assert len(set(folders)) == 3
+
+
+class WithBlanks(DataSource):
+    """A source of a user's, which yields a pair without texts."""
+
+    kind = "with_blanks"
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        return [Pair("", ""), *(Pair(f"text {i}", f"Text {i}") for i in range(40))]
+
+
+def test_a_pair_without_texts_belongs_to_one_side():
+    sides = [
+        HeldOut(source=WithBlanks(), among=(WithBlanks(),), split=split, held=("eval",), share=0.25, seed=0)
+        for split in ("train", "eval")
+    ]
+    assert sum(list(side.stream()).count(Pair("", "")) for side in sides) == 1

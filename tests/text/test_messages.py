@@ -103,6 +103,12 @@ def test_what_stands_beside_the_messages_belongs_to_them():
     )
     cell = json.dumps({"id": 7, "conversations": [USER], "system": "S", "tools": tools})
     assert Conversation.of_pair("", cell) == ([{"role": "system", "content": "S"}, USER], tools)
+    parts = [{"type": "text", "text": "S"}]
+    assert Conversation.of_record({"system": parts}, [USER]).messages[0] == {"role": "system", "content": "S"}
+    with pytest.raises(ValueError, match="the field system is '5': it must be a string"):
+        Conversation.of_record({"system": 5}, [USER])
+    with pytest.raises(ValueError, match="two fields system, which differ"):
+        Conversation.of_record({"system": "S"}, {"messages": [USER], "system": "T"})
     with pytest.raises(ValueError, match="system and the first message are two system prompts"):
         Conversation.of_record({"system": "S"}, [{"role": "system", "content": "T"}, USER])
 

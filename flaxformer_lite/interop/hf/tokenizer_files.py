@@ -352,6 +352,8 @@ def frame(theirs: TokenizerClass, library: Library, settings: TokenizerSettings)
     """Returns the template of special tokens that the class has itself; None for a class without one, and without its tokens."""
     templates = [template.split() for template in theirs.frame]
     roles = {item.partition(":")[0] for template in templates for item in template if not item.startswith("$")}
+    if any(settings.values.get(f"{role}_token") is None for role in roles):
+        return None
     tokens = {role: content(settings.values[f"{role}_token"]) for role in roles}
     ids = {text: library.token_to_id(text) for text in tokens.values()}
     if not templates or None in ids.values():

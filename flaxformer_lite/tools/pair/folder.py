@@ -50,7 +50,7 @@ def prepare(
     data = output / "data"
     if (data / "made_of.json").is_file():
         before = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
-        if changed := [name for name, value in asked.items() if before.get(name) != value]:
+        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
