@@ -16,7 +16,7 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
-from flaxformer_lite.text.tables import Table, container, open_table, require_lines
+from flaxformer_lite.text.tables import Table, container, is_blank, open_table, require_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -336,7 +336,7 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     for before in itertools.count(0, LINES_AT_ONCE):
         rows = list[TableRow]()
         for line, cells in itertools.islice(table.rows, LINES_AT_ONCE):
-            blank = not any(cells)
+            blank = is_blank(cells)
             if not blank and (reason := table.wrong(cells, max(read))):
                 bad.add(before + len(rows) + 1, f"{path}:{line}: {reason}")
             cells = [""] * table.width if blank else cells

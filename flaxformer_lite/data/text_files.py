@@ -24,6 +24,7 @@ from flaxformer_lite.text.tables import (
     Table,
     better_delimiter,
     container,
+    is_blank,
     looks_like_a_header,
     looks_quoted,
     require_lines,
@@ -194,7 +195,7 @@ class ColumnSource(Checked, TextSource, at="data"):
 
     def _pair(self, cells: list[str], columns: Sequence[int | None], wrong: str) -> Pair | str:
         """Returns the texts of a row, empty ones for a blank line, or what is wrong with it."""
-        if not "".join(cells).strip():
+        if is_blank(cells):
             return Pair("", "")
         if wrong:
             return wrong

@@ -239,17 +239,19 @@ def read_parts(content: object, name: str) -> Parts:
                 text, into = fields.get("thinking", fields.get("text")), found.reasoning
             case "tool_use":
                 found.calls.append(read_call(fields, name))
-                continue
+                text, into = "", []
             case "tool_result":
                 result = "".join(read_parts(fields.get("content"), name).texts)
                 answered = {"tool_call_id": fields["tool_use_id"]} if "tool_use_id" in fields else {}
                 found.results.append({"role": "tool", "content": result, **answered})
-                continue
+                text, into = "", []
             case _:
                 raise ValueError(f"{name} has a part of the type {kind!r}: only parts with text are read")
         unread = sorted(set(fields).difference(PART_FIELDS, SILENT))
         if unread:
             raise ValueError(f"{name} has a part with the field {unread[0]!r}, which is not read: leave it out")
+        if fields.get("is_error"):
+            raise ValueError(f"{name} has a part with is_error true, which no template tells: say it in its content")
         if not isinstance(text, str):
             raise ValueError(f"{name} has a part without text, {str(part)[:60]!r}: give it one")
         into.append(text)

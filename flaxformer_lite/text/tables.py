@@ -42,6 +42,11 @@ CONTAINERS = {
 """The containers of texts that are no lines, by the ends of their files' names."""
 
 
+def is_blank(cells: Sequence[str]) -> bool:
+    """Returns whether a row has no text, which every reader takes for an empty row."""
+    return not "".join(cells).strip()
+
+
 def container(path: str) -> str:
     """Returns the container of texts that a file is by its name, compressed or not; an empty text if it may have lines."""
     name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())

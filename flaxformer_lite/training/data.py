@@ -143,9 +143,11 @@ def build_stores(
         store = TokenStore.of(place, part, tokenizers, setting, stoppable(f"reading {setting}"))
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
+        is_told = store.is_whole and part.bad_row_rule(setting)[1] == "drop"  # by the start that made it
         store.build(tokenizers, stoppable("tokenizing data.train"))
         store = replace(store, trusted=is_checked)
-        tell_refused(store.records, tokenizers, Origin(part, setting))
+        if not is_told:
+            tell_refused(store.records, tokenizers, Origin(part, setting))
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)

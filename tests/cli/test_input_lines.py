@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import BadLines, LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import BadLines, LineChunk, TextColumns, chosen_blocks, columns
+from flaxformer_lite.data import TSV
+from flaxformer_lite.tools.pair.folder import read_pairs
+from tests.support.files import file
 
 CHUNK = LineChunk(["7 8", "a\tb", "c"], "in.txt", before=40)
 
@@ -93,3 +96,14 @@ def test_a_text_in_the_place_of_a_file_is_answered_with_the_pipe(tmp_path: Path,
         with pytest.raises(ValueError) as caught:
             chosen_blocks([other], "fill")
         assert "for a text itself" not in str(caught.value)
+
+
+@pytest.mark.parametrize("blank", ["", "  ", " \t", "\t \t"])
+def test_a_row_without_text_is_an_empty_one_for_every_reader(blank: str, tmp_path: Path):
+    """The source of a training, a command of lines, and `pair`: no row of other columns, whatever white space it has."""
+    path = file(tmp_path, "a.tsv", f"one\teins\n{blank}\ntwo\tzwei\n")
+    wanted = [("one", "eins"), ("two", "zwei")]
+    assert [tuple(pair[:2]) for pair in TSV(path=path, empty_lines="drop").open()] == wanted
+    assert [tuple(pair[:2]) for pair in read_pairs([path])] == [wanted[0], ("", ""), wanted[1]]
+    (block,) = chosen_blocks([path], "translate", TextColumns(((0,), (1,)), wanted=2, typed=True))
+    assert [row.texts for row in block.rows] == [wanted[0], ("", ""), wanted[1]] and not block.bad.numbers

@@ -122,6 +122,11 @@ def test_what_stands_beside_the_messages_belongs_to_them():
         ),
         ({"role": "user", "content": [{"type": "text", "text": "a", "weight": 0}]}, "a part with the field 'weight'"),
         ({"role": "user", "content": [{"type": "text"}]}, "a part without text"),
+        (
+            {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "seed": 1}]},
+            "a part with the field 'seed'",
+        ),
+        ({"role": "user", "content": [{"type": "tool_result", "content": "a", "is_error": True}]}, "is_error true"),
         ({"role": "user", "content": {"a": "b"}}, "must be a string, or a list of parts"),
         ({"role": "user", "from": "gpt", "content": "a"}, "has role and from, which differ"),
         ({"role": "user", "content": "a", "value": "b"}, "has content and value, which differ"),

@@ -23,7 +23,7 @@ from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.text.files import file_versions, line_chunks
 from flaxformer_lite.text.normal_form import plain
-from flaxformer_lite.text.tables import container, open_table, require_lines
+from flaxformer_lite.text.tables import container, is_blank, open_table, require_lines
 from flaxformer_lite.tools.pair.cleaning import RULES, clean
 from flaxformer_lite.tools.pair.recipe import check_time, choose
 
@@ -123,10 +123,10 @@ def read_table(file: str, columns: Sequence[int | str]) -> list[Pair]:
         )
     wrong, pairs = list[str](), list[Pair]()
     for line, cells in table.rows:
-        reason = table.wrong(cells, max(numbers)) if any(cells) else ""
+        reason = "" if is_blank(cells) else table.wrong(cells, max(numbers))
         if reason:
             wrong.append(f"{file}:{line}: {reason}")
-        pairs.append(Pair("", "") if reason or not any(cells) else Pair(*(cells[number] for number in numbers)))
+        pairs.append(Pair("", "") if reason or is_blank(cells) else Pair(*(cells[number] for number in numbers)))
     if wrong:
         warn(f"{counted(len(wrong), 'row')} with other columns, each counts as an empty pair; the first: {wrong[0]}")
     return pairs
