@@ -39,9 +39,17 @@ def chat(content: Any) -> dict[str, Any]:
         (CompletionRequest, COMPLETE | {"prompt": 5}, f"prompt: {TEXT_OR_LIST}"),
         (CompletionRequest, COMPLETE | {"prompt": [[1, "a"]]}, "prompt.0.1: Input should be a valid integer"),
         (CompletionRequest, COMPLETE | {"seed": -1}, "seed: Input should be greater than or equal to 0"),
-        (ChatRequest, chat(5), f"messages.0.content: {TEXT_OR_LIST}"),
-        (ChatRequest, chat([{"type": "image", "text": "a"}]), "messages.0.content.0.type: Input should be 'text'"),
-        (ChatRequest, chat([{"type": "text"}]), "messages.0.content.0.text: Field required"),
+        (ChatRequest, chat(5), "messages: the content of message 1 is '5': it must be a string, or a list of parts"),
+        (
+            ChatRequest,
+            chat([{"type": "image", "text": "a"}]),
+            "messages: message 1 has a part of the type 'image': only parts with text are read",
+        ),
+        (
+            ChatRequest,
+            chat([{"type": "text"}]),
+            "messages: message 1 has a part without text, \"{'type': 'text'}\": give it one",
+        ),
         (
             ClassifyRequest,
             {"texts": [["a"]]},
