@@ -21,6 +21,7 @@ def test_a_row_between_tabs_has_no_tab_in_a_cell():
 def test_the_delimiter_is_the_one_that_divides_the_rows_evenly():
     """A comma before a space belongs to a sentence."""
     assert best_delimiter(["one, two;eins", "three;drei, vier", "five;fünf"]) == ";"
+    assert best_delimiter(["one, two;eins, zwei", "three, four;drei, vier"]) == ";"
     assert best_delimiter(["one,eins", "two,zwei"]) == ","
     assert open_table(["a;b", "c;d"], "x.csv", header=False).form == Format(";", quoted=True)
     assert open_table(["a\tb", "c\td"], "x.tsv", header=False).form == Format()
