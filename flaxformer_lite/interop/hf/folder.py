@@ -75,7 +75,7 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
         return read_file(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return read_shards(folder)
-    raise ValueError(f"{folder} {weights_elsewhere(files_in(folder))}")
+    raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(files_in(folder))}")
 
 
 def files_in(folder: Path) -> list[str]:
