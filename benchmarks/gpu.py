@@ -219,7 +219,7 @@ def plan(options: argparse.Namespace, folder: Path) -> Figures:
     """Compiles the step as `plan` does, and writes what the peer reads: the config, and the batch."""
     import numpy as np
 
-    from flaxformer_lite.base.hardware import peak_flops
+    from flaxformer_lite.base.accelerators import peak_flops
     from flaxformer_lite.config import to_json
     from flaxformer_lite.model.kernels import report_choices
     from flaxformer_lite.tools.planning.plan import compile_step, plan_bucket, train_step

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 import annotated_types
 from annotated_types import Ge, Gt, Lt
 
-from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.suggest import suggest
 
 LARGEST = 2**31 - 1
 """The largest whole number: arrays count sizes, ids and steps in 32 bits."""

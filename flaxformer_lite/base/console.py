@@ -1,7 +1,6 @@
 """Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere; suggestions for mistyped names."""
 
 import contextlib
-import difflib
 import functools
 import logging
 import math
@@ -257,12 +256,6 @@ def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, for example "1 batch", "2,000 batches"."""
     plural = noun + ("es" if noun.endswith(("ch", "x")) else "s")
     return f"{number:,} {noun if number == 1 else plural}"
-
-
-def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
-    """Returns the end of a message that offers the names most like a mistyped one; empty where none is like it."""
-    near = difflib.get_close_matches(name, list(names), most, cutoff)
-    return f"; perhaps you meant {' or '.join(near)}" if near else ""
 
 
 def warn(line: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from flaxformer_lite.base.bounds import type_hints
-from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
+from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flaxformer_lite.base.bounds import accepts, alternatives, cut, type_hints, violation
-from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
 from flaxformer_lite.config.train import BaseHook, MissingHook

@@ -18,7 +18,7 @@ from flaxformer_lite.base.bounds import (
     PositiveFloat,
     PositiveInt,
 )
-from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 BleuTokenizer = Literal["13a", "none", "intl", "zh", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200"]

@@ -16,8 +16,8 @@ from flax import linen as nn
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.base.accelerators import AMPERE
 from flaxformer_lite.base.bounds import Checked
-from flaxformer_lite.base.hardware import AMPERE
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.parallel.sharding import ROW_AXES
 

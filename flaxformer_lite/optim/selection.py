@@ -17,7 +17,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
 
 

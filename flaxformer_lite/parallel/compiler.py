@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from flaxformer_lite.base.accelerators import TPUS
 from flaxformer_lite.base.bounds import Checked
-from flaxformer_lite.base.hardware import TPUS
 from flaxformer_lite.parallel.sharding import replicated
 
 

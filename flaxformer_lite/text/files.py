@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.remote_files import is_url, matching_urls, open_filesystem, reading
+from flaxformer_lite.base.suggest import suggest
 
 LONGEST_LINE = 2**28
 """In bytes: the longest text that is held as one."""

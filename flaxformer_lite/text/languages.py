@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.bounds import Checked, cut
-from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
 
 

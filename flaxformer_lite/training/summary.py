@@ -6,6 +6,7 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer_lite.base import hardware
+from flaxformer_lite.base.accelerators import AMPERE
 from flaxformer_lite.base.console import WARNING, Progress, counted
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
@@ -66,10 +67,10 @@ def device_warnings(dtype: str) -> Iterator[str]:
     if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
         yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"
     capability = compute_capability()
-    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < hardware.AMPERE:
+    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < AMPERE:
         yield (
             f"model.dtype is 'bfloat16', but this GPU has compute capability {capability} and no units for it, which come with "
-            f"{hardware.AMPERE}: set model.dtype to 'float32'"
+            f"{AMPERE}: set model.dtype to 'float32'"
         )
 
 

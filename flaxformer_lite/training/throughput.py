@@ -13,7 +13,8 @@ import numpy as np
 from jax import monitoring
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.hardware import peak_flops, process_memory
+from flaxformer_lite.base.accelerators import peak_flops
+from flaxformer_lite.base.hardware import process_memory
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import BatchPlan

@@ -25,7 +25,6 @@ from flaxformer_lite.base.console import (
     curve,
     describe_seconds,
     note,
-    suggest,
     verbosity,
     warn,
 )
@@ -37,13 +36,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
-
-
-def test_suggestions():
-    names = ["translate", "train", "trail", "plan"]
-    assert suggest("trian", names) == "; perhaps you meant train"
-    assert suggest("trai", names, 2) == "; perhaps you meant train or trail"
-    assert suggest("xyz", names) == ""
 
 
 def test_lines_go_to_stderr_and_to_the_log_which_grows(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -2,8 +2,8 @@
 
 import argparse
 
-from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.shipped_configs import header, shipped_configs
+from flaxformer_lite.base.suggest import suggest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.base.hardware import AMPERE, NvidiaGPU
+from flaxformer_lite.base.accelerators import AMPERE
+from flaxformer_lite.base.hardware import NvidiaGPU
 from flaxformer_lite.base.remote_files import describe_error
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
