@@ -96,13 +96,13 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
     import jax
 
     from flaxformer_lite.parallel import make_mesh
-    from flaxformer_lite.training import MeshRunner, TrainTask
+    from flaxformer_lite.training import MeshRunner, train_task
     from flaxformer_lite.training.evaluation import mean_metrics
 
     def trainer(steps: int) -> tuple[Any, Any, Callable[[int], None]]:
         train = dataclasses.replace(config.train, steps=steps)
         of_steps = dataclasses.replace(config, train=train)
-        runner = MeshRunner(TrainTask.of(of_steps), make_mesh())
+        runner = MeshRunner(train_task(of_steps), make_mesh())
         batches = data.train.batches(0, steps)
         held = {"state": runner.init()}
 

@@ -253,12 +253,12 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
     """Measures the train step as the trainer compiles it."""
     import jax
 
-    from flaxformer_lite.training import MeshRunner, TrainTask
+    from flaxformer_lite.training import MeshRunner, train_task
     from flaxformer_lite.training.throughput import Throughput
 
     mesh, config = one_device(), experiment(options)
     data = random_data(config)
-    batch, task = data.batch(0), TrainTask.of(config)
+    batch, task = data.batch(0), train_task(config)
     runner = MeshRunner(task, mesh)
     state = runner.init()
     throughput = Throughput(config, state.params, data.plan, mesh.devices)

@@ -169,7 +169,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     from flaxformer_lite.model import Inputs
     from flaxformer_lite.objectives import Batch
     from flaxformer_lite.parallel import make_mesh
-    from flaxformer_lite.training import MeshRunner, TrainTask
+    from flaxformer_lite.training import MeshRunner, train_task
     from flaxformer_lite.training.throughput import training_flops
 
     config = experiment(options.shape, dtype=options.dtype, matmul_dtype=options.matmul_dtype)
@@ -177,7 +177,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     shifted, all_tokens = np.roll(target, 1, 1), np.ones(source.shape, bool)
     inputs = Inputs(source_tokens=source, source_mask=all_tokens, target_tokens=shifted, target_mask=all_tokens)
     batch = Batch(inputs, target, np.ones(target.shape, np.float32))
-    runner = MeshRunner(TrainTask.of(config), make_mesh())
+    runner = MeshRunner(train_task(config), make_mesh())
     state = runner.init()
     words = f"jax {jax.__version__}, {sum(x.size for x in jax.tree.leaves(state.params)):,} parameters"
     if options.peak:

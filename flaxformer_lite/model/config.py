@@ -202,9 +202,10 @@ class ModelConfig(Checked, at="model"):
     """Initial values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Number type of the computation; parameters stay float32, and sums in softmax, norms and losses are at least float32."""
-    matmul_dtype: Literal["bfloat16"] | None = None
+    matmul_dtype: Literal["bfloat16", "bfloat16_values"] | None = None
     """Number type to which training rounds the inputs and kernels of projections, feed-forward layers and the head before it
-    multiplies them, and their gradients too; sums and all else stay in `dtype`. None: `dtype`."""
+    multiplies them, and their gradients too; sums and all else stay in `dtype`. None: `dtype`. bfloat16_values: on a CPU, the
+    same rounded numbers in `dtype`; a training sets it in place of bfloat16 on a CPU without instructions for bfloat16."""
     scan_unroll: PositiveInt = 1
     """Number of layers per iteration of the loop over layers: more compile longer and may run faster. Results are the same."""
     remat: Literal["none", "full", "dots"] = "none"

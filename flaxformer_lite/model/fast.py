@@ -13,7 +13,6 @@ from flax.typing import VariableDict
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from flaxformer_lite.base.hardware import multiplies_bfloat16
 from flaxformer_lite.model.kernels import platform
 
 
@@ -32,18 +31,21 @@ def matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLik
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def rounded_matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLike) -> Float[Array, "*B F"]:
-    """Formula: `x kernel`, both rounded to `dtype`, with sums and result in the type of `x`; the same in the gradients."""
+def rounded_matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: str) -> Float[Array, "*B F"]:
+    """Formula: `x kernel`, both rounded to `dtype`, with sums and result in the type of `x`; the same in the gradients.
+
+    dtype: a value of `model.matmul_dtype`.
+    """
     return rounded_forward(x, kernel, dtype)[0]
 
 
-def rounded_forward(x: Array, kernel: Array, dtype: DTypeLike) -> tuple[Array, tuple[Array, Array]]:
+def rounded_forward(x: Array, kernel: Array, dtype: str) -> tuple[Array, tuple[Array, Array]]:
     """Returns the product, and its rounded factors for `rounded_backward`."""
     factors = rounded(x, dtype), rounded(kernel, dtype)
     return matmul(*factors, x.dtype), factors
 
 
-def rounded_backward(dtype: DTypeLike, factors: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def rounded_backward(dtype: str, factors: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     """Returns the gradients of `x` and of the kernel.
 
     A CPU multiplies bfloat16 fast only where both matrices lie row by row. A transposed matrix is a view; a reversed one is a copy.
@@ -59,11 +61,11 @@ def rounded_backward(dtype: DTypeLike, factors: tuple[Array, Array], gradient: A
     return of_x, of_kernel
 
 
-def rounded(x: Array, dtype: DTypeLike) -> Array:
-    """Returns `x` in `dtype`; on a CPU that does not multiply bfloat16, such values in the type of `x`."""
-    if platform() == "cpu" and not (multiplies_bfloat16() and jax.__version_info__ >= (0, 10)):
+def rounded(x: Array, dtype: str) -> Array:
+    """Returns `x` in bfloat16; with `bfloat16_values` on a CPU, the same values in the type of `x`."""
+    if dtype == "bfloat16_values" and platform() == "cpu":
         return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
-    return x.astype(dtype)
+    return x.astype(jnp.bfloat16)
 
 
 rounded_matmul.defvjp(rounded_forward, rounded_backward)

@@ -75,11 +75,11 @@ def matrix_product(
 ) -> Float[Array, "*B F"]:
     """Returns `x kernel`. With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`.
 
-    matmul_dtype: bfloat16: both are rounded to it, also in the gradients.
+    matmul_dtype: the setting of that name; unless it is None, both are rounded to bfloat16, also in the gradients.
     """
     dtype = product_dtype(x, kernel)
-    if matmul_dtype is not None and dtype != DTYPES[matmul_dtype]:
-        return fast.rounded_matmul(x, kernel, DTYPES[matmul_dtype])
+    if matmul_dtype is not None and dtype != jnp.bfloat16:
+        return fast.rounded_matmul(x, kernel, matmul_dtype)
     return fast.matmul(x.astype(dtype), kernel.astype(dtype), x.dtype)
 
 

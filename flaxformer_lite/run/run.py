@@ -44,7 +44,7 @@ from flaxformer_lite.text.chat import encode_marked, joined, read_chat_template
 from flaxformer_lite.text.messages import Conversation
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.text.terms import Terms, going_on, known_ids
-from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
+from flaxformer_lite.training import MeshRunner, mean_metrics, train_task
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
 
@@ -500,7 +500,7 @@ class Run(TextPredictor):
         )
         # The parts of a batch that training had, as far as these devices divide them; options of this machine's compiler.
         parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_multiple // row_groups(mesh))
-        task = TrainTask.of(config)
+        task = train_task(config)
         task = dataclasses.replace(task, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions())
         runner = MeshRunner(task, mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)

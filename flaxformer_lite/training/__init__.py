@@ -14,6 +14,7 @@ from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state, make_runner
 from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, train_step
+from flaxformer_lite.training.task import train_task
 
 __all__ = [
     "Hook",
@@ -30,4 +31,5 @@ __all__ = [
     "mean_metrics",
     "train",
     "train_step",
+    "train_task",
 ]

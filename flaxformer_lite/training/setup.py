@@ -21,7 +21,8 @@ from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.training.step import TrainState, TrainTask
+from flaxformer_lite.training.step import TrainState
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_run, warm_start
 from flaxformer_lite.workdir.manifest import sealed_config
 
@@ -61,7 +62,7 @@ def set_up(
     model = config.model.for_decoder if config.model.num_decoder_layers else config.model
     decodes = model.num_decoder_layers > 0
     processes.on_all(lambda: check_attention(model.attention, model.d_model, model.num_heads, decodes=decodes))
-    runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
+    runner = processes.on_all(lambda: make_runner(config.train.runner, train_task(config), mesh_for(config)))
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer_lite.config import Config
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
@@ -53,24 +52,6 @@ class TrainTask:
     """Rules for answers that an objective lets the model generate."""
     compiler_options: CompilerOptions = CompilerOptions()
     """Options of XLA, by the kind of device."""
-
-    @classmethod
-    def of(cls, config: Config) -> "TrainTask":
-        return cls(
-            model=Transformer(config.model),
-            objective=config.objective,
-            optimizer=config.optimizer.build(
-                total_steps=config.train.steps, d_model=config.model.d_model, num_layers=config.model.num_layers
-            ),
-            rates=config.optimizer.rates,
-            seed=config.train.seed,
-            num_micro_batches=config.train.num_micro_batches,
-            ema_decay=config.optimizer.ema_decay,
-            trainable=config.trainable,
-            frozen_dtype=config.train.frozen_dtype,
-            decode=config.decode,
-            compiler_options=config.train.compiler_options,
-        )
 
     @functools.cached_property
     def initialize(self) -> Callable[[], "TrainState"]:

@@ -22,7 +22,8 @@ from flaxformer_lite.config.variants import TYPES, settings_of
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.training.step import train_step
+from flaxformer_lite.training.task import train_task
 from tests.support.paths import ROOT
 from tests.support.quick import quick
 
@@ -39,7 +40,7 @@ def test_every_config_lowers(path: Path, bucket: int):
     """Its whole train step is traced and lowered, from shapes alone: at the first and the last that it trains."""
     config = load_config(str(path))
     assert from_json(to_json(config)) == config
-    task = TrainTask.of(config)
+    task = train_task(config)
     batch = zero_batch(config.objective, batch_shapes(config.objective, config.data)[bucket])
     state = jax.eval_shape(task.initialize)
     jax.jit(functools.partial(train_step, task)).lower(state, batch)

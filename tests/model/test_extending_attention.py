@@ -35,7 +35,8 @@ from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.training import train
-from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.training.step import train_step
+from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
 from tests.support.objectives import example
 from tests.support.quick import quick
@@ -112,7 +113,7 @@ def config_of(variant: Attention):
 @functools.cache
 def trained(variant: Attention):
     """The task, the state after twelve steps on one batch of short and long pairs, the first moments after one, the losses."""
-    task = TrainTask.of(config_of(variant))
+    task = train_task(config_of(variant))
     rng = np.random.default_rng(3)
     sizes = [(6, 4), (2, 2), (5, 3), (6, 4)]
     pairs = [TokenPair(*(rng.integers(4, 149, size).astype(np.int32) for size in pair)) for pair in sizes]

@@ -59,19 +59,15 @@ def test_a_product_is_one_of_matrices_and_so_are_its_gradients(shape):
 
 @pytest.mark.parametrize("shape", [(7,), (2, 5, 7), (1, 1, 7), (2, 3, 300)], ids=str)
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("in_float32", [False, True], ids=["as here", "no instructions"])
-def test_products_of_rounded_factors_have_float32_sums(shape, tied, in_float32, monkeypatch):
+@pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16_values"])
+def test_products_of_rounded_factors_have_float32_sums(shape, tied, dtype):
     """Oracle: float64 products of the rounded factors, to the float32 rounding of n - 1 sums (the products are exact)."""
-    if in_float32:
-        monkeypatch.setattr(fast, "multiplies_bfloat16", lambda: False)
     rng = np.random.default_rng(0)
     x, kernel, upstream = (rng.normal(size=s).astype(np.float32) for s in (shape, (shape[-1], 11), (*shape[:-1], 11)))
 
     @jax.jit
     def found(x, table, upstream):
-        y, pull_back = jax.vjp(
-            lambda x, table: fast.rounded_matmul(x, table.T if tied else table, jnp.bfloat16), x, table
-        )
+        y, pull_back = jax.vjp(lambda x, table: fast.rounded_matmul(x, table.T if tied else table, dtype), x, table)
         return y, *pull_back(upstream)
 
     y, of_x, of_table = found(x, kernel.T if tied else kernel, upstream)
@@ -86,8 +82,7 @@ def test_products_of_rounded_factors_have_float32_sums(shape, tied, in_float32, 
         assert (error <= left.shape[1] * 2.0**-24 * (np.abs(left) @ np.abs(right))).all()
 
 
-def test_with_a_matmul_dtype_a_model_multiplies_all_kernels_in_it_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(fast, "multiplies_bfloat16", lambda: True)
+def test_with_a_matmul_dtype_a_model_multiplies_all_kernels_in_it_and_nothing_else():
     config = dataclasses.replace(tiniest_config().model, matmul_dtype="bfloat16", lora=LoRA(rank=3))
     model, tokens = Transformer(config), jnp.ones((3, 5), jnp.int32)
     inputs = Inputs(source_tokens=tokens, target_tokens=tokens)

@@ -27,7 +27,7 @@ from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.runners import MeshRunner
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config, use_one_device, with_train
 from tests.support.paths import FIXTURES
 
@@ -291,7 +291,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
-        runner = MeshRunner(TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]))
+        runner = MeshRunner(train_task(config), make_mesh(devices=jax.devices()[:devices]))
         state = runner.init()
         found.append(jax.device_get(runner.train_step(state, runner.shard_batch(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1

@@ -16,7 +16,7 @@ from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.parallel import CompilerOptions, make_mesh
 from flaxformer_lite.parallel.compiler import refusal
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import MeshRunner, TrainTask, make_runner, runners
+from flaxformer_lite.training import MeshRunner, make_runner, runners, train_task
 from tests.support import needs
 from tests.support.experiments import tiny_config
 
@@ -43,7 +43,7 @@ def test_only_the_options_of_the_own_kind_reach_a_compiler():
     [("xla_tpu_scoped_vmem_limit_kib=1", "No such"), ("xla_cpu_enable_fast_math=maybe", "not a valid bool")],
 )
 def test_a_wrong_option_is_named_when_the_runner_is_made(word: str, why: str):
-    task = TrainTask.of(with_options(cpu=(word,)))
+    task = train_task(with_options(cpu=(word,)))
     with pytest.raises(
         ValueError, match=rf"^train\.compiler_options\.cpu is {word}, which the compiler refuses \(.*{why}"
     ):
@@ -52,7 +52,7 @@ def test_a_wrong_option_is_named_when_the_runner_is_made(word: str, why: str):
 
 def test_a_compiler_is_asked_once_for_all_runners_of_a_mesh():
     refusal.cache_clear()
-    task = TrainTask.of(with_options(cpu=("xla_cpu_enable_fast_math=False",)))
+    task = train_task(with_options(cpu=("xla_cpu_enable_fast_math=False",)))
     for _ in range(3):
         MeshRunner(task, make_mesh(devices=jax.devices()[:1]))
     assert refusal.cache_info().misses == 1
@@ -72,7 +72,7 @@ def test_both_steps_are_compiled_with_the_options(kind: str, monkeypatch: pytest
     monkeypatch.setattr(
         runners, "eval_step", lambda task, params, batch, **_: {"n": LossTerm(batch.weights.sum(), params)}
     )
-    runner = make_runner(kind, TrainTask.of(tiny_config()), make_mesh(devices=jax.devices()[:1]))
+    runner = make_runner(kind, train_task(tiny_config()), make_mesh(devices=jax.devices()[:1]))
     batch = runner.shard_batch(zero_batch(runner.task.objective, Bucket(Lengths(5, 3), 8)))
     runner.compiler_options = {"xla_no": "1"}
     with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_no'"):

@@ -27,7 +27,8 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.runners import Runner
-from flaxformer_lite.training.step import TrainState, TrainTask, train_step
+from flaxformer_lite.training.step import TrainState, train_step
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir.weights import abstract_params
 
 
@@ -107,7 +108,7 @@ def train_losses(config: Config, steps: int) -> list[float]:
     tokenizer = config.data.tokenizer.train((text for pair in pairs for text in pair[:2]), config.model.vocab_size)
     records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
     dataset = Dataset(records, config.objective, config.data, config.train.seed, tokenizer)
-    task = TrainTask.of(config)
+    task = train_task(config)
     state = jax.jit(task.initialize)()
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for number in range(steps):

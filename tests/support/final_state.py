@@ -9,6 +9,7 @@ import numpy as np
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training.runners import abstract_state
 from flaxformer_lite.training.step import TrainState, TrainTask
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_checkpoints
 from tests.support.experiments import rows, saved
 
@@ -26,7 +27,7 @@ def open_run(folder: Path) -> Checkpoints:
 
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
     """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
-    target = shapes_of(TrainTask.of(RunFolder(folder).config()))
+    target = shapes_of(train_task(RunFolder(folder).config()))
     with open_run(folder) as checkpoints:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
     leaves = jax.tree_util.tree_leaves_with_path((state, average))

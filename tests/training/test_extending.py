@@ -29,7 +29,7 @@ from flaxformer_lite.data import Lengths
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim import Constant, OptimizerAlgorithm, OptimizerConfig
-from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup
+from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup, train_task
 from flaxformer_lite.training.step import total
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
@@ -183,7 +183,7 @@ def test_a_training_with_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 SHORT = with_train(tiniest_config(), steps=4, eval_every=2, checkpoint_every=2, log_every=2, text_metrics=())
 
-TASK = TrainTask.of(SHORT)
+TASK = train_task(SHORT)
 runner_once = functools.cache(make_runner)
 
 

@@ -19,7 +19,8 @@ from flaxformer_lite.optim.selection import split
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner
-from flaxformer_lite.training.step import TrainTask, gradient, random_key, train_step
+from flaxformer_lite.training.step import gradient, random_key, train_step
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import (
     after_steps,
@@ -53,7 +54,7 @@ def trained_layers(path: str, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
 def test_frozen_parameters_keep_their_bits_and_the_others_move(name: str, num_micro_batches: int):
     """With weight decay and a moving average, which must not move either."""
-    task = dataclasses.replace(TrainTask.of(CONFIG), num_micro_batches=num_micro_batches)
+    task = dataclasses.replace(train_task(CONFIG), num_micro_batches=num_micro_batches)
     before, after = after_steps(RUNNERS[name](task), 3)
     assert int(after.step) == 3
     for tree in (after.params, after.ema):
@@ -64,7 +65,7 @@ def test_frozen_parameters_keep_their_bits_and_the_others_move(name: str, num_mi
 
 
 def test_the_state_of_the_optimizer_has_no_frozen_parameter():
-    state = jax.eval_shape(TrainTask.of(CONFIG).initialize)
+    state = jax.eval_shape(train_task(CONFIG).initialize)
     moments = [path for path in leaves_by_path(state.opt_state) if "kernel" in path]
     assert moments and all("attention" in path or "feed_forward" in path for path in moments)
     assert not any("cross_attention" in path or path.startswith("encoder/layers/attention") for path in moments)
@@ -75,7 +76,7 @@ def test_what_trains_moves_as_under_the_whole_gradient():
     """Oracle: the gradient of all parameters, the frozen ones set to 0 by hand, and optax's own AdamW."""
     config = with_train(tiny_config(), text_metrics=())
     batch = first_batch()
-    whole, frozen = TrainTask.of(config), TrainTask.of(CONFIG)
+    whole, frozen = train_task(config), train_task(CONFIG)
     state = whole.initialize()
     key = random_key(whole.seed, "dropout", 0)
     _, _, grads = jax.jit(functools.partial(gradient, whole))(state.params, batch, key)
@@ -99,7 +100,7 @@ def test_what_trains_moves_as_under_the_whole_gradient():
 @pytest.mark.slow
 def test_a_chain_of_ones_own_sees_no_frozen_parameter():
     """Plain weight decay of everything, which a chain may do, moves only what trains."""
-    task = dataclasses.replace(TrainTask.of(CONFIG), optimizer=optax.add_decayed_weights(-0.1), ema_decay=None)
+    task = dataclasses.replace(train_task(CONFIG), optimizer=optax.add_decayed_weights(-0.1), ema_decay=None)
     before = task.initialize()
     after, _ = jax.jit(functools.partial(train_step, task))(before, first_batch())
     for path, old in leaves_by_path(before.params).items():
@@ -112,7 +113,7 @@ def test_the_program_computes_no_gradient_of_frozen_parameters():
     """Oracle: the compiler's count of operations; with the decoder frozen below, the encoder needs no backward pass."""
 
     def operations(config: Config) -> float:
-        task = TrainTask.of(config)
+        task = train_task(config)
         lowered = jax.jit(functools.partial(train_step, task)).lower(jax.eval_shape(task.initialize), first_batch())
         return lowered.compile().cost_analysis()["flops"]
 
@@ -126,7 +127,7 @@ def test_frozen_parameters_lie_in_bfloat16(tmp_path: Path, monkeypatch: pytest.M
     use_one_device(monkeypatch)
     config = with_train(CONFIG, frozen_dtype="bfloat16", steps=2)
     loop.train(config, tmp_path / "run")
-    target = jax.eval_shape(TrainTask.of(config).initialize)
+    target = jax.eval_shape(train_task(config).initialize)
     trained, frozen = split(target.params, PATTERNS)
     assert {x.dtype for x in jax.tree.leaves(frozen)} == {jnp.dtype("bfloat16")}
     assert {x.dtype for x in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
@@ -170,7 +171,7 @@ def test_a_pattern_without_a_parameter_is_one_line(tmp_path: Path, capsys: pytes
 
 def test_a_rate_of_frozen_parameters_is_refused_before_the_first_step():
     config = with_train(tiny_config(), trainable=("embedding/*",))
-    task = TrainTask.of(
+    task = train_task(
         dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, rates={"decoder/*": 0.5}))
     )
     with pytest.raises(ValueError, match=r"optimizer\.rates has 'decoder/\*', which matches frozen"):
@@ -181,7 +182,7 @@ def test_the_embedding_has_its_rate_where_all_layers_are_frozen():
     """Oracle: the power of the decay, worked by hand from the layers of the config."""
     config = with_train(tiny_config(), trainable=("embedding/*",))
     optimizer = OptimizerConfig(algorithm=SGD(), schedule=Constant(peak_rate=1.0), clip_norm=None, layer_decay=0.5)
-    task = TrainTask.of(dataclasses.replace(config, optimizer=optimizer))
+    task = train_task(dataclasses.replace(config, optimizer=optimizer))
     trained = {"embedding": {"embedding": np.ones((2, 2), np.float32)}}
     updates, _ = task.optimizer.update(trained, task.optimizer.init(trained), trained)
     depth = max(config.model.num_encoder_layers, config.model.num_decoder_layers) + 1

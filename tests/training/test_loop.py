@@ -40,6 +40,7 @@ from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
@@ -60,7 +61,7 @@ class Crash(Exception):
 
 
 runner_once = functools.cache(make_runner)
-task_once = functools.cache(TrainTask.of)
+task_once = functools.cache(train_task)
 
 
 def task_of(config: Config) -> TrainTask:
@@ -71,7 +72,7 @@ def task_of(config: Config) -> TrainTask:
 def share_programs(patch: pytest.MonkeyPatch) -> None:
     """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
     use_one_device(patch)
-    patch.setattr(TrainTask, "of", task_of)
+    patch.setattr(setup, "train_task", task_of)
     patch.setattr(setup, "make_runner", runner_once)
     patch.setattr(
         evaluation,
@@ -316,7 +317,7 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
     loop.train(config, tmp_path / "run")
     assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
-    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
+    target = abstract_state(train_task(config), make_mesh(devices=jax.devices()[:1]))
     with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
         old, new = before.restore(target)[1], after.restore(target)[1]
     assert int(new.step) == 1 and int(old.step) > 1

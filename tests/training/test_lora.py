@@ -15,7 +15,8 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.model import LoRA
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner
-from flaxformer_lite.training.step import TrainState, TrainTask
+from flaxformer_lite.training.step import TrainState
+from flaxformer_lite.training.task import train_task
 from tests.support.experiments import after_steps, tiny_config, with_train, write_config_file
 from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
@@ -42,7 +43,7 @@ CONFIG = with_lora(with_train(tiny_config(model=STILL), text_metrics=()), EVERYW
 @functools.cache
 def trained(name: str) -> tuple[TrainState, TrainState]:
     """The state before and after three steps, with weight decay and a moving average."""
-    return after_steps(RUNNERS[name](TrainTask.of(CONFIG)), 3)
+    return after_steps(RUNNERS[name](train_task(CONFIG)), 3)
 
 
 @pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
@@ -65,7 +66,7 @@ def test_the_numbers_do_not_depend_on_the_mesh(name: str):
 
 @pytest.mark.slow
 def test_what_train_trainable_names_trains_beside_the_adapters():
-    task = TrainTask.of(with_train(CONFIG, trainable=("*", "decoder/final_norm/*")))
+    task = train_task(with_train(CONFIG, trainable=("*", "decoder/final_norm/*")))
     before, after = after_steps(RUNNERS["one device"](task), 2)
     moved = {
         path

@@ -14,7 +14,7 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.run import load
 from flaxformer_lite.training import loop, setup
 from flaxformer_lite.training.runners import make_runner
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import parameter_digest
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import rows, saved, tiniest_config, use_one_device, with_train
@@ -30,13 +30,13 @@ MIRRORED = with_train(CONFIG, mirror=URL)
 
 
 runner_once = functools.cache(make_runner)
-task_once = functools.cache(TrainTask.of)
+task_once = functools.cache(train_task)
 
 
 def share_programs(patch: pytest.MonkeyPatch) -> None:
     """Runs train on one device, with steps compiled once for all of them. Tasks differ in steps and mirrors only."""
     use_one_device(patch)
-    patch.setattr(TrainTask, "of", lambda config: task_once(dataclasses.replace(config, train=CONFIG.train)))
+    patch.setattr(setup, "train_task", lambda config: task_once(dataclasses.replace(config, train=CONFIG.train)))
     patch.setattr(setup, "make_runner", runner_once)
 
 

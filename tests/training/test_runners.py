@@ -13,6 +13,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training import runners
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, make_runner
 from flaxformer_lite.training.step import TrainState, TrainTask, across, train_step
+from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
 
 
@@ -26,7 +27,7 @@ def test_one_program_takes_all_steps_of_a_shape(kind: str, monkeypatch: pytest.M
         return train_step(task, state, batch, **named)
 
     monkeypatch.setattr(runners, "train_step", counted)
-    task = TrainTask.of(tiny_config())
+    task = train_task(tiny_config())
     runner = make_runner(kind, task, make_mesh())
     short, long = (zero_batch(task.objective, Bucket(Lengths(length, length), 8)) for length in (3, 5))
     state = runner.init()
@@ -46,7 +47,7 @@ def test_a_runner_compiles_when_a_step_is_first_called(kind: str, expected: type
 
     monkeypatch.setattr(runners, "train_step", lambda *_, **__: pytest.fail("nobody has asked for a train step"))
     monkeypatch.setattr(runners, "eval_step", counted)
-    task = TrainTask.of(tiny_config())
+    task = train_task(tiny_config())
     runner = make_runner(kind, task, make_mesh())
     assert isinstance(runner, expected) and not traced
     batch = zero_batch(task.objective, Bucket(Lengths(5, 3), 8))

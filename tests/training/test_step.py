@@ -27,6 +27,7 @@ from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
+from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
 from tests.support.objectives import example
 from tests.support.small_models import NO_DROPOUT
@@ -64,7 +65,7 @@ def stack(records: list[TokenPair], lengths: Lengths, rows: int = 0) -> Batch:
 def without_dropout(dtype: str, num_micro_batches: int = 1) -> TrainTask:
     model = dataclasses.replace(CONFIG.model, dtype=dtype, dropout=NO_DROPOUT)
     return dataclasses.replace(
-        TrainTask.of(dataclasses.replace(CONFIG, model=model)), num_micro_batches=num_micro_batches
+        train_task(dataclasses.replace(CONFIG, model=model)), num_micro_batches=num_micro_batches
     )
 
 
@@ -76,7 +77,7 @@ def batch() -> Batch:
 @pytest.fixture(scope="module")
 def one_device() -> Runner:
     """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
-    return MeshRunner(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]))
+    return MeshRunner(train_task(CONFIG), make_mesh(devices=jax.devices()[:1]))
 
 
 def three_steps(runner: Runner, batch: Batch) -> tuple[list[TrainState], list[float]]:
@@ -153,7 +154,7 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
 @pytest.mark.slow
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
     """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
-    runner = MeshRunner(TrainTask.of(CONFIG), make_mesh())
+    runner = MeshRunner(train_task(CONFIG), make_mesh())
     (*_, one), one_losses = trained
     (*_, many), many_losses = three_steps(runner, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)

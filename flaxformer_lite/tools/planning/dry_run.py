@@ -14,7 +14,7 @@ from flaxformer_lite.interop.exporting import exports_in_words
 from flaxformer_lite.parallel.sharding import shard_bytes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.recording import show_row
-from flaxformer_lite.training import Runner, TrainTask, make_runner
+from flaxformer_lite.training import Runner, make_runner, train_task
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.setup import mesh_for
 from flaxformer_lite.training.summary import describe_data, describe_devices
@@ -37,7 +37,7 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
         data = look_at_data(config, RunFolder(workdir), Path(scratch), progress)
-        runner = make_runner(config.train.runner, TrainTask.of(config), mesh)
+        runner = make_runner(config.train.runner, train_task(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
             *describe_settings(config),

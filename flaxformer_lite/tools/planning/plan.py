@@ -21,7 +21,7 @@ from flaxformer_lite.parallel.sharding import batch_sharding, shard_bytes
 from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import TrainTask, make_runner
+from flaxformer_lite.training import make_runner, train_task
 from flaxformer_lite.training.throughput import Operations, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def plan_bucket(config: Config) -> Bucket:
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """Returns the train step that training would run."""
-    runner = make_runner(config.train.runner, TrainTask.of(config), mesh)
+    runner = make_runner(config.train.runner, train_task(config), mesh)
     by_rows, state = batch_sharding(runner.mesh), runner.abstract_state
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)

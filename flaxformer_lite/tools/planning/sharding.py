@@ -6,7 +6,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.parallel import MESH_AXES
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
-from flaxformer_lite.training import TrainTask, abstract_state
+from flaxformer_lite.training import abstract_state, train_task
 
 ROW = "{:<{width}}  {:<18} {:<22} {:<18} {:>13}"
 
@@ -18,7 +18,7 @@ def sharding_table(config: Config, devices: int) -> list[str]:
     """
     shape = config.train.mesh.shape(devices)
     mesh = AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-    arrays = leaves_by_path(abstract_state(TrainTask.of(config), mesh))
+    arrays = leaves_by_path(abstract_state(train_task(config), mesh))
     width = max(map(len, arrays))
     lines = [ROW.format("array", "shape", "cut over", "on each device", "bytes there", width=width)]
     sizes: dict[str, tuple[int, int]] = {}

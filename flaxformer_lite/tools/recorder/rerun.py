@@ -20,7 +20,7 @@ from flaxformer_lite.objectives import Batch, LossTerm
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.recording import Recording
-from flaxformer_lite.training import Runner, TrainState, TrainTask, make_runner, mean_metrics
+from flaxformer_lite.training import Runner, TrainState, make_runner, mean_metrics, train_task
 from flaxformer_lite.training.setup import first_state, mesh_for
 from flaxformer_lite.workdir import open_checkpoints, restore_weights
 
@@ -141,7 +141,7 @@ def before_step(recording: Recording, config: Config, step: int, progress: Progr
 
     Raises: ValueError if the run changed its settings since the checkpoint.
     """
-    runner = make_runner(config.train.runner, TrainTask.of(config), mesh_for(config))
+    runner = make_runner(config.train.runner, train_task(config), mesh_for(config))
     with open_checkpoints(recording.config, recording.folder, read_only=True) as checkpoints:
         start = next(iter(checkpoints.newest_regular(1, before=step)), 0)
         if start:
@@ -182,7 +182,7 @@ def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
     config, objective = recording.config, recording.config.objective
     if not objective.rows_independent:
         raise ValueError(f"objective.kind is '{objective.kind}': the loss of a row depends on the others of its batch")
-    task = TrainTask.of(dataclasses.replace(config, model=config.model.for_use))
+    task = train_task(dataclasses.replace(config, model=config.model.for_use))
     with open_checkpoints(config, recording.folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, "last", None)
 

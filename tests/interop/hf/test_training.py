@@ -18,7 +18,8 @@ from flaxformer_lite.model import Inputs
 from flaxformer_lite.objectives import BaseObjective, Batch, CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.optim import AdamW, Constant, OptimizerConfig
 from flaxformer_lite.run import Run
-from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.training.step import train_step
+from flaxformer_lite.training.task import train_task
 from tests.support.paths import FIXTURES, ROOT
 from tests.support.small_models import NO_DROPOUT
 
@@ -60,7 +61,7 @@ def test_losses_and_gradients_are_the_librarys(name: str, tmp_path: Path, monkey
         objective = MaskedLM(mask_token=model.vocab_size - 1)
     lora = None if model.lora is None else dataclasses.replace(model.lora, dropout=0)
     model = dataclasses.replace(model, dropout=NO_DROPOUT, lora=lora, dtype="float64")
-    task = TrainTask.of(dataclasses.replace(run.config, model=model, objective=objective, optimizer=OPTIMIZER))
+    task = train_task(dataclasses.replace(run.config, model=model, objective=objective, optimizer=OPTIMIZER))
     step = jax.jit(functools.partial(train_step, task))
     state = jax.jit(task.initialize)()._replace(params=run.params)
     state = jax.tree.map(

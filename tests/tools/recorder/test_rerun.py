@@ -25,7 +25,7 @@ from flaxformer_lite.run.recording import Recording, open_recording
 from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, without_record, without_row
 from flaxformer_lite.tools.report.facts import RunFacts
 from flaxformer_lite.tools.report.tabs import MOST_LINES, near_table, spike_parts, spikes
-from flaxformer_lite.training import TrainTask, train, train_step
+from flaxformer_lite.training import train, train_step, train_task
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder
@@ -84,7 +84,7 @@ def typed(recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def by_hand(recording: Recording, step: int, positions: np.ndarray) -> list[float]:
     """The losses of all steps where the positions of a step have the weight 0, by the train step alone."""
-    task = TrainTask.of(recording.config)
+    task = train_task(recording.config)
     state, one_step, losses = jax.jit(task.initialize)(), jax.jit(functools.partial(train_step, task)), []
     for number in range(1, 9):
         batch = recording.batch(number)
@@ -163,7 +163,7 @@ def test_without_a_line_its_positions_alone_do_not_count(recording: Recording):
 @pytest.mark.slow
 def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Recording, typed: Typed):
     """Law: their mean over the counted tokens is the evaluation's loss; each is that of an evaluation of its texts alone."""
-    task, batch = TrainTask.of(recording.config), jax.tree.map(jnp.asarray, recording.batch(3))
+    task, batch = train_task(recording.config), jax.tree.map(jnp.asarray, recording.batch(3))
     params, (step, loss_of) = load(str(recording.folder.path)).params, row_loss(recording)
     counts = np.asarray(batch.weights).sum(-1)
     losses = np.array([loss_of(jax.tree.map(lambda x, i=i: x[i], batch)) for i in range(len(counts))])
