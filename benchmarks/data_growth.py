@@ -109,7 +109,7 @@ def library(options: argparse.Namespace) -> float:
     texts = [line for path in files(options, SAMPLE) for line in path.read_text(encoding="utf-8").splitlines()]
     folder = options.folder / "tokenizer"
     if not folder.is_dir():
-        SentencePiece().train(texts, SUBWORDS).save(folder)
+        save_tokenizer(SentencePiece().train(texts, SUBWORDS), folder)
     tokenizer = load_tokenizer(folder)
     tokenizer.encode_batch(texts[:1000])
     before = time.process_time()

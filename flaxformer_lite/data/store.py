@@ -37,7 +37,7 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.refused import Origin, tell_refused
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays, TokenShard
-from flaxformer_lite.text import FromRun, SentencePiece, Tokenizers, load_tokenizers
+from flaxformer_lite.text import FromRun, SentencePiece, Tokenizers, load_tokenizers, save_tokenizers
 
 FORMAT = 2
 """Changes with the layout of a store; others are made anew."""
@@ -129,7 +129,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
         target = data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1])
     tokenizers = Tokenizers(source, target)
     if folder is not None:
-        tokenizers.save(folder)
+        save_tokenizers(tokenizers, folder)
         write_sealed(folder / "files.json", tokenizer_files(folder))
     return tokenizers
 
@@ -236,7 +236,7 @@ class TokenStore:
         with _held(FileLock(self.folder / f".{part[0]}-of-{part[1]}.lock"), progress):
             if self.is_whole:
                 return True
-            tokenizers.save(self.folder)
+            save_tokenizers(tokenizers, self.folder)
             write_sealed(self.folder / "key.json", self.key)
             number = done = 0
             for number, chunk in enumerate(chunks(self.stream), 1):

@@ -15,7 +15,7 @@ from flaxformer_lite.base.console import note
 from flaxformer_lite.model.transformer import parameter_shapes
 from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
-from flaxformer_lite.text import FromRun, LanguageTokenizers
+from flaxformer_lite.text import FromRun, LanguageTokenizers, save_tokenizer
 from flaxformer_lite.text.extension import extended
 from flaxformer_lite.text.files import line_chunks, matching_files
 from flaxformer_lite.text.tables import require_lines
@@ -73,7 +73,7 @@ def extend(
 
     def save_own(place: Path) -> None:
         for code, own in {**tokenizers.own, language: found.tokenizer}.items():
-            own.save(place, f"tokenizer.{code}")
+            save_tokenizer(own, place, f"tokenizer.{code}")
 
     with atomic_write(folder.path) as unfinished:
         write_run(

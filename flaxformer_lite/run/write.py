@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import require_absent, write_whole
 from flaxformer_lite.config import Config, to_json
-from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.text import Tokenizers, save_tokenizers
 from flaxformer_lite.training import LoopState
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
 
@@ -35,7 +35,7 @@ def write_run(
     """
     require_absent(output.path)
     if tokenizers is not None:
-        tokenizers.save(output.path, two=config.data.target_tokenizer is not None)
+        save_tokenizers(tokenizers, output.path, two=config.data.target_tokenizer is not None)
     if imported is not None:
         write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
     add_files(output.path)

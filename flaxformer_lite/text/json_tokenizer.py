@@ -11,8 +11,9 @@ from typing import Any, SupportsIndex
 import tokenizers
 
 from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.text.secret_names import secret_names
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
-from flaxformer_lite.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields, secret_names
+from flaxformer_lite.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
@@ -72,8 +73,26 @@ def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collec
     return found
 
 
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, stem: str = "tokenizer") -> Path:
+    """Writes a tokenizer into the folder, completely or not at all, and returns its file. Creates the folder if needed."""
+    path = folder / (stem + tokenizer.extension)
+    with atomic_write(path) as unfinished:
+        unfinished.write_bytes(tokenizer.to_bytes())
+    return path
+
+
+def save_tokenizers(tokenizers: Tokenizers, folder: Path, *, two: bool | None = None) -> None:
+    """Writes the tokenizers; that of the target first, so that a folder with that of the source has both.
+
+    two: whether the target gets a file of its own. None: it gets one if it is another tokenizer.
+    """
+    if tokenizers.target is not tokenizers.source if two is None else two:
+        save_tokenizer(tokenizers.target, folder, "target_tokenizer")
+    save_tokenizer(tokenizers.source, folder)
+
+
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
-    """Returns the tokenizer that `Tokenizer.save` wrote. Raises: ValueError if none or several are there, or a damaged one."""
+    """Returns the tokenizer that `save_tokenizer` wrote. Raises: ValueError if none or several are there, or a damaged one."""
     files = {folder / (stem + kind.extension): kind for kind in TOKENIZER_CLASSES}
     there = [path for path in files if path.is_file()]
     if not there:
@@ -97,7 +116,7 @@ def load_language_tokenizers(folder: Path, codes: Iterable[str]) -> dict[str, To
 
 
 def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
-    """Returns the tokenizers that `Tokenizers.save` wrote into the folder.
+    """Returns the tokenizers that `save_tokenizers` wrote into the folder.
 
     two: whether the target has one of its own. None: it has one if its file is there.
 

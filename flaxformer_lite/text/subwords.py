@@ -20,6 +20,7 @@ from annotated_types import Ge, Le
 from tokenizers import AddedToken, models
 
 from flaxformer_lite.base.bounds import Checked, PositiveInt
+from flaxformer_lite.text.secret_names import secret_names
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText
 from flaxformer_lite.text.tokenizer import (
     MOST_IDS,
@@ -27,7 +28,6 @@ from flaxformer_lite.text.tokenizer import (
     SpannedIds,
     Tokenizer,
     json_fields,
-    secret_names,
     training_lines,
 )
 

@@ -4,14 +4,11 @@ import copy
 import json
 import operator
 import re
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
-from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds, check_token_ids
 
 MOST_IDS = 2**24
@@ -183,19 +180,6 @@ class Tokenizer(ABC):
         white = [i not in special and self._text([i]).isspace() for i in ids]
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
 
-    def save(self, folder: Path, stem: str = "tokenizer") -> Path:
-        """Writes the tokenizer into the folder, completely or not at all, and returns its file. Creates the folder if needed."""
-        path = folder / (stem + self.extension)
-        with atomic_write(path) as unfinished:
-            unfinished.write_bytes(self.to_bytes())
-        return path
-
-
-def secret_names(names: Sequence[str]) -> dict[str, str]:
-    """Returns a name for each, which no text has: none begins another one, or is in it."""
-    secret = secrets.token_hex(16)
-    return {name: f"\ufdef{secret}{number:08}" for number, name in enumerate(names)}
-
 
 class EncodedPair(NamedTuple):
     """A pair as token ids, without special tokens."""
@@ -233,15 +217,6 @@ class Tokenizers:
         sources = self.source.encode_batch([pair[0] for pair in pairs])
         targets = self.target.encode_batch([pair[1] for pair in pairs])
         yield from (EncodedPair(*row) for row in zip(sources, targets, (pair[2] for pair in pairs), strict=True))
-
-    def save(self, folder: Path, *, two: bool | None = None) -> None:
-        """Writes the tokenizers; that of the target first, so that a folder with that of the source has both.
-
-        two: whether the target gets a file of its own. None: it gets one if it is another tokenizer.
-        """
-        if self.target is not self.source if two is None else two:
-            self.target.save(folder, "target_tokenizer")
-        self.source.save(folder)
 
     def check_ids(self, vocab_sizes: tuple[int, int]) -> None:
         """Raises: ValueError if a text of the source or the target may get an id past the model's table of embeddings."""

@@ -49,6 +49,7 @@ from flaxformer_lite.text.kinds import (
     copy_files,
     load_language_tokenizers,
     load_tokenizers,
+    save_tokenizers,
 )
 from flaxformer_lite.text.languages import LanguageTokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -315,7 +316,7 @@ class RunFolder:
             trained = train_tokenizers(data, vocab_sizes, pairs)
             if isinstance(data.tokenizer, FromRun):
                 data.tokenizer.copy_files(data.target_tokenizer, self.path / "huggingface")
-            trained.save(self.path)
+            save_tokenizers(trained, self.path)
         return self.load_tokenizers(data, vocab_sizes)
 
     def keep_origin(self, start: "RunFolder") -> None:

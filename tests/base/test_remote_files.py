@@ -13,7 +13,7 @@ from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import TSV, ParallelText, PlainText
 from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.text.kinds import FromRun, save_tokenizer
 from tests.support import needs
 from tests.support.experiments import tiny_config
 from tests.support.mirrors import FlakyFileSystem
@@ -68,7 +68,7 @@ def test_parquet_and_saved_datasets(tmp_path: Path):
 
 
 def test_a_tokenizer_of_a_run(tmp_path: Path):
-    Characters().train(["abc"], 9).save(tmp_path)
+    save_tokenizer(Characters().train(["abc"], 9), tmp_path)
     (file,) = tmp_path.iterdir()
     put(f"run/{file.name}", file.read_bytes())
     assert FromRun(path=f"{FOLDER}/run").train([], 9).encode("cab") == FromRun(path=str(tmp_path)).train([], 9).encode(

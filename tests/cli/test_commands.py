@@ -26,6 +26,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.text.kinds import save_tokenizer
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
@@ -69,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for side, lines in zip(("source", "target"), zip(*PAIRS, strict=True), strict=True):
         (path.parent / f"pairs.{side}").write_bytes(text(list(lines)))
     write_config_file(path / "config.json", config)
-    config.data.tokenizer.train([*LINES, *(line for pair in PAIRS for line in pair)], 23).save(path)
+    save_tokenizer(config.data.tokenizer.train([*LINES, *(line for pair in PAIRS for line in pair)], 23), path)
     with open_checkpoints(config, RunFolder(path), read_only=False) as checkpoints:
         for step, seed, loss in ((3, 1, 2.5), (6, 5, 3.5)):
             params, ema = random_params(config, seed), random_params(config, seed + 1)

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from flaxformer_lite.text import Characters, SentencePiece, Tokenizer, load_tokenizer
 from flaxformer_lite.text.extension import extended
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.kinds import save_tokenizer
 from flaxformer_lite.text.subwords import AddedPieces, SentencePieceTokenizer
 
 
@@ -50,7 +51,7 @@ def test_old_ids_stay_and_new_ones_read_and_write_the_language(kind: str, tmp_pa
     old = tokenizer_of(kind)
     first = old.largest_id + 5  # a model may have more ids than its tokenizer
     made, parts = extended(old, NEW, 35, "<xy>", first)
-    made.save(tmp_path)
+    save_tokenizer(made, tmp_path)
     new = load_tokenizer(tmp_path)
     ids = old.with_pieces(i for i in range(first) if i != old.unk_id)
     assert new.pieces(ids) == old.pieces(ids)

@@ -11,7 +11,7 @@ from tokenizers import models, processors
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.store import open_shards, write_shard
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
 
@@ -33,7 +33,7 @@ def test_word_pieces_and_their_template() -> None:
 def test_bytes_and_their_template(tmp_path: Path) -> None:
     """Every text comes back; a pair has two ends between its texts, and one token type. Saved and loaded, the same."""
     description = bytes_joined().to_str()
-    JsonTokenizer.of(description, NAMES).save(tmp_path)
+    save_tokenizer(JsonTokenizer.of(description, NAMES), tmp_path)
     found = load_tokenizer(tmp_path)
     assert found.special[:5] == (1, None, 0, 2, None)
     text = "naïve  café 🙂\n"

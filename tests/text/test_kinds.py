@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.text.characters import Bytes, Characters
-from flaxformer_lite.text.kinds import FromRun, load_tokenizer
+from flaxformer_lite.text.kinds import FromRun, load_tokenizer, save_tokenizer
 from flaxformer_lite.text.subwords import SentencePiece
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
@@ -13,15 +13,15 @@ BPE = SentencePiece()
 
 
 def test_file_names_tell_the_kind(tmp_path: Path) -> None:
-    names = [config.train(TEXT, VOCAB_SIZE).save(tmp_path).name for config in (BPE, Characters(), Bytes())]
+    names = [save_tokenizer(config.train(TEXT, VOCAB_SIZE), tmp_path).name for config in (BPE, Characters(), Bytes())]
     assert names == ["tokenizer.model", "tokenizer.characters.json", "tokenizer.bytes.json"]
 
 
 def test_folders_without_one_whole_tokenizer_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"{tmp_path}: no tokenizer here; one of tokenizer\.model, .*bytes\.json"):
         load_tokenizer(tmp_path)
-    Bytes().train(TEXT, VOCAB_SIZE).save(tmp_path)
-    Characters().train(TEXT, VOCAB_SIZE).save(tmp_path)
+    save_tokenizer(Bytes().train(TEXT, VOCAB_SIZE), tmp_path)
+    save_tokenizer(Characters().train(TEXT, VOCAB_SIZE), tmp_path)
     with pytest.raises(ValueError, match=rf"{tmp_path}: more than one tokenizer, tokenizer\.characters"):
         load_tokenizer(tmp_path)
 
@@ -52,8 +52,8 @@ def test_damaged_files_are_named(name: str, content: bytes, tmp_path: Path) -> N
 
 def test_the_tokenizer_of_a_run_is_taken_as_it_is(tmp_path: Path) -> None:
     whole, other = BPE.train(TEXT, VOCAB_SIZE), Characters().train(TEXT, VOCAB_SIZE)
-    whole.save(tmp_path)
-    other.save(tmp_path, "target_tokenizer")
+    save_tokenizer(whole, tmp_path)
+    save_tokenizer(other, tmp_path, "target_tokenizer")
     assert FromRun(path=str(tmp_path)).train(["nothing of this"], VOCAB_SIZE).to_bytes() == whole.to_bytes()
     assert FromRun(path=str(tmp_path), side="target").train([], VOCAB_SIZE).to_bytes() == other.to_bytes()
     with pytest.raises(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizer
 from flaxformer_lite.text.special_ids import BOS, UNK
 from flaxformer_lite.text.subword_sampling import BPEDropout, SubwordSampler
 from flaxformer_lite.text.subwords import FLAGS, AddedPieces, MarianTokenizer, SentencePiece, SentencePieceTokenizer
@@ -45,7 +45,7 @@ def test_a_sentence_piece_model_from_elsewhere_has_its_own_special_ids(tmp_path:
 
 
 def test_half_a_sentence_piece_model_is_damaged(tmp_path: Path) -> None:
-    path = BPE.train(TEXT, VOCAB_SIZE).save(tmp_path)
+    path = save_tokenizer(BPE.train(TEXT, VOCAB_SIZE), tmp_path)
     model = path.read_bytes()
     path.write_bytes(model[: model.index("▁".encode()) + 1])  # inside a record; between two, it is a smaller model
     with pytest.raises(ValueError, match="not a whole tokenizer file"):
@@ -193,7 +193,7 @@ def test_a_sample_leaves_added_tokens_as_they_are() -> None:
 
 @pytest.mark.parametrize("damage", [("<new>", ""), ('"lstrip"', '"left"'), ('"prefix": true', '"prefix": 1')])
 def test_a_damaged_file_is_refused(damage: tuple[str, str], tmp_path: Path) -> None:
-    path = added().save(tmp_path)
+    path = save_tokenizer(added(), tmp_path)
     assert load_tokenizer(tmp_path).to_bytes() == path.read_bytes()
     path.write_text(path.read_text().replace(*damage))
     with pytest.raises(ValueError, match=r"tokenizer\.pieces\.json: not a whole tokenizer file"):
@@ -207,7 +207,7 @@ def test_saved_and_loaded_is_the_same_and_the_language_is_one_piece(tmp_path: Pa
     words = SentencePiece().train(WORDS, 20)
     pieces = ["</s>", "<unk>", ">>fra<<", *words.pieces(range(4, 20)), "<pad>"]
     tokenizer = MarianTokenizer(words.to_bytes(), {piece: i for i, piece in enumerate(pieces)})
-    tokenizer.save(tmp_path)
+    save_tokenizer(tokenizer, tmp_path)
     for found in (tokenizer, load_tokenizer(tmp_path)):
         ids = found.encode(">>fra<<a word")
         assert ids[0] == 2 and found.decode(ids[1:]) == "a word"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.text.characters import Bytes, Characters, CharacterTokenizer
-from flaxformer_lite.text.kinds import TokenizerConfig, load_tokenizer
+from flaxformer_lite.text.kinds import TokenizerConfig, load_tokenizer, save_tokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.subwords import SentencePiece, sample_lines
 from flaxformer_lite.text.tokenizer import truncate_longest_first
@@ -63,7 +63,7 @@ def test_ids_past_the_vocabulary_are_refused(config: TokenizerConfig) -> None:
 @KINDS
 def test_saved_and_loaded_is_the_same(config: TokenizerConfig, tmp_path: Path) -> None:
     tokenizer = config.train(TEXT, VOCAB_SIZE)
-    path = tokenizer.save(tmp_path / "run", "target_tokenizer")
+    path = save_tokenizer(tokenizer, tmp_path / "run", "target_tokenizer")
     loaded = load_tokenizer(tmp_path / "run", "target_tokenizer")
     assert list((tmp_path / "run").iterdir()) == [path]
     assert type(loaded) is type(tokenizer)

@@ -12,6 +12,7 @@ from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.kinds import save_tokenizer
 from flaxformer_lite.workdir import manifest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import (
@@ -103,7 +104,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one checkpoint, as training and `import` leave it; of the parameters only the files matter here."""
     folder = RunFolder(tmp_path_factory.mktemp("runs") / "run")
     with folder.lock(CONFIG), open_checkpoints(CONFIG, folder, read_only=False) as checkpoints:
-        Characters().train(["a few letters"], 149).save(folder.path)
+        save_tokenizer(Characters().train(["a few letters"], 149), folder.path)
         checkpoints.save(7, {"params": jnp.zeros(3)}, {})
     return folder.path
 

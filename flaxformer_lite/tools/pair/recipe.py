@@ -18,7 +18,7 @@ from flaxformer_lite.data.batch_plan import bucket_indices
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun, SentencePiece, Tokenizer, Tokenizers
+from flaxformer_lite.text import FromRun, SentencePiece, Tokenizer, Tokenizers, save_tokenizers
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
 
@@ -73,7 +73,7 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     """
     size = next(size for size in SIZES if len(pairs) <= size.pairs)
     tokenizer, vocabulary, settings = learn_vocabulary(pairs)
-    Tokenizers(tokenizer, tokenizer).save(folder)
+    save_tokenizers(Tokenizers(tokenizer, tokenizer), folder)
     sides = [tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1)]
     lengths = np.array([[len(ids) + 1 for ids in side] for side in sides]).T  # with EOS
     hasty = deadline is not None and deadline - time.monotonic() < HASTE

@@ -18,7 +18,7 @@ from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
 from flaxformer_lite.text import FromRun, Languages, LanguageTokenizers
-from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
 from tests.support.commands import type_command
@@ -39,7 +39,7 @@ def read(name: str, folder: Path) -> tuple[LanguageTokenizers, dict[str, Any]]:
     assert found is not None
     languages = read_languages(FILES / name, config, found)
     assert languages is not None
-    found.save(folder)
+    save_tokenizers(found, folder)
     again = load_tokenizer(folder)
     tokenizers = LanguageTokenizers.of(Tokenizers(again, again), languages)
     return tokenizers, json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def test_the_direction_of_a_folder_is_from_its_source_to_its_target(
 def test_bytes_are_those_of_byt5(tmp_path: Path) -> None:
     found = find_tokenizers(FILES / "byt5", {"model_type": "t5"}).tokenizers
     assert found is not None and read_languages(FILES / "byt5", {"model_type": "t5"}, found) is None
-    found.save(tmp_path)
+    save_tokenizers(found, tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     for row in json.loads((FILES / "byt5/expected.json").read_text(encoding="utf-8"))["rows"]:
         ids = tokenizer.encode(row["text"])

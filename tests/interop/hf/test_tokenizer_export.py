@@ -17,7 +17,7 @@ from flaxformer_lite.run import load, write_run
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.chat import read_chat_template
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.kinds import HUB_FILES, FromRun
+from flaxformer_lite.text.kinds import HUB_FILES, FromRun, save_tokenizer
 from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
@@ -211,7 +211,7 @@ def test_files_of_two_tokenizers_travel_with_both_alone(tmp_path: Path) -> None:
     """Law: files that describe two tokenizers do not come with one of them."""
     model = dataclasses.replace(BOTH, vocab_size=60, share_source_target=False)
     assert MARIAN is not None
-    MARIAN.save(tmp_path / "0")
+    save_tokenizer(MARIAN, tmp_path / "0")
     shutil.copytree(FIXTURES / "tokenizers/marian_separate", tmp_path / "0" / "huggingface")
     assert files_in(trained(tmp_path / "1", model, tmp_path / "0", pairs=True) / "huggingface").keys() == {
         *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "tokenizer_config.json")
@@ -222,7 +222,7 @@ def test_files_of_two_tokenizers_travel_with_both_alone(tmp_path: Path) -> None:
 
 def test_files_of_a_tokenizer_travel_from_a_url(tmp_path: Path) -> None:
     """Law: the same files come from a run at a URL, and a start that fails leaves none of them."""
-    WORD_PIECES.save(tmp_path / "0")
+    save_tokenizer(WORD_PIECES, tmp_path / "0")
     (tmp_path / "0/huggingface/additional_chat_templates").mkdir(parents=True)
     for name in ("tokenizer.json", "chat_template.jinja", "additional_chat_templates/rag.jinja"):
         (tmp_path / "0/huggingface" / name).write_text(name)

@@ -12,7 +12,7 @@ from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
 from flaxformer_lite.text import SpecialIds
-from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizer
 from flaxformer_lite.text.subwords import FLAGS, MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.commands import type_command
@@ -46,8 +46,8 @@ def copied(name: str, folder: Path, **settings: Any) -> Path:
 def test_marian_reads_and_writes_as_the_library(name: str, tmp_path: Path) -> None:
     """Both sides, saved and loaded: language codes, pieces without an id, pieces of the other side, spaces."""
     found, theirs = read(FILES / name), expected(name)
-    found.source.save(tmp_path)
-    found.target.save(tmp_path, "target_tokenizer")
+    save_tokenizer(found.source, tmp_path)
+    save_tokenizer(found.target, tmp_path, "target_tokenizer")
     for side, tokenizer in {
         "source": load_tokenizer(tmp_path),
         "target": load_tokenizer(tmp_path, "target_tokenizer"),
@@ -104,7 +104,7 @@ def test_damaged_vocabularies_are_refused(tmp_path: Path) -> None:
     folder = copied("gpt2", tmp_path, added_tokens_decoder={"7000": {"content": "<far>"}})
     with pytest.raises(ValueError, match="'<far>' should be the added token 7000"):
         read(folder, "gpt2")
-    MarianTokenizer(model, {"<pad>": 0, "<unk>": 1, "</s>": 7}).save(tmp_path)
+    save_tokenizer(MarianTokenizer(model, {"<pad>": 0, "<unk>": 1, "</s>": 7}), tmp_path)
     hollow = load_tokenizer(tmp_path)
     assert hollow.vocab_size == 8 and hollow.decode([3, 7]) == "" and hollow.word_starts([3, 3]) == [True, False]
     path = tmp_path / "tokenizer.marian.json"

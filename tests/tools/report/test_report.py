@@ -12,6 +12,7 @@ import pytest
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.data import ParallelText
 from flaxformer_lite.run import AttentionWeights
+from flaxformer_lite.text.kinds import save_tokenizer
 from flaxformer_lite.tools.report import Report, make_report, tabs, write_page
 from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
 from flaxformer_lite.tools.report.page import page
@@ -40,7 +41,7 @@ def make_run(path: Path, best: float, seed: int) -> Path:
         (path / folder).mkdir(parents=True)
     (path / "config.json").write_text(to_json(config), encoding="utf-8")
     assert config.data.tokenizer is not None
-    config.data.tokenizer.train(REFERENCES, 149).save(path)
+    save_tokenizer(config.data.tokenizer.train(REFERENCES, 149), path)
     rows = [{"step": step, "split": "train", "loss": 5 - step / 10, "gradient_norm": 1.5} for step in range(1, 21)]
     rows += [{"step": 10, "split": "eval", "loss": best}, {"step": 20, "split": "eval", "loss": 4.5, HOSTILE: 1.0}]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
