@@ -64,7 +64,7 @@ def train_side(options: argparse.Namespace) -> None:
 def experiment(seed: int) -> tuple[Any, Any]:
     """Returns the shipped config with this seed, and its data."""
     from flaxformer_lite.config import load_config
-    from flaxformer_lite.data.dataset import tokenize
+    from flaxformer_lite.data.reading import tokenize
     from flaxformer_lite.data.token_arrays import TokenArrays
     from flaxformer_lite.text import Tokenizers
     from flaxformer_lite.training.data import make_datasets
@@ -97,13 +97,14 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
 
     from flaxformer_lite.parallel import make_mesh
     from flaxformer_lite.training import MeshRunner, train_task
+    from flaxformer_lite.training.ahead import batches_ahead
     from flaxformer_lite.training.evaluation import mean_metrics
 
     def trainer(steps: int) -> tuple[Any, Any, Callable[[int], None]]:
         train = dataclasses.replace(config.train, steps=steps)
         of_steps = dataclasses.replace(config, train=train)
         runner = MeshRunner(train_task(of_steps), make_mesh())
-        batches = data.train.batches(0, steps)
+        batches = batches_ahead(data.train, 0, steps)
         held = {"state": runner.init()}
 
         def step(_: int) -> None:

@@ -103,7 +103,7 @@ def corpus(options: argparse.Namespace, records: int) -> None:
 
 def library(options: argparse.Namespace) -> float:
     """Returns the CPU-seconds of the tokenizer library alone for `SAMPLE` records; trains the tokenizer if it is missing."""
-    from flaxformer_lite.text import SentencePiece, load_tokenizer
+    from flaxformer_lite.text import SentencePiece, load_tokenizer, save_tokenizer
 
     corpus(options, SAMPLE)
     texts = [line for path in files(options, SAMPLE) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -125,6 +125,7 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     from flaxformer_lite.model import ModelConfig
     from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
     from flaxformer_lite.text import FromRun
+    from flaxformer_lite.training.ahead import batches_ahead
     from flaxformer_lite.training.data import read_data
     from flaxformer_lite.workdir import RunFolder
 
@@ -165,7 +166,7 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
         "cpu": time.process_time() - cpu + children.ru_utime + children.ru_stime,
     }
     wall, tokens = time.perf_counter(), 0
-    for batch in data.train.batches(1, options.batches + 1):
+    for batch in batches_ahead(data.train, 1, options.batches + 1):
         masks = (batch.inputs.source_mask, batch.inputs.target_mask)
         tokens += sum(int(mask.sum()) for mask in masks if mask is not None)
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

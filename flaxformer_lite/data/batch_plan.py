@@ -6,16 +6,56 @@ them into batches, and permutes the batches.
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 from jaxtyping import Bool, Float, Int, Integer
 
-from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.base.bounds import Checked, PositiveInt
+from flaxformer_lite.data.records import Lengths, RowMaker
 
 PADDING_ROW = -1
 """The example index of a row that only fills up a batch; its weight is 0."""
+
+
+Length = Annotated[int, Ge(2)]
+"""Tokens in a row: at least one, and EOS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShapes(Checked, at="data"):
+    """The settings that decide the shapes of batches."""
+
+    tokens_per_batch: PositiveInt = 4096
+    """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
+    batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
+    that length, and `rows_multiple` to 32 or a divisor. A bucket has
+    max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
+    the defaults 64 rows of 256, which are 16,384."""
+    rows_multiple: PositiveInt = 64
+    """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
+    the rows must divide it."""
+    bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
+    Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""
+    max_source_length: Length = 256
+    """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
+    truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
+    embed."""
+    max_target_length: Length = 256
+    """Longest target, in tokens with EOS; also the length of a decoder row filled with documents."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.bucket_lengths:
+            raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
+
+    @property
+    def longest(self) -> Lengths:
+        return Lengths(self.max_source_length, self.max_target_length)
 
 
 class Bucket(NamedTuple):
@@ -37,6 +77,15 @@ def make_buckets(
         rows = max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple
         buckets.append(Bucket(Lengths(min(length, longest.source), min(length, longest.target)), rows))
     return buckets
+
+
+def batch_shapes(objective: RowMaker[Any], config: BatchShapes) -> list[Bucket]:
+    """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
+    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple)
+    if packed is not None:
+        return make_buckets((), packed, *sizes)
+    buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)
+    return [bucket._replace(lengths=objective.longest_row(bucket.lengths)) for bucket in buckets]
 
 
 def bucket_indices(
@@ -92,6 +141,23 @@ class Shares(NamedTuple):
 
     sizes: Sequence[int]
     shares: Float[np.ndarray, "P"]
+
+
+class Mixing(NamedTuple):
+    """What decides the share of the rows that each source of a mixture has."""
+
+    weights: tuple[float, ...] | None = None
+    """One for each source; None: by the temperature."""
+    temperature: float = 1.0
+    """Shares are proportional to size^(1/temperature)."""
+
+    def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:
+        """Returns each source's share of the rows; `sizes` are the numbers of rows that it has."""
+        if self.weights is not None:
+            wanted = np.array(self.weights, np.float64)
+        else:
+            wanted = (np.array(sizes, np.float64) / max(1, *sizes)) ** (1 / self.temperature)
+        return wanted / wanted.sum()
 
 
 class BatchPlan:

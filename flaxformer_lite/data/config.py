@@ -1,26 +1,22 @@
 """The settings of the data: sources, tokenizer, batches."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
-from flaxformer_lite.data.batch_plan import Bucket, make_buckets
+from flaxformer_lite.base.bounds import NonNegativeInt
+from flaxformer_lite.data.batch_plan import BatchShapes
 from flaxformer_lite.data.held_out import LEFT_OUT, Part, Split, held_out
 from flaxformer_lite.data.mixture import OptionalSource
-from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.text import Languages, SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subword_sampling import OptionalSubwordSampling
 
-Length = Annotated[int, Ge(2)]
-"""Tokens in a row: at least one, and EOS."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Checked, at="data"):
+class DataConfig(BatchShapes, at="data"):
     """Data sources, tokenizers, and the shapes of batches."""
 
     train: OptionalSource = None
@@ -48,29 +44,9 @@ class DataConfig(Checked, at="data"):
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""
-    tokens_per_batch: PositiveInt = 4096
-    """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
-    batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
-    that length, and `rows_multiple` to 32 or a divisor. A bucket has
-    max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
-    the defaults 64 rows of 256, which are 16,384."""
-    rows_multiple: PositiveInt = 64
-    """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
-    the rows must divide it."""
-    bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
-    Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""
-    max_source_length: Length = 256
-    """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
-    truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
-    embed."""
-    max_target_length: Length = 256
-    """Longest target, in tokens with EOS; also the length of a decoder row filled with documents."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.bucket_lengths:
-            raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
         symbols = [getattr(kind, "user_symbols", ()) for kind in (self.tokenizer, self.target_tokenizer)]
         if self.subword_sampling is not None and any(symbols):
             raise ValueError(
@@ -87,16 +63,3 @@ class DataConfig(Checked, at="data"):
         if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
             return getattr(self, split, None)
         return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)
-
-    @property
-    def longest(self) -> Lengths:
-        return Lengths(self.max_source_length, self.max_target_length)
-
-
-def batch_shapes(objective: RowMaker[Any], config: DataConfig) -> list[Bucket]:
-    """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
-    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple)
-    if packed is not None:
-        return make_buckets((), packed, *sizes)
-    buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)
-    return [bucket._replace(lengths=objective.longest_row(bucket.lengths)) for bucket in buckets]

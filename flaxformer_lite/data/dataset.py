@@ -1,65 +1,30 @@
 """From records to batches: tokenizes all text once, then makes any batch on demand."""
 
 import bisect
-import collections
 import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
-from flaxformer_lite.data.config import DataConfig, batch_shapes
-from flaxformer_lite.data.mixture import Mixture
-from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
-from flaxformer_lite.data.refused import Origin, tell_refused
-from flaxformer_lite.data.token_arrays import Origins, Rows, TokenArrays, TokenShard
-from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.text.special_ids import BOS, cut, cut_warning
-from flaxformer_lite.text.subword_sampling import SubwordSampler
-
-AHEAD = 4
-"""Batches that are made before they are asked for."""
-
-
-def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:
-    """Returns the records of pairs. Raises: ValueError for pairs that cannot be read, if their source does not drop them."""
-    records = TokenArrays([TokenShard.of(pairs, tokenizers)])
-    tell_refused(records, tokenizers, origin, pairs)
-    return records
-
-
-def evaluation_records(
-    pairs: Sequence[Pair],
-    tokenizers: Tokenizers,
-    objective: RowMaker[Any],
-    longest: Lengths,
-    warn: Callable[[str], None],
-    origin: Origin | None = None,
-) -> Sequence[TokenPair]:
-    """Tokenizes evaluation data. Unless the objective cuts them itself, records that are too long are cut here.
-
-    `warn` then gets a line with the number of the record. The cut leaves room for EOS.
-    """
-    records = tokenize(pairs, tokenizers, origin)
-    if not objective.truncates_records:
-        return records
-    found = []
-    for line, record in enumerate(records, 1):
-        too_long = cut_warning(warn, line)
-        room = 0 if tokenizers.target.ends_pairs else 1
-        source = cut(record.source, longest.source - room, "source", "max_source_length", too_long)
-        target = cut(record.target, longest.target - room, "target", "max_target_length", too_long)
-        if tokenizers.target.ends_pairs:
-            source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
-        found.append(record._replace(source=source, target=target))
-    return found
+from flaxformer_lite.data.batch_plan import (
+    PADDING_ROW,
+    BatchPlan,
+    BatchShapes,
+    Bucket,
+    Mixing,
+    Shares,
+    batch_shapes,
+    fewer_buckets,
+)
+from flaxformer_lite.data.records import Example, Lengths, RowMaker, TokenPair
+from flaxformer_lite.data.token_arrays import Origins, Rows, TokenArrays
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text.special_ids import BOS
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
@@ -72,6 +37,19 @@ def example_generator(record: Any) -> np.random.Generator:
     """Returns random numbers for one example: a function of its tokens alone."""
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(record))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
+
+
+Sampler = Callable[[Int[np.ndarray, "T"], int, np.random.Generator], Int[np.ndarray, "T2"]]
+"""Returns another segmentation of the ids of a text, with at most so many tokens more."""
+
+
+class Samplers(NamedTuple):
+    """What segments source and target anew in each row of a batch."""
+
+    source: Sampler
+    target: Sampler
+    room: float
+    """Tokens to plan for beyond those of the usual segmentation, as a fraction of them."""
 
 
 LocalRows = Callable[[int], Int[np.ndarray, "R"]]
@@ -90,11 +68,11 @@ class Dataset(Generic[Example]):
         self,
         records: Sequence[TokenPair],
         objective: RowMaker[Example],
-        config: DataConfig,
+        config: BatchShapes,
         seed: int | None,
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
-        samplers: tuple[SubwordSampler, SubwordSampler] | None = None,
+        samplers: Samplers | None = None,
     ):
         if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
@@ -108,14 +86,14 @@ class Dataset(Generic[Example]):
         self.special = special._replace(start=None if tokenizer is not None and tokenizer.ends_pairs else start_id)
         self.lengths = lengths = lengths_of(rows, objective)
         self.samplers, planned = samplers, lengths
-        if samplers is not None and config.subword_sampling is not None:
-            more = lengths + np.ceil(lengths * config.subword_sampling.room).astype(lengths.dtype)
+        if samplers is not None:
+            more = lengths + np.ceil(lengths * samplers.room).astype(lengths.dtype)
             # No record is dropped for the room of samples.
             planned = np.maximum(lengths, np.minimum(more, config.longest))
         shares = None
         if isinstance(records, MixedRecords) and seed is not None:
             sizes = [len(part) for part in made]
-            shares = Shares(sizes, records.mixture.shares(sizes))
+            shares = Shares(sizes, records.mixing.shares(sizes))
         shapes = batch_shapes(objective, config)
         self.plan = BatchPlan(planned, fewer_buckets(planned, shapes) if seed is None else shapes, seed or 0, shares)
         placed = self.plan.placed
@@ -138,25 +116,21 @@ class Dataset(Generic[Example]):
         cls,
         records: Sequence[TokenPair],
         objective: RowMaker[Example],
-        config: DataConfig,
+        config: BatchShapes,
         seed: int,
-        tokenizers: Tokenizers,
+        tokenizer: Tokenizer,
         start_id: int | None = BOS,
+        samplers: Samplers | None = None,
     ) -> "Dataset[Example]":
-        """Returns batches in another order in each epoch, segmented anew if `data.subword_sampling` says so."""
-        samplers = None
-        if config.subword_sampling is not None:
-            source = SubwordSampler(tokenizers.source, config.subword_sampling)
-            joint = tokenizers.source is tokenizers.target
-            samplers = source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
-        return cls(records, objective, config, seed, tokenizers.target, start_id, samplers)
+        """Returns batches in another order in each epoch, segmented anew by `samplers`."""
+        return cls(records, objective, config, seed, tokenizer, start_id, samplers)
 
     @classmethod
     def evaluation(
         cls,
         records: Sequence[TokenPair],
         objective: RowMaker[Example],
-        config: DataConfig,
+        config: BatchShapes,
         tokenizer: Tokenizer,
         start_id: int | None = BOS,
     ) -> "Dataset[Example]":
@@ -184,7 +158,7 @@ class Dataset(Generic[Example]):
             source, target = (
                 sampler(tokens, there - least, generator)
                 for sampler, tokens, there, least in zip(
-                    self.samplers, record[:2], lengths, self.lengths[i].tolist(), strict=True
+                    self.samplers[:2], record[:2], lengths, self.lengths[i].tolist(), strict=True
                 )
             )
             record = record._replace(source=source, target=target)
@@ -204,56 +178,13 @@ class Dataset(Generic[Example]):
         read = self.objective.pieces_read(record, self.generator(record, step, row))
         return records if read is None else [records[number] for number in read]
 
-    def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Generator[Example, None, None]:
-        """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""
-        steps = iter(range(start, stop))
-        thread = ThreadPoolExecutor(1)
-        try:
-            ahead = collections.deque(
-                thread.submit(self.batch, step, local_rows) for step in itertools.islice(steps, AHEAD)
-            )
-            while ahead:
-                batch = ahead.popleft().result()
-                ahead.extend(thread.submit(self.batch, step, local_rows) for step in itertools.islice(steps, 1))
-                yield batch
-        finally:
-            thread.shutdown(cancel_futures=True)
-
-
-class EvalData:
-    """Pairs for evaluation, as text, as records of token ids, and as batches.
-
-    parts: the pairs of each source of a mixture, by its name; empty without a mixture.
-    warn: gets a line for each record that is cut (`evaluation_records`). origin: where the pairs are from, for messages.
-    """
-
-    def __init__(
-        self,
-        pairs: Sequence[Pair],
-        parts: Mapping[str, slice],
-        objective: RowMaker[Any],
-        config: DataConfig,
-        tokenizers: Tokenizers,
-        start_id: int | None,
-        warn: Callable[[str], None],
-        origin: Origin | None = None,
-    ):
-        self.pairs, self.parts = pairs, parts
-        self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn, origin)
-
-        def dataset(records: Sequence[TokenPair]) -> Dataset[Any]:
-            return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)
-
-        self.dataset = dataset(self.records)
-        self.datasets = [dataset(self.records[part]) for part in parts.values()] or [self.dataset]
-
 
 class MixedRecords(TokenArrays):
     """The records of all sources of a mixture, one source after the other."""
 
-    def __init__(self, parts: Sequence[TokenArrays], mixture: Mixture) -> None:
+    def __init__(self, parts: Sequence[TokenArrays], mixing: Mixing) -> None:
         super().__init__([shard for part in parts for shard in part.shards])
-        self._parts, self.mixture = parts, mixture
+        self._parts, self.mixing = parts, mixing
 
     @property
     def parts(self) -> Sequence[TokenArrays]:
@@ -261,7 +192,7 @@ class MixedRecords(TokenArrays):
 
     def fingerprint(self) -> str:
         """Returns a hash of the sources' fingerprints and of what decides their shares."""
-        settings = [[part.fingerprint() for part in self._parts], self.mixture.weights, self.mixture.temperature]
+        settings = [[part.fingerprint() for part in self._parts], *self.mixing]
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 

@@ -3,12 +3,11 @@
 The contract for a new one is `DataSource` in source.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat
 from flaxformer_lite.data.built_in import Dates, PythonDocs
@@ -71,14 +70,6 @@ class Mixture(Checked, DataSource, at="mixture"):
     @property
     def part_names(self) -> tuple[str, ...]:
         return self.names or tuple(f"source{i}" for i in range(len(self.sources)))
-
-    def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:
-        """Returns each source's share of the rows; `sizes` are the numbers of rows that it has."""
-        if self.weights is not None:
-            found = np.array(self.weights, np.float64)
-        else:
-            found = (np.array(sizes, np.float64) / max(1, *sizes)) ** (1 / self.temperature)
-        return found / found.sum()
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
         for number, (at, source) in enumerate(self.parts(setting or "")):

@@ -15,8 +15,9 @@ from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.dataset import EvalData, zero_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.data.reading import EvalData
 from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig

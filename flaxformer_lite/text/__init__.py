@@ -1,9 +1,9 @@
 """Text to token ids and back.
 
-A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; a trained one is saved in the run
-folder by `save_tokenizer` and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of them).
-`files` reads text files; `normal_form` is the form in which texts are compared; `chat` writes and reads conversations by a model's
-chat template.
+A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; `save_tokenizer` writes a trained one
+into the run folder, `load_tokenizer` reads it. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of
+them). `files` reads text files; `normal_form` is the form in which texts are compared; `chat` writes and reads conversations by a
+model's chat template.
 """
 
 from flaxformer_lite.text.characters import Bytes, Characters

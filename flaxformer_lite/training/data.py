@@ -9,8 +9,10 @@ from typing import Any
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Mixture, Pair
-from flaxformer_lite.data.dataset import Dataset, EvalData, MixedRecords, tokenize, zero_batch
+from flaxformer_lite.data.batch_plan import Mixing
+from flaxformer_lite.data.dataset import Dataset, MixedRecords, zero_batch
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.reading import EvalData, samplers_of, tokenize
 from flaxformer_lite.data.refused import Origin, tell_refused
 from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -66,7 +68,9 @@ def read_data(
         tokenizers = read_tokenizers(config, folder, [pair for part in pairs for pair in part])
         origins = [Origin(part, at) for at, part in source.parts("data.train")]
         parts = [tokenize(part, tokenizers, origin) for part, origin in zip(pairs, origins, strict=True)]
-    records = MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
+    records = (
+        MixedRecords(parts, Mixing(source.weights, source.temperature)) if isinstance(source, Mixture) else parts[0]
+    )
     data = make_datasets(config, records, tokenizers, warns=not folder.silent)
 
     def texts() -> dict[str, str]:
@@ -164,7 +168,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     check_special_ids(objective, config.decode, tokenizers.target.special)
     if objective.reads_messages and warns:
         warn_of_endless_answers(records, config.decode.eos_ids, tokenizers.target)
-    train = Dataset.training(records, objective, data, config.train.seed, tokenizers, start_id)
+    samplers = samplers_of(data.subword_sampling, tokenizers)
+    train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)
     objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
     evaluation = None
     if (source := data.source("eval")) is not None:

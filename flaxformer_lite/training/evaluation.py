@@ -10,7 +10,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
-from flaxformer_lite.data.dataset import Dataset, EvalData
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.reading import EvalData
 from flaxformer_lite.inference import Decoder, translate
 from flaxformer_lite.inference.generation import encode_prompt, generate_texts, generation_settings
 from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language

@@ -14,6 +14,7 @@ from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.model import kernels
 from flaxformer_lite.objectives import Batch
+from flaxformer_lite.training.ahead import batches_ahead
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.hooks import Hook, Hooks, TrainingRun
 from flaxformer_lite.training.loop_state import is_finite
@@ -166,7 +167,7 @@ class Loop(TrainingRun):
 
     def batches(self) -> Iterator[Batch]:
         first, stop = map(self.loop_state.batch_of, (self.step + 1, self.config.train.steps + 1))
-        return self.data.batches(first, stop, self.runner.local_rows)
+        return batches_ahead(self.data, first, stop, self.runner.local_rows)
 
     def start_step(self, batch: Batch) -> dict[str, jax.Array]:
         """Starts a step and returns its measurements. The time of compiling a new shape counts for no speed and no time left."""

@@ -2,8 +2,9 @@
 
 import pytest
 
+from flaxformer_lite.data.batch_plan import batch_shapes
 from flaxformer_lite.data.built_in import Dates
-from flaxformer_lite.data.config import DataConfig, batch_shapes
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.subword_sampling import BPEDropout

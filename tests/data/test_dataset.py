@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import itertools
 import math
-import threading
 
 import chex
 import jax
@@ -12,10 +11,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, zero_batch
-from flaxformer_lite.data.records import Lengths, Pair, TokenPair
+from flaxformer_lite.data.dataset import Dataset, zero_batch
+from flaxformer_lite.data.reading import samplers_of, tokenize
+from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.text import Bytes, SentencePiece
+from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.subword_sampling import BPEDropout
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -53,23 +53,6 @@ def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
             np.testing.assert_array_equal(batch.inputs.target_mask[row], batch.weights[row] > 0)
 
 
-def test_prefetched_batches_come_in_order(dataset: Dataset):
-    for step, batch in enumerate(dataset.batches(2, 7), start=2):
-        chex.assert_trees_all_equal(batch, dataset.batch(step))
-    assert step == 6
-
-
-def test_batches_that_nobody_reads_are_not_made_to_the_end(dataset: Dataset):
-    """The thread that makes them ends with the loop; a mistake in it is raised where its batch is read."""
-    threads = threading.active_count()
-    batches = dataset.batches(0, 10**9)
-    next(batches)
-    batches.close()
-    assert threading.active_count() == threads
-    with pytest.raises(IndexError):
-        list(dataset.batches(0, 2, lambda rows: np.array([10**9])))
-
-
 def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
     """Oracle: counted in the batches of an epoch."""
     positions = tokens = 0
@@ -88,14 +71,6 @@ def test_longer_pairs_are_dropped_and_counted():
         Dataset(records[-2:], CONFIG.objective, CONFIG.data, seed=0)
     with pytest.raises(ValueError, match=r"^the data has no records"):
         Dataset([], CONFIG.objective, CONFIG.data, seed=0)
-
-
-def test_truncation_leaves_room_for_eos_and_reports_the_line():
-    warnings: list[str] = []
-    tokenizers, pairs = Tokenizers(*[Bytes().train([], 260)] * 2), [Pair("x" * n, "ab") for n in (5, 6, 7)]
-    kept = evaluation_records(pairs, tokenizers, CONFIG.objective, Lengths(6, 9), warnings.append)
-    assert [len(record.source) for record in kept] == [5, 5, 5]
-    assert [line.split(":")[0] for line in warnings] == ["line 2", "line 3"]
 
 
 def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tokenizers):
@@ -146,7 +121,10 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
     config = dataclasses.replace(CONFIG.data, subword_sampling=BPEDropout(rate=0.5, room=0.3))
     pairs = [Pair(*lines) for lines in zip(TEXT[:120], TEXT[120:240], strict=True)]
     records = tokenize(pairs, subwords)
-    first, again = (Dataset.training(records, CONFIG.objective, config, 7, subwords) for _ in range(2))
+    samplers = samplers_of(config.subword_sampling, subwords)
+    first, again = (
+        Dataset.training(records, CONFIG.objective, config, 7, subwords.target, samplers=samplers) for _ in range(2)
+    )
     steps = range(2 * first.plan.batches_per_epoch)
     batches = [first.batch(step) for step in steps]
     chex.assert_trees_all_equal(batches[3], again.batch(3))

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, part_weights
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Mixing, Shares, part_weights
 from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, MixedRecords
@@ -24,9 +24,9 @@ def mixture(**settings) -> Mixture:
 
 
 def test_shares_by_hand():
-    np.testing.assert_allclose(mixture(weights=(3.0, 1.0)).shares([10, 10]), [0.75, 0.25])
-    np.testing.assert_allclose(mixture().shares([90, 10]), [0.9, 0.1])
-    np.testing.assert_allclose(mixture(temperature=2.0).shares([90, 10]), [0.75, 0.25])
+    np.testing.assert_allclose(Mixing(weights=(3.0, 1.0)).shares([10, 10]), [0.75, 0.25])
+    np.testing.assert_allclose(Mixing().shares([90, 10]), [0.9, 0.1])
+    np.testing.assert_allclose(Mixing(temperature=2.0).shares([90, 10]), [0.75, 0.25])
 
 
 def test_a_source_that_fits_no_bucket_gets_no_rows():
@@ -123,7 +123,7 @@ def records(start: int, number: int, source_tokens: int) -> TokenArrays:
 
 
 def mixed(source_tokens: int = 3, **settings) -> MixedRecords:
-    return MixedRecords([records(100, 40, source_tokens), records(200, 8, source_tokens)], mixture(**settings))
+    return MixedRecords([records(100, 40, source_tokens), records(200, 8, source_tokens)], Mixing(**settings))
 
 
 def test_batches_hold_the_shares_of_each_source():

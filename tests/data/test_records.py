@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset, evaluation_records
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.reading import evaluation_records
 from flaxformer_lite.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers

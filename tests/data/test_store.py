@@ -14,7 +14,8 @@ from filelock import FileLock
 
 from flaxformer_lite.data import store as token_store
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.store import (

@@ -19,7 +19,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import TYPES, settings_of
-from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.batch_plan import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.step import train_step

@@ -18,8 +18,9 @@ from flaxformer_lite.base.console import Progress, warn_once
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data import CSV, Dates, JSONLines, Mixture, Pair, Parquet
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.held_out import held_out
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.data.source import DataSource

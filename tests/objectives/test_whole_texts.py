@@ -16,7 +16,8 @@ import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.data.text_files import TSV, JSONLines, PlainText
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings

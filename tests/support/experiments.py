@@ -16,7 +16,8 @@ from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.layers import DropoutRates

@@ -12,7 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.dataset import EvalData
+from flaxformer_lite.data.reading import EvalData
 from flaxformer_lite.inference import Decoder, MetricConfig, ScoredText, metrics
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.positions import Learned

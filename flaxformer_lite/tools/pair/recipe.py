@@ -14,8 +14,7 @@ from jaxtyping import Int
 from flaxformer_lite.base.console import note, verbosity
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.batch_plan import bucket_indices
-from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.optim import Cosine
 from flaxformer_lite.text import FromRun, SentencePiece, Tokenizer, Tokenizers, save_tokenizers

@@ -21,7 +21,7 @@ import jax
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.options import apply_options, as_options, options_in
-from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.batch_plan import batch_shapes
 from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.optim import AdamW
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups

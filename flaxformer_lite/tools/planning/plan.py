@@ -12,8 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.batch_plan import Bucket, batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh

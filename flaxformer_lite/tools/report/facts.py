@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.batch_plan import bucket_indices
-from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.dataset import lengths_of, tokenize
+from flaxformer_lite.data.batch_plan import batch_shapes, bucket_indices
+from flaxformer_lite.data.dataset import lengths_of
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.workdir import RunFolder

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.reading import tokenize
 from flaxformer_lite.data.refused import Origin
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.beam import log_mean_probs

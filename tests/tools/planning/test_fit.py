@@ -18,8 +18,7 @@ import pytest
 from flaxformer_lite.base import hardware
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.batch_plan import Bucket, batch_shapes
 from flaxformer_lite.model import DropoutRates, LoRA
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
