@@ -1,6 +1,7 @@
 import dataclasses
 from typing import Literal
 
+import jax
 import pytest
 
 from flaxformer_lite.training import task
@@ -21,6 +22,6 @@ def test_a_cpu_without_products_of_bfloat16_multiplies_their_values(
 
 def test_a_processor_with_them_gets_the_setting_as_it_stands(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(task, "multiplies_bfloat16", lambda: True)
-    monkeypatch.setattr(task.jax, "__version_info__", (0, 10, 0))
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 0))
     config = dataclasses.replace(tiny_config().model, matmul_dtype="bfloat16")
     assert task.with_products_of_this_processor(config) == config
