@@ -64,9 +64,9 @@ def train_side(options: argparse.Namespace) -> None:
 def experiment(seed: int) -> tuple[Any, Any]:
     """Returns the shipped config with this seed, and its data."""
     from flaxformer_lite.config import load_config
-    from flaxformer_lite.data.reading import tokenize
-    from flaxformer_lite.data.token_arrays import TokenArrays
-    from flaxformer_lite.text import Tokenizers
+    from flaxformer_lite.core.data.token_arrays import TokenArrays
+    from flaxformer_lite.core.text import Tokenizers
+    from flaxformer_lite.files.data.reading import tokenize
     from flaxformer_lite.training.data import make_datasets
 
     config = load_config("char_lm")
@@ -95,8 +95,9 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
     """The trainer's own step, on its own batches."""
     import jax
 
-    from flaxformer_lite.parallel import make_mesh
-    from flaxformer_lite.training import MeshRunner, train_task
+    from flaxformer_lite.core.parallel import make_mesh
+    from flaxformer_lite.core.runners import MeshRunner
+    from flaxformer_lite.training import train_task
     from flaxformer_lite.training.ahead import batches_ahead
     from flaxformer_lite.training.evaluation import mean_metrics
 

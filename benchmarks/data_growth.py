@@ -103,7 +103,7 @@ def corpus(options: argparse.Namespace, records: int) -> None:
 
 def library(options: argparse.Namespace) -> float:
     """Returns the CPU-seconds of the tokenizer library alone for `SAMPLE` records; trains the tokenizer if it is missing."""
-    from flaxformer_lite.text import SentencePiece, load_tokenizer, save_tokenizer
+    from flaxformer_lite.files.text import SentencePiece, load_tokenizer, save_tokenizer
 
     corpus(options, SAMPLE)
     texts = [line for path in files(options, SAMPLE) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -121,10 +121,10 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     """Returns the figures of this start, from the settings to the first batches."""
     from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config import Config
-    from flaxformer_lite.data import DataConfig, ParallelText, PlainText
-    from flaxformer_lite.model import ModelConfig
-    from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
-    from flaxformer_lite.text import FromRun
+    from flaxformer_lite.core.model import ModelConfig
+    from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
+    from flaxformer_lite.files.data import DataConfig, ParallelText, PlainText
+    from flaxformer_lite.files.text import FromRun
     from flaxformer_lite.training.ahead import batches_ahead
     from flaxformer_lite.training.data import read_data
     from flaxformer_lite.workdir import RunFolder

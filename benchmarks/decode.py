@@ -102,10 +102,10 @@ def random_run(shape: str, folder: Path) -> str:
     import numpy as np
 
     from flaxformer_lite.config import Config
-    from flaxformer_lite.data import DataConfig, ParallelText
-    from flaxformer_lite.model import POST_NORM, Inputs, LayerNorm, ModelConfig, Normal, Transformer
-    from flaxformer_lite.model.positions import Sinusoidal
-    from flaxformer_lite.objectives import Seq2Seq
+    from flaxformer_lite.core.model import POST_NORM, Inputs, LayerNorm, ModelConfig, Normal, Transformer
+    from flaxformer_lite.core.model.positions import Sinusoidal
+    from flaxformer_lite.core.objectives import Seq2Seq
+    from flaxformer_lite.files.data import DataConfig, ParallelText
     from flaxformer_lite.run import write_run
     from flaxformer_lite.workdir import RunFolder
 

@@ -192,8 +192,8 @@ def random_data(config: Any) -> Any:
     """Returns a data set with one batch: random tokens, which with the special ones fill its rows."""
     import numpy as np
 
-    from flaxformer_lite.data.dataset import Dataset
-    from flaxformer_lite.data.records import TokenPair
+    from flaxformer_lite.core.data.dataset import Dataset
+    from flaxformer_lite.core.data.records import TokenPair
 
     rng, most, rows = np.random.default_rng(0), config.model.vocab_size - 1, config.data.rows_multiple
     pairs = config.model.num_encoder_layers > 0 and config.model.num_decoder_layers > 0
@@ -210,7 +210,7 @@ def one_device() -> Any:
     """Returns the mesh of the first device."""
     import jax
 
-    from flaxformer_lite.parallel import make_mesh
+    from flaxformer_lite.core.parallel import make_mesh
 
     return make_mesh(devices=jax.devices()[:1])
 
@@ -219,9 +219,9 @@ def plan(options: argparse.Namespace, folder: Path) -> Figures:
     """Compiles the step as `plan` does, and writes what the peer reads: the config, and the batch."""
     import numpy as np
 
-    from flaxformer_lite.base.accelerators import peak_flops
     from flaxformer_lite.config import to_json
-    from flaxformer_lite.model.kernels import report_choices
+    from flaxformer_lite.core.base.accelerators import peak_flops
+    from flaxformer_lite.core.model.kernels import report_choices
     from flaxformer_lite.tools.planning.plan import compile_step, plan_bucket, train_step
 
     mesh, config, kernels = one_device(), experiment(options), []
@@ -253,7 +253,8 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
     """Measures the train step as the trainer compiles it."""
     import jax
 
-    from flaxformer_lite.training import MeshRunner, train_task
+    from flaxformer_lite.core.runners import MeshRunner
+    from flaxformer_lite.training import train_task
     from flaxformer_lite.training.throughput import Throughput
 
     mesh, config = one_device(), experiment(options)

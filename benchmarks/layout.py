@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from flaxformer_lite.model.attention import attention_weights, weighted_values
+from flaxformer_lite.core.model.attention import attention_weights, weighted_values
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 

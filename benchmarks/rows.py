@@ -16,9 +16,9 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.text import SpecialIds
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.text import SpecialIds
 
 CONFIGS = ("bert_base", "t5_1_1_base", "gpt2_small", "transformer_base_wmt14")
 

@@ -18,12 +18,12 @@ import jax
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import POST_NORM, LanguageModelHead
-from flaxformer_lite.model.layers import DropoutRates, Normal
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead
+from flaxformer_lite.core.model.layers import DropoutRates, Normal
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import MaskedLM
+from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.tools.planning.plan import as_json, make_plan
 from flaxformer_lite.tools.planning.topology import describe_slice
 

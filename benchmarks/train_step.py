@@ -166,10 +166,11 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     import jax
     import numpy as np
 
-    from flaxformer_lite.model import Inputs
-    from flaxformer_lite.objectives import Batch
-    from flaxformer_lite.parallel import make_mesh
-    from flaxformer_lite.training import MeshRunner, train_task
+    from flaxformer_lite.core.model import Inputs
+    from flaxformer_lite.core.objectives import Batch
+    from flaxformer_lite.core.parallel import make_mesh
+    from flaxformer_lite.core.runners import MeshRunner
+    from flaxformer_lite.training import train_task
     from flaxformer_lite.training.throughput import training_flops
 
     config = experiment(options.shape, dtype=options.dtype, matmul_dtype=options.matmul_dtype)

@@ -12,8 +12,7 @@ Vary it:  --objective.whole-words; a config with max_source_length=128 for the f
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, HubDataset
-from flaxformer_lite.model import (
+from flaxformer_lite.core.model import (
     POST_NORM,
     DropoutRates,
     LanguageModelHead,
@@ -23,9 +22,10 @@ from flaxformer_lite.model import (
     Normal,
     Pooler,
 )
-from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optim import AdamW, Linear, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.objectives import MaskedLM
+from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
+from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:

@@ -13,11 +13,11 @@ Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, PythonDocs
-from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Rotary
-from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import Characters
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Rotary
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.core.text import Characters
+from flaxformer_lite.files.data import DataConfig, PythonDocs
 
 
 def get_config() -> Config:

@@ -12,12 +12,12 @@ Vary it:  JSONLines(path="chats.jsonl", messages_field="messages") in the place 
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, Dates
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Rotary
-from flaxformer_lite.objectives import Instruction
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import Characters
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Rotary
+from flaxformer_lite.core.objectives import Instruction
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import Characters
+from flaxformer_lite.files.data import DataConfig, Dates
 
 
 def get_config() -> Config:

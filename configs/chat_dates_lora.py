@@ -14,10 +14,10 @@ Vary it:  --model.lora.rank 4
 import dataclasses
 
 from flaxformer_lite.config import Config, TrainConfig, load_config
-from flaxformer_lite.data import JSONLines
-from flaxformer_lite.model import LoRA
-from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.model import LoRA
+from flaxformer_lite.core.optim import Cosine
+from flaxformer_lite.files.data import JSONLines
+from flaxformer_lite.files.text import FromRun
 
 
 def get_config() -> Config:

@@ -12,11 +12,11 @@ Vary it:  --train.trainable "pooler/*" trains the head alone.
 import dataclasses
 
 from flaxformer_lite.config import Config, TrainConfig, load_config
-from flaxformer_lite.data import TSV, DataConfig
-from flaxformer_lite.model import Pooler
-from flaxformer_lite.objectives import Classification
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.model import Pooler
+from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.files.data import TSV, DataConfig
+from flaxformer_lite.files.text import FromRun
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
 

@@ -15,9 +15,9 @@ Vary it:  --data.train.weights 0.9 0.1
 import dataclasses
 
 from flaxformer_lite.config import Config, TrainConfig, load_config
-from flaxformer_lite.data import Dates, Mixture
-from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.optim import Cosine
+from flaxformer_lite.files.data import Dates, Mixture
+from flaxformer_lite.files.text import FromRun
 
 
 def get_config() -> Config:

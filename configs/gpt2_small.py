@@ -13,11 +13,11 @@ Vary it:  the tokens are made once and kept on disk, 2 bytes each (docs/data.md)
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, HubDataset
-from flaxformer_lite.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
-from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:

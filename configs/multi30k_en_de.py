@@ -14,12 +14,13 @@ Vary it:  --train.steps 16000 goes on; residual=POST_NORM is the paper's own for
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, ParallelText
-from flaxformer_lite.inference import DecodeConfig, MetricConfig
-from flaxformer_lite.model import PRE_NORM, DropoutRates, ModelConfig
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim import AdamW, InverseSquareRoot, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.model import PRE_NORM, DropoutRates, ModelConfig
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.optim import AdamW, InverseSquareRoot, OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.files.data import DataConfig, ParallelText
+from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.files.text import SentencePiece
 
 FOLDER = "data/multi30k"
 

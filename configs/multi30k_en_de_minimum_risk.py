@@ -14,8 +14,8 @@ Vary it:  another run to continue: --train.init-from RUN --data.tokenizer.path R
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.optim import Cosine
+from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.tools.research import MinimumRisk
 
 TRAINED = "runs/multi30k_en_de_rotary"

@@ -12,8 +12,8 @@ Vary it:  your own text: --data.train.source a.en --data.train.target a.de, and 
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data import ParallelText
-from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.metrics import MetricConfig
 
 FOLDER = "data/multi30k"
 

@@ -13,7 +13,7 @@ Vary it:  lab/multi30k.md has minimum-risk training, which continues such a run,
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.model import Rotary
+from flaxformer_lite.core.model import Rotary
 
 
 def get_config() -> Config:

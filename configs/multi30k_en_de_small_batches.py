@@ -12,7 +12,7 @@ Vary it:  lab/multi30k.md has BPE dropout, R-Drop and more.
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.optim import Cosine
+from flaxformer_lite.core.optim import Cosine
 
 
 def get_config() -> Config:

@@ -13,9 +13,9 @@ Vary it:  another member to continue: --train.init-from RUN --data.tokenizer.pat
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data import Mixture, ParallelText
-from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.optim import Cosine
+from flaxformer_lite.files.data import Mixture, ParallelText
+from flaxformer_lite.files.text import FromRun
 
 BEST = "data/multi30k/train.ensemble.de"
 NEAREST = "data/multi30k/train.nearest.de"

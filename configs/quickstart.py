@@ -7,12 +7,12 @@ Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, Dates
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.model import DropoutRates, ModelConfig
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import Characters
+from flaxformer_lite.core.model import DropoutRates, ModelConfig
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import Characters
+from flaxformer_lite.files.data import DataConfig, Dates
 
 
 def get_config() -> Config:

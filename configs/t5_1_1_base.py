@@ -13,12 +13,12 @@ Vary it:  split="train[:1%]" for less text; tokens are made once (docs/data.md);
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, HubDataset
-from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, RMSNorm
-from flaxformer_lite.model.positions import RelativeBias
-from flaxformer_lite.objectives import SpanCorruption
-from flaxformer_lite.optim import Adafactor, InverseSquareRoot, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, RMSNorm
+from flaxformer_lite.core.model.positions import RelativeBias
+from flaxformer_lite.core.objectives import SpanCorruption
+from flaxformer_lite.core.optim import Adafactor, InverseSquareRoot, OptimizerConfig
+from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:

@@ -10,11 +10,11 @@ Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, PythonDocs
-from flaxformer_lite.model import PRE_NORM, DropoutRates, LanguageModelHead, ModelConfig, Rotary
-from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LanguageModelHead, ModelConfig, Rotary
+from flaxformer_lite.core.objectives import MaskedLM
+from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.files.data import DataConfig, PythonDocs
+from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:

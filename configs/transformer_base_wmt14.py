@@ -11,12 +11,12 @@ Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transforme
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, HubDataset
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.model import POST_NORM, DropoutRates, ModelConfig
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim import AdamW, Noam, OptimizerConfig
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.core.model import POST_NORM, DropoutRates, ModelConfig
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.optim import AdamW, Noam, OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:

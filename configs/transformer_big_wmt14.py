@@ -12,7 +12,7 @@ Vary it:  16 times larger batches and twice the rate reach 29.3 in Ott et al. 20
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.model import DropoutRates
+from flaxformer_lite.core.model import DropoutRates
 
 
 def get_config() -> Config:

@@ -4,6 +4,8 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+from flaxformer_lite.base.moved import name_new_places
+
 if TYPE_CHECKING:
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
     from flaxformer_lite.interop.importing import import_hf
@@ -30,6 +32,8 @@ if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is n
 
     skip_missing_tpu(os.environ)
 
+
+name_new_places()
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of the module's
 

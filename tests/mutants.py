@@ -2,7 +2,7 @@
 
     python tests/mutants.py --count 40 --seed 0
     python tests/mutants.py --count 40 --skip 40
-    python tests/mutants.py flaxformer_lite/objectives/losses.py --count 10
+    python tests/mutants.py flaxformer_lite/core/objectives/losses.py --count 10
 
 Takes seeded samples of small changes (a comparison, an operator, a number, a condition) of the modules below, each in a copy of the
 repository, and runs the module's own tests (the mirrored path) until the first failure. Prints each mutant that no test sees, with
@@ -26,37 +26,37 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = {
-    "model/attention.py": ["model/test_attention.py"],
-    "model/masks.py": ["model/test_masks.py", "model/test_attention.py"],
-    "model/positions.py": ["model/test_positions.py"],
-    "objectives/seq2seq.py": ["objectives/test_seq2seq.py"],
-    "objectives/losses.py": ["objectives/test_losses.py"],
-    "inference/config.py": ["inference/test_config.py", "inference/test_sampling.py"],
-    "inference/sampling.py": ["inference/test_sampling.py"],
-    "inference/greedy.py": ["inference/test_greedy.py", "inference/test_search.py"],
-    "inference/search.py": ["inference/test_search.py"],
-    "inference/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
-    "inference/metrics.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
-    "data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
-    "data/packing.py": ["data/test_packing.py"],
-    "data/source.py": ["data/test_source.py", "data/test_text_files.py"],
-    "data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
-    "data/held_out.py": ["data/test_held_out.py"],
-    "data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],
+    "core/model/attention.py": ["model/test_attention.py"],
+    "core/model/masks.py": ["model/test_masks.py", "model/test_attention.py"],
+    "core/model/positions.py": ["model/test_positions.py"],
+    "core/objectives/seq2seq.py": ["objectives/test_seq2seq.py"],
+    "core/objectives/losses.py": ["objectives/test_losses.py"],
+    "core/search/settings.py": ["inference/test_config.py", "inference/test_sampling.py"],
+    "core/search/sampling.py": ["inference/test_sampling.py"],
+    "core/search/greedy.py": ["inference/test_greedy.py", "inference/test_search.py"],
+    "core/search/search.py": ["inference/test_search.py"],
+    "core/search/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
+    "files/metrics.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
+    "core/data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
+    "core/data/packing.py": ["data/test_packing.py"],
+    "files/data/source.py": ["data/test_source.py", "data/test_text_files.py"],
+    "files/data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
+    "files/data/held_out.py": ["data/test_held_out.py"],
+    "files/data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],
     "tools/research/predictions.py": ["tools/research/test_predictions.py"],
     "tools/research/minimum_risk.py": ["tools/research/test_minimum_risk.py"],
     "tools/research/distillation.py": ["tools/research/test_distillation.py"],
-    "objectives/masked_lm.py": ["objectives/test_masked_lm.py", "objectives/test_language_models.py"],
-    "text/normal_form.py": ["text/test_normal_form.py", "text/test_terms.py"],
-    "text/terms.py": ["text/test_terms.py"],
-    "text/tokenizer.py": [
+    "core/objectives/masked_lm.py": ["objectives/test_masked_lm.py", "objectives/test_language_models.py"],
+    "files/text/normal_form.py": ["text/test_normal_form.py", "text/test_terms.py"],
+    "files/text/terms.py": ["text/test_terms.py"],
+    "core/text/tokenizer.py": [
         "text/test_tokenizer.py",
         "text/test_json_tokenizer.py",
         "objectives/test_language_models.py",
     ],
-    "optim/optimizers.py": ["optim/test_optimizers.py"],
-    "optim/schedules.py": ["optim/test_schedules.py"],
-    "training/step.py": ["training/test_step.py"],
+    "core/optim/optimizers.py": ["optim/test_optimizers.py"],
+    "core/optim/schedules.py": ["optim/test_schedules.py"],
+    "core/step.py": ["training/test_step.py"],
     "training/throughput.py": ["training/test_throughput.py"],
     "training/loop_state.py": ["training/test_loop_state.py"],
     "workdir/folder.py": ["workdir/test_folder.py"],

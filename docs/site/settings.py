@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.base.bounds import legal_values
+from flaxformer_lite.core.base.bounds import legal_values
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.variants import variants_in
 

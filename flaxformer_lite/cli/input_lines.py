@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
-from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
-from flaxformer_lite.text.tables import Table, container, is_blank, open_table, require_lines
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.files.text.files import BadLine, check_file, line_chunks, stream_lines
+from flaxformer_lite.files.text.tables import Table, container, is_blank, open_table, require_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -315,7 +315,7 @@ def file_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
 
 def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     """Yields the rows of a table. A row with other columns than the first ones is reported, and is one of the bad rows."""
-    from flaxformer_lite.data.source import with_input  # with JAX
+    from flaxformer_lite.files.data.source import with_input  # with JAX
 
     lines = itertools.chain.from_iterable(line_chunks(path))
     table = open_table(lines, path, columns.header)

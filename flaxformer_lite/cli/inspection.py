@@ -10,8 +10,8 @@ from typing import Any
 
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.data.store import check_store, check_tokenizers, list_stores, stores_of
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.files.data.store import check_store, check_tokenizers, list_stores, stores_of
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.workdir import (

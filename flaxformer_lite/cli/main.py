@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
 from flaxformer_lite.base.hardware import installed_versions, limit_below_start
-from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
+from flaxformer_lite.core.base.suggest import suggest
 
 COMMANDS = {
     "train": "train",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""

@@ -16,8 +16,8 @@ from flaxformer_lite.cli.translation import (
     used_settings,
 )
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Pair
-from flaxformer_lite.inference.metrics import compare
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.metrics import compare
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, score, scored_data
 from flaxformer_lite.workdir import open_run

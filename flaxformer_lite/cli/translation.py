@@ -7,11 +7,12 @@ from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.config import Config
-from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
-from flaxformer_lite.inference.metrics import resolve, with_language
+from flaxformer_lite.core.search import Sampling
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
+from flaxformer_lite.files.text.terms import Terms, known_ids
 from flaxformer_lite.run import Run, load_ensemble
-from flaxformer_lite.text import LanguageTokenizers
-from flaxformer_lite.text.terms import Terms, known_ids
 
 
 def load_runs(arguments: argparse.Namespace) -> Run:

@@ -6,17 +6,18 @@ from typing import Annotated
 
 import jax
 
-from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.config.train import TextMetric, TrainConfig
-from flaxformer_lite.data import DataConfig
-from flaxformer_lite.data.held_out import SPLITS
-from flaxformer_lite.inference import DecodeConfig, MetricConfig
-from flaxformer_lite.inference.decoder import check_vocabulary
-from flaxformer_lite.model.config import ModelConfig, SavedAs
-from flaxformer_lite.model.lora import ADAPTERS
-from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
-from flaxformer_lite.optim import OptimizerConfig
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.model.config import ModelConfig, SavedAs
+from flaxformer_lite.core.model.lora import ADAPTERS
+from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
+from flaxformer_lite.core.optim import OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.decoder import check_vocabulary
+from flaxformer_lite.files.data import DataConfig
+from flaxformer_lite.files.data.held_out import SPLITS
+from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.files.text import FromRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from flaxformer_lite.base.bounds import type_hints
 from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
-from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.core.base.bounds import type_hints
+from flaxformer_lite.core.base.suggest import suggest
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from flaxformer_lite.base.bounds import accepts, cut, type_hints
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import as_tree, from_tree, item_type, similar
 from flaxformer_lite.config.variants import required, variants_in
+from flaxformer_lite.core.base.bounds import accepts, cut, type_hints
 
 OTHER_NAMES = {
     "batchsize": "a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "

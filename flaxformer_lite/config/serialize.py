@@ -8,12 +8,12 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flaxformer_lite.base.bounds import accepts, alternatives, cut, type_hints, violation
-from flaxformer_lite.base.suggest import suggest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.config.variants import TYPES, required, saved_as, settings_of, variants_in
+from flaxformer_lite.core.base.bounds import accepts, alternatives, cut, type_hints, violation
+from flaxformer_lite.core.base.suggest import suggest
 
 FORMAT = 1
 """The format of `config.json`, which has it as `format`. Releases before it wrote none. It changes when an older release would read

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
-from flaxformer_lite.model.config import SavedAs
-from flaxformer_lite.parallel import CompilerOptions, MeshConfig
+from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.core.model.config import SavedAs
+from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.model.config import SavedAs
+from flaxformer_lite.core.model.config import SavedAs
 
 
 def saved_as(hint: Any) -> Any:

@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.inference.forward import arguments, forward
+from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.forward import arguments, forward
+from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
-from flaxformer_lite.model import ModelConfig, Transformer
-from flaxformer_lite.text import Tokenizers
 
 ROWS, LENGTH = 3, 5
 """Number and length of the random texts that both sides read."""

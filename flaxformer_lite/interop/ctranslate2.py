@@ -20,15 +20,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
-from flaxformer_lite.interop.options import lookup
-from flaxformer_lite.interop.weight_files import new_folder
-from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
-from flaxformer_lite.model.layers import ACTIVATIONS
-from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
-from flaxformer_lite.model.positions import (
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
+from flaxformer_lite.core.model.layers import ACTIVATIONS
+from flaxformer_lite.core.model.masks import Exclude, Masking, Penalize, Replace
+from flaxformer_lite.core.model.positions import (
     ALiBi,
     FixedTable,
     LinearScaling,
@@ -39,7 +34,12 @@ from flaxformer_lite.model.positions import (
     Sinusoidal,
     sinusoids,
 )
-from flaxformer_lite.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.interop.differences import CannotExpress
+from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
+from flaxformer_lite.interop.options import lookup
+from flaxformer_lite.interop.weight_files import new_folder
 
 MASKED_SCORE = -10_000.0
 """The largest score of a masked key that makes its weight 0, as in CTranslate2."""

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flaxformer_lite.model import Attention, DotProduct, ModelConfig
-from flaxformer_lite.model.config import DecoderSize
-from flaxformer_lite.model.kernels import SplashBlocks
+from flaxformer_lite.core.model import Attention, DotProduct, ModelConfig
+from flaxformer_lite.core.model.config import DecoderSize
+from flaxformer_lite.core.model.kernels import SplashBlocks
 
 FREE = ("dropout", "dtype", "matmul_dtype", "scan_unroll", "remat", "initializer", "padding_id")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""

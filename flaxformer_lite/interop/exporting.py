@@ -15,6 +15,11 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import require_absent
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.lora import ADAPTERS, merged
+from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.kinds import SENTENCE_FILES, copy_files, copy_hub_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import peft, sentence
@@ -31,11 +36,7 @@ from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import new_folder, read_settings, write_weights
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.text import FromRun, LanguageTokenizers
-from flaxformer_lite.text.kinds import SENTENCE_FILES, copy_files, copy_hub_files
 from flaxformer_lite.workdir import open_run
 
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import (
     ADAPTER_WEIGHTS,

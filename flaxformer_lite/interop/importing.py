@@ -11,11 +11,17 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig
-from flaxformer_lite.inference import DecodeConfig, MetricConfig
-from flaxformer_lite.inference.metrics import language_of
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.objectives import Objectives, default_objective
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import Languages, Tokenizers
+from flaxformer_lite.files.data import DataConfig
+from flaxformer_lite.files.metrics import MetricConfig, language_of
+from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.chat import read_chat_template
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
@@ -24,12 +30,7 @@ from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
-from flaxformer_lite.text import FromRun, Languages, Tokenizers
-from flaxformer_lite.text.chat import read_chat_template
-from flaxformer_lite.text.kinds import CHAT_TEMPLATE, HUB_FILES
 from flaxformer_lite.workdir import RunFolder
 
 

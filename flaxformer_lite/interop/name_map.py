@@ -15,9 +15,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.transformer import parameter_shapes
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.transformer import parameter_shapes
 
 Arrays = Mapping[str, np.ndarray]
 NARROW = ("float32", "float16", "bfloat16")

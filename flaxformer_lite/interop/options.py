@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.core.base.bounds import cut
 
 T = TypeVar("T")
 

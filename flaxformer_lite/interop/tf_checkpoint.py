@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 from google_crc32c import value as crc32c
 
-from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.text.files import most_unpacked
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.files.text.files import most_unpacked
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48

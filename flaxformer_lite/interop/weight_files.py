@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
-from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.files.text.files import most_unpacked
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
-from flaxformer_lite.text.files import most_unpacked
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:

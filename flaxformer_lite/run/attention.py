@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from flaxformer_lite.base.bounds import LARGEST
-from flaxformer_lite.inference.batches import pad_rows, padded_length
-from flaxformer_lite.model import Inputs, Transformer
+from flaxformer_lite.core.base.bounds import LARGEST
+from flaxformer_lite.core.model import Inputs, Transformer
+from flaxformer_lite.core.search.batches import pad_rows, padded_length
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.run.text_predictor import MASK
-from flaxformer_lite.text import Tokenizer, Tokenizers
 
 Kind = Literal["cross", "encoder", "decoder"]
 """An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.workdir import RunFolder
 
 

@@ -12,13 +12,14 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import note
-from flaxformer_lite.model.transformer import parameter_shapes
+from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.files.text import FromRun, save_tokenizer
+from flaxformer_lite.files.text.extension import extended
+from flaxformer_lite.files.text.files import line_chunks, matching_files
+from flaxformer_lite.files.text.tables import require_lines
 from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
-from flaxformer_lite.text import FromRun, LanguageTokenizers, save_tokenizer
-from flaxformer_lite.text.extension import extended
-from flaxformer_lite.text.files import line_chunks, matching_files
-from flaxformer_lite.text.tables import require_lines
 from flaxformer_lite.workdir import RunFolder
 
 

@@ -15,15 +15,16 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.base.console import Progress, printable, warn
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Mixture, Pair
-from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.held_out import Part
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import Batch
-from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.normal_form import comparable
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.batch_plan import PADDING_ROW
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.files.data import Mixture
+from flaxformer_lite.files.data.held_out import Part
+from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.setup import read_loop_state

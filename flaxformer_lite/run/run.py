@@ -11,19 +11,20 @@ from typing import Any, Unpack
 import numpy as np
 from jaxtyping import Bool
 
-from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.data import Lengths, Pair
-from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.data.held_out import Split
-from flaxformer_lite.data.reading import EvalData
-from flaxformer_lite.data.refused import Origin
-from flaxformer_lite.inference.batches import ProgressCallback, no_progress
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
-from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
-from flaxformer_lite.inference.generation import (
+from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.data.batch_plan import Bucket
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.model.layers import round_kernels
+from flaxformer_lite.core.parallel import CompilerOptions
+from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
+from flaxformer_lite.core.runners import MeshRunner
+from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
+from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
+from flaxformer_lite.core.search.forced import Forced
+from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
+from flaxformer_lite.core.search.generation import (
     check_generates,
     encode_prompt,
     generate_texts,
@@ -31,21 +32,21 @@ from flaxformer_lite.inference.generation import (
     stream_text,
     translate,
 )
-from flaxformer_lite.inference.terms import Forced
-from flaxformer_lite.model.layers import round_kernels
-from flaxformer_lite.parallel import CompilerOptions
-from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut, cut_warning
+from flaxformer_lite.files.data.held_out import Split
+from flaxformer_lite.files.data.reading import EvalData, reader_of
+from flaxformer_lite.files.data.refused import Origin
+from flaxformer_lite.files.text.chat import encode_marked, joined, read_chat_template
+from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
-from flaxformer_lite.text import LanguageTokenizers
-from flaxformer_lite.text.chat import encode_marked, joined, read_chat_template
-from flaxformer_lite.text.messages import Conversation
-from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
-from flaxformer_lite.text.terms import Terms, going_on, known_ids
-from flaxformer_lite.training import MeshRunner, mean_metrics, train_task
+from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
 
@@ -563,7 +564,7 @@ def load(
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
     if tokenizers is not None:
-        tokenizers = config.objective.reader(tokenizers, folder.path, config.data.longest)
+        tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest)
     return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step).in_own_direction()
 
 

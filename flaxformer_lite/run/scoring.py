@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import DataSource, Pair, ParallelText
-from flaxformer_lite.data.held_out import Split
-from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.refused import Origin
-from flaxformer_lite.inference import MetricConfig, ScoredText
-from flaxformer_lite.inference.metrics import bleu, chrf, exact_match, resolve, with_language
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.files.data import DataSource, ParallelText
+from flaxformer_lite.files.data.held_out import Split
+from flaxformer_lite.files.data.mixture import open_parts
+from flaxformer_lite.files.data.refused import Origin
+from flaxformer_lite.files.metrics import MetricConfig, bleu, chrf, exact_match, resolve, with_language
 
 Choose = Callable[[list[list[ScoredText]], MetricConfig], list[list[ScoredText]]]
 """Orders the answers to each source, best first, by the settings of the metrics."""

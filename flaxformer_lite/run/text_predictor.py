@@ -1,4 +1,4 @@
-"""Predictions for whole texts of a trained run: vectors, classes, masked tokens. `inference/encoder.py` has the compiled part."""
+"""Predictions for whole texts of a trained run: vectors, classes, masked tokens. `core/search/encoder.py` has the compiled part."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,14 +11,18 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.inference import BatchPredictor
-from flaxformer_lite.inference.batches import ProgressCallback, no_progress
-from flaxformer_lite.inference.encoder import predict_class_logits, predict_embeddings, predict_top_tokens
-from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.inputs import check_one_stack
-from flaxformer_lite.text import EncodedText, Tokenizer, Tokenizers
-from flaxformer_lite.text.special_ids import cut, cut_warning
-from flaxformer_lite.text.tokenizer import UnknownText
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.model.inputs import check_one_stack
+from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
+from flaxformer_lite.core.search.encoder import (
+    BatchPredictor,
+    predict_class_logits,
+    predict_embeddings,
+    predict_top_tokens,
+)
+from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.special_ids import cut, cut_warning
+from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
@@ -119,7 +123,7 @@ class TextPredictor:
         return {}
 
     def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
-        """Returns the compiled form of a function of `inference/encoder.py`."""
+        """Returns the compiled form of a function of `core/search/encoder.py`."""
         if (key := (function, *arguments)) not in self.batch_predictors:
             bound = functools.partial(function, *arguments)
             self.batch_predictors[key] = BatchPredictor(

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from flaxformer_lite.data.dataset import Dataset, LocalRows
-from flaxformer_lite.data.records import Example
+from flaxformer_lite.core.data.dataset import Dataset, LocalRows
+from flaxformer_lite.core.data.records import Example
 
 AHEAD = 4
 """Batches that are made before they are asked for."""

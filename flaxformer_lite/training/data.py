@@ -6,20 +6,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import Progress, warn
+from flaxformer_lite.base.console import Progress, warn, warn_once
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import DataSource, Mixture, Pair
-from flaxformer_lite.data.batch_plan import Mixing
-from flaxformer_lite.data.dataset import Dataset, MixedRecords, zero_batch
-from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.reading import EvalData, samplers_of, tokenize
-from flaxformer_lite.data.refused import Origin, tell_refused
-from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
-from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.objectives import BaseObjective
-from flaxformer_lite.text import SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.text.kinds import CHAT_TEMPLATES
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.batch_plan import Mixing
+from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
+from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.objectives import BaseObjective
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
+from flaxformer_lite.files.data import DataSource, Mixture
+from flaxformer_lite.files.data.mixture import open_parts
+from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
@@ -112,11 +113,11 @@ def tokenizer_settings(config: Config) -> tuple[Any, ...]:
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
-    texts, data = config.objective.tokenizer_texts(pairs), config.data
+    texts, data = tokenizer_texts(config.objective, pairs), config.data
     if config.objective.reads_messages:  # a store would find a tokenizer by the data, whatever template wrote its texts
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
-    return config.objective.reader(tokenizers, folder.path, config.data.longest)
+    return reader_of(config.objective, tokenizers, folder.path, config.data.longest)
 
 
 def build_stores(
@@ -171,6 +172,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     samplers = samplers_of(data.subword_sampling, tokenizers)
     train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)
     objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
+    for note in train.notes:
+        warn_once(note)
     evaluation = None
     if (source := data.source("eval")) is not None:
         pairs, parts = open_parts(source, "data.eval")
@@ -185,6 +188,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
             lambda line: say(f"data.eval: {line}"),
             Origin(source, "data.eval"),
         )
+        for note in evaluation.dataset.notes:
+            warn_once(note)
     return RunData(records, tokenizers, train, evaluation)
 
 

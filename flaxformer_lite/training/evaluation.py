@@ -9,18 +9,18 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Pair
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.reading import EvalData
-from flaxformer_lite.inference import Decoder, translate
-from flaxformer_lite.inference.generation import encode_prompt, generate_texts, generation_settings
-from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language
-from flaxformer_lite.model import Transformer
-from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
-from flaxformer_lite.parallel.sharding import gather_to_first
-from flaxformer_lite.text import LanguageTokenizers, Tokenizer, Tokenizers
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.objectives import BaseObjective, LossTerm, PerRowMetric
+from flaxformer_lite.core.parallel.sharding import gather_to_first
+from flaxformer_lite.core.runners import Runner
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.search.generation import encode_prompt, generate_texts, generation_settings, translate
+from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
+from flaxformer_lite.files.data.reading import EvalData
+from flaxformer_lite.files.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
 

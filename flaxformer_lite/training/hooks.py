@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import BaseHook, MissingHook
+from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.training.step import TrainState
 from flaxformer_lite.workdir import Checkpoints, RunFolder
 
 

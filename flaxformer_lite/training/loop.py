@@ -11,9 +11,10 @@ import jax
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.model import kernels
-from flaxformer_lite.objectives import Batch
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.model import kernels
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.training.ahead import batches_ahead
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.hooks import Hook, Hooks, TrainingRun
@@ -22,7 +23,6 @@ from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import exit_on_error
 from flaxformer_lite.training.profile import Profile
 from flaxformer_lite.training.rollback import RollBack, judge, kept_before, roll_back
-from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.training.setup import set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
 from flaxformer_lite.training.summary import announce, summarize, why_finished

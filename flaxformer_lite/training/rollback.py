@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from flaxformer_lite.base.console import Failure
+from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.training.hooks import TrainingRun
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.runners import Runner
 
 
 class RollBack(Exception):

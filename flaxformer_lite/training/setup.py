@@ -12,16 +12,16 @@ from jax.sharding import Mesh
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import differences
-from flaxformer_lite.model.attention import check_attention
-from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.core.model.attention import check_attention
+from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.core.runners import Runner, make_runner
+from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.loop_state import LoopState, is_finite
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
-from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.training.step import TrainState
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_run, warm_start
 from flaxformer_lite.workdir.manifest import sealed_config

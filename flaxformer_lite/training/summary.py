@@ -6,17 +6,17 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.base.accelerators import AMPERE
 from flaxformer_lite.base.console import WARNING, Progress, counted
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.model.kernels import compute_capability
-from flaxformer_lite.optim.selection import trained_layers
+from flaxformer_lite.core.base.accelerators import AMPERE
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.model.kernels import compute_capability
+from flaxformer_lite.core.optim.selection import trained_layers
+from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.data import RunData
 from flaxformer_lite.training.setup import Setup
-from flaxformer_lite.training.step import TrainState
 from flaxformer_lite.workdir import Checkpoints, RunFolder
 
 # The start --------------------------------------------------------------------------------------------------------------

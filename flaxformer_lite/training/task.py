@@ -6,8 +6,8 @@ import jax
 
 from flaxformer_lite.base.hardware import multiplies_bfloat16
 from flaxformer_lite.config import Config
-from flaxformer_lite.model import ModelConfig, Transformer
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.step import TrainTask
 
 
 def train_task(config: Config) -> TrainTask:

@@ -13,15 +13,15 @@ import numpy as np
 from jax import monitoring
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.accelerators import peak_flops
 from flaxformer_lite.base.hardware import process_memory
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.batch_plan import BatchPlan
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.attention import SharedProjection
-from flaxformer_lite.objectives import Batch
+from flaxformer_lite.core.base.accelerators import peak_flops
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.data.batch_plan import BatchPlan
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.attention import SharedProjection
+from flaxformer_lite.core.objectives import Batch
 
 compilations: list[float] = []
 """The seconds that each compilation of this process took, as JAX reports them."""

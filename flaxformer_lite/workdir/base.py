@@ -18,8 +18,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.optim.selection import merge, trained_layers
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.optim.selection import merge, trained_layers
 
 
 def parameter_digest(params: PyTree) -> str:

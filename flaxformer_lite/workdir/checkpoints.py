@@ -33,8 +33,8 @@ from jaxtyping import Array, PyTree
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
-from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.parallel.sharding import allgather_text, gather_to_first
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.parallel.sharding import allgather_text, gather_to_first
 from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 

@@ -38,10 +38,12 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import as_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.store import train_tokenizers
-from flaxformer_lite.text.kinds import (
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.text.languages import LanguageTokenizers
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data.store import train_tokenizers
+from flaxformer_lite.files.text.kinds import (
     CHAT_TEMPLATES,
     HUB_FILES,
     SENTENCE_FILES,
@@ -51,8 +53,6 @@ from flaxformer_lite.text.kinds import (
     load_tokenizers,
     save_tokenizers,
 )
-from flaxformer_lite.text.languages import LanguageTokenizers
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 

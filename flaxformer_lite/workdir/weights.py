@@ -12,11 +12,11 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.console import counted, warn
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
-from flaxformer_lite.model.lora import ADAPTERS, merged
-from flaxformer_lite.model.transformer import parameter_shapes
-from flaxformer_lite.optim.selection import with_frozen_dtype
-from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
+from flaxformer_lite.core.model.lora import ADAPTERS, merged
+from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.optim.selection import with_frozen_dtype
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder

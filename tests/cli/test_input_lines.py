@@ -6,7 +6,7 @@ import pytest
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import BadLines, LineChunk, TextColumns, chosen_blocks, columns
-from flaxformer_lite.data import TSV
+from flaxformer_lite.files.data import TSV
 from flaxformer_lite.tools.pair.folder import read_pairs
 from tests.support.files import file
 

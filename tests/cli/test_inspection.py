@@ -10,10 +10,10 @@ import pytest
 
 from flaxformer_lite.cli import inspection
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data import ParallelText
-from flaxformer_lite.data.store import TokenStore
-from flaxformer_lite.text import Tokenizers
-from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.data.store import TokenStore
 from tests.support.experiments import tiny_config, write_config_file
 from tests.support.files import file
 from tests.support.paths import FIXTURES

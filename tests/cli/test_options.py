@@ -3,8 +3,8 @@
 import argparse
 import inspect
 
-from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.cli.options import add_setting, add_weights, as_typed, typed_settings
+from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.run import load
 
 

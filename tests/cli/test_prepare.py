@@ -8,10 +8,10 @@ import pytest
 
 from flaxformer_lite.cli.commands.prepare import parse_part
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data import store as token_store
-from flaxformer_lite.data.reading import tokenize
-from flaxformer_lite.data.store import TokenStore, train_tokenizers
-from flaxformer_lite.data.token_arrays import TokenArrays
+from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.files.data import store as token_store
+from flaxformer_lite.files.data.reading import tokenize
+from flaxformer_lite.files.data.store import TokenStore, train_tokenizers
 from tests.support.experiments import tiny_config, write_config_file
 
 

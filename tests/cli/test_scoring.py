@@ -12,10 +12,12 @@ from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
-from flaxformer_lite.data import Dates, Mixture, Pair, ParallelText
-from flaxformer_lite.inference import MetricConfig, ScoredText, metrics
-from flaxformer_lite.inference.metrics import compare
-from flaxformer_lite.objectives import SpanCorruption
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.objectives import SpanCorruption
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.files import metrics
+from flaxformer_lite.files.data import Dates, Mixture, ParallelText
+from flaxformer_lite.files.metrics import MetricConfig, compare
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments

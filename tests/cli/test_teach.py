@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.text.kinds import FromRun
 from flaxformer_lite.run import write_run
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.kinds import FromRun
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.tools.research import Distillation, Predictions
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import normal_params, rows, tiniest_config, with_train, write_config_file

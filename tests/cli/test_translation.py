@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.cli import translation
-from flaxformer_lite.inference import MetricConfig, ScoredText
-from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.settings import Sampling
+from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments

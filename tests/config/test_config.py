@@ -16,16 +16,16 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import settings_of
-from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import Learned, Rotary
-from flaxformer_lite.objectives import CausalLM, Seq2Seq
-from flaxformer_lite.optim.optimizers import AdamW, Lion, OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text import FromRun, SentencePiece
-from flaxformer_lite.text.characters import Bytes
-from flaxformer_lite.text.subword_sampling import BPEDropout
+from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.model.positions import Learned, Rotary
+from flaxformer_lite.core.objectives import CausalLM, Seq2Seq
+from flaxformer_lite.core.optim.optimizers import AdamW, Lion, OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Cosine
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.files.data.text_files import ParallelText
+from flaxformer_lite.files.text import FromRun, SentencePiece
+from flaxformer_lite.files.text.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
 from tests.support.small_models import NO_DROPOUT
 

@@ -6,8 +6,8 @@ import pytest
 
 from flaxformer_lite.config import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.model import RMSNorm
-from flaxformer_lite.optim import Adafactor
+from flaxformer_lite.core.model import RMSNorm
+from flaxformer_lite.core.optim import Adafactor
 
 WRONG = {
     "--model.d-model 7": "model.d_model 7 is not divisible by model.num_heads 4: change one",

@@ -26,7 +26,7 @@ import dataclasses
 from pathlib import Path
 from dataclasses import dataclass
 from flaxformer_lite.config.serialize import from_json
-from flaxformer_lite.optim.schedules import Constant
+from flaxformer_lite.core.optim.schedules import Constant
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Constant):

@@ -11,9 +11,9 @@ from annotated_types import Ge
 from flaxformer_lite.config.differences import differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.optim.schedules import Constant, Linear
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.core.optim.schedules import Constant, Linear
 from tests.support.experiments import tiny_config
 
 CONFIG = tiny_config()
@@ -110,11 +110,11 @@ def test_a_variant_that_cannot_be_named_is_refused():
 
 
 def test_a_variant_of_the_package_that_its_union_lacks_is_named_with_the_union(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(NamedAttention, "__module__", "flaxformer_lite.model.attention")
+    monkeypatch.setattr(NamedAttention, "__module__", "flaxformer_lite.core.model.attention")
     with pytest.raises(ValueError) as caught:
         to_json(outside())
     assert str(caught.value) == (
-        "model.attention is of the class flaxformer_lite.model.attention.NamedAttention, which is in no union of "
+        "model.attention is of the class flaxformer_lite.core.model.attention.NamedAttention, which is in no union of "
         "settings: add it to the one of DotProduct, SharedProjection"
     )
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from flaxformer_lite.inference.forward import forward
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.search.forward import forward
 from flaxformer_lite.interop.check import check_hf, check_torch
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
-from flaxformer_lite.model import Transformer
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device

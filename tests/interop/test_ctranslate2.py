@@ -13,18 +13,12 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.forward import forward
-from flaxformer_lite.interop.check import check_ctranslate2 as check_folder
-from flaxformer_lite.interop.ctranslate2 import export_run, notes, token_names, unsupported_settings
-from flaxformer_lite.interop.hf.import_folder import read_folder
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
-from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.model.masks import Penalize
-from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import (
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
+from flaxformer_lite.core.model.inputs import example_inputs
+from flaxformer_lite.core.model.masks import Penalize
+from flaxformer_lite.core.model.norms import DeviationNorm, LayerNorm, RMSNorm
+from flaxformer_lite.core.model.positions import (
     ALiBi,
     Learned,
     Llama3Scaling,
@@ -33,10 +27,16 @@ from flaxformer_lite.model.positions import (
     Rotary,
     YarnScaling,
 )
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.search.forward import forward
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import ByteTokenizer, CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.interop.check import check_ctranslate2 as check_folder
+from flaxformer_lite.interop.ctranslate2 import export_run, notes, token_names, unsupported_settings
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.run import Run, write_run
-from flaxformer_lite.text.characters import ByteTokenizer, CharacterTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device

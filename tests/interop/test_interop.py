@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.model import LanguageModelHead, ModelConfig
 from flaxformer_lite.interop.name_map import from_params, name_map, to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_weights
-from flaxformer_lite.model import LanguageModelHead, ModelConfig
 from tests.support.oracles import WHOLE, load_case, whole_models
 from tests.support.quick import quick
 from tests.support.seed_models import SYSTEM_OF

@@ -13,16 +13,16 @@ from pathlib import Path
 import jax
 import pytest
 
-from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.cli.main import COMMANDS
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import TYPES, settings_of
-from flaxformer_lite.data.batch_plan import batch_shapes
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training.step import train_step
+from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.data.batch_plan import batch_shapes
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.core.step import train_step
 from flaxformer_lite.training.task import train_task
 from tests.support.paths import ROOT
 from tests.support.quick import quick

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import Config, TrainConfig, load_config, to_json
+from flaxformer_lite.core.text import Languages
 from flaxformer_lite.run.run import Run
-from flaxformer_lite.text import Languages
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,8 +72,8 @@ def test_prose_has_lines_that_an_editor_shows_whole(page: Path):
 
 
 def test_a_missing_import_is_found():
-    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Poolers, positions, Rotary"
-    assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Poolers"]
+    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.core.model import Poolers, positions, Rotary"
+    assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.core.model Poolers"]
 
 
 def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, make_buckets
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
-from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.batch_plan import PADDING_ROW, BatchPlan, make_buckets
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.objectives import MaskedLM
+from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.text.characters import ByteTokenizer, Characters
+from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
-from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.text.characters import ByteTokenizer, Characters
-from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 from tests.support.experiments import tiny_config
 
 few = settings(max_examples=25, deadline=None, derandomize=True, database=None)

@@ -7,8 +7,8 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.config import load_config
-from flaxformer_lite.data import TSV, JSONLines
-from flaxformer_lite.objectives import Classification
+from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.files.data import TSV, JSONLines
 from tests.support.doc_commands import python_blocks
 from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT

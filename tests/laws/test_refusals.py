@@ -22,8 +22,8 @@ import pytest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.options import apply_options
-from flaxformer_lite.data import CSV, TSV, JSONLines, ParallelText
-from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.files.data import CSV, TSV, JSONLines, ParallelText
+from flaxformer_lite.files.data.source import DataSource
 from tests.support.paths import ROOT
 
 SEED = int(os.environ.get("FLAXFORMER_LITE_SEED", "0"))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import TypeCheckError
 
-from flaxformer_lite.model.masks import before_mask, padding_mask
+from flaxformer_lite.core.model.masks import before_mask, padding_mask
 from tests.support.type_checks import ROOT, WITH_ARRAYS
 
 

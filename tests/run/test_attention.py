@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.run import attention
 from flaxformer_lite.run.attention import apply_with_intermediates, labels
-from flaxformer_lite.text.characters import Characters
 from tests.support.experiments import num_programs
 from tests.support.served import runs
 from tests.support.tokenizers import gapped

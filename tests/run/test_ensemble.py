@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.core.search.settings import Sampling
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import Run, load_ensemble
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import normal_params, tiny_config
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import export_hf, import_hf, load
-from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.data.store import train_tokenizers
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.files.data.store import train_tokenizers
+from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.subword_sampling import BPEDropout
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run.extending import extend
-from flaxformer_lite.text import FromRun
-from flaxformer_lite.text.subword_sampling import BPEDropout
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device

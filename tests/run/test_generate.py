@@ -12,24 +12,24 @@ import pytest
 from flaxformer_lite.base.console import printable
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import Decoder
-from flaxformer_lite.inference.generation import (
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.search.generation import (
     decode_after,
     encode_prompt,
     generation_settings,
     truncate_at_stop,
     watch_stops,
 )
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import Bytes, ByteTokenizer
+from flaxformer_lite.core.text.special_ids import BOS
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.text.characters import Bytes, ByteTokenizer
-from flaxformer_lite.text.special_ids import BOS
-from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import use_one_device

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.data.text_files import TSV
+from flaxformer_lite.core.text import Characters
+from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import load, train
-from flaxformer_lite.text import Characters
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.language_runs import NUMBERS, language_config

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.data.records import Pair
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.run import Run
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params

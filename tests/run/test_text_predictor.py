@@ -21,17 +21,17 @@ import tokenizers
 
 from flaxformer_lite.cli.input_lines import TextColumns, table_blocks
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data import CSV, DataSource, JSONLines, Mixture
-from flaxformer_lite.data.text_files import TSV
-from flaxformer_lite.inference.encoder import predict_class_logits
-from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import Classification, MaskedLM
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import Classification, MaskedLM
+from flaxformer_lite.core.search.encoder import predict_class_logits
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
+from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.text.characters import CharacterTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device

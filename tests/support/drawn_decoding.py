@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.decoder import Decoder, with_numbers
-from flaxformer_lite.inference.sampling import warp_logits
-from flaxformer_lite.inference.search import SearchInputs
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.search.decoder import Decoder, with_numbers
+from flaxformer_lite.core.search.sampling import warp_logits
+from flaxformer_lite.core.search.search import SearchInputs
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.options import SpecialIds
-from flaxformer_lite.model.transformer import Transformer
 from tests.support.hf_folders import DATA, imported
 from tests.support.paths import FIXTURES
 

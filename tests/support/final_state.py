@@ -6,9 +6,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.training.runners import abstract_state
-from flaxformer_lite.training.step import TrainState, TrainTask
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.runners import abstract_state
+from flaxformer_lite.core.step import TrainState, TrainTask
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_checkpoints
 from tests.support.experiments import rows, saved

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.model.positions import Learned, Rotary
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import our_shapes
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import Learned, Rotary
 from tests.support.paths import FIXTURES
 
 DATA = FIXTURES / "hf"

@@ -10,9 +10,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data import Mixture
-from flaxformer_lite.data.text_files import TSV
-from flaxformer_lite.text import Languages, SentencePiece
+from flaxformer_lite.core.text import Languages
+from flaxformer_lite.files.data import Mixture
+from flaxformer_lite.files.data.text_files import TSV
+from flaxformer_lite.files.text import SentencePiece
 from tests.support.experiments import tiniest_config
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES

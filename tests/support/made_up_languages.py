@@ -2,7 +2,7 @@
 
 import random
 
-from flaxformer_lite.data import Pair
+from flaxformer_lite.core.data import Pair
 
 NUMBER = 3_000
 

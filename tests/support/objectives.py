@@ -5,13 +5,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.objectives import BaseObjective, Batch
-from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives import BaseObjective, Batch
+from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
+from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.files.data.config import DataConfig
 
 
 def record(source: list[int], target: list[int]) -> TokenPair:

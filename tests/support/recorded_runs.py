@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import TSV, DataConfig, JSONLines, Mixture, ParallelText, PlainText
-from flaxformer_lite.model import ModelConfig, Pooler
-from flaxformer_lite.objectives import Batch, CausalLM, MaskedLM, Objective, Seq2Seq, SpanCorruption
-from flaxformer_lite.optim import OptimizerConfig
-from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows, make_mesh
-from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.core.model import ModelConfig, Pooler
+from flaxformer_lite.core.objectives import Batch, CausalLM, MaskedLM, Objective, Seq2Seq, SpanCorruption
+from flaxformer_lite.core.optim import OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.core.step import TrainState
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.files.data import TSV, DataConfig, JSONLines, Mixture, ParallelText, PlainText
 from flaxformer_lite.training import setup, train
-from flaxformer_lite.training.step import TrainState
 
 STEPS = 11
 WORDS = ("aa", "ab", "bab", "cab", "dada", "ebb", "fed", "gaggle", "hi", "jazz")

@@ -5,7 +5,7 @@ Each function answers with a direction, a function of gradient, parameter and st
 
 import numpy as np
 
-from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon
+from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon
 
 
 def adam(b1: float, b2: float, eps: float):

@@ -13,15 +13,15 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
+from flaxformer_lite.core.model.attention import DotProduct, MultiHeadAttention, SharedProjection
+from flaxformer_lite.core.model.layers import FeedForward, apply_dropout
+from flaxformer_lite.core.model.masks import Replace, causal_mask, combine_masks, padding_mask
+from flaxformer_lite.core.model.norms import DeviationNorm, LayerNorm, Normalize
+from flaxformer_lite.core.model.transformer import apply_commands
+from flaxformer_lite.core.objectives.losses import cross_entropy
 from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
 from flaxformer_lite.interop.systems import matrix_view
 from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
-from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
-from flaxformer_lite.model.layers import FeedForward, apply_dropout
-from flaxformer_lite.model.masks import Replace, causal_mask, combine_masks, padding_mask
-from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, Normalize
-from flaxformer_lite.model.transformer import apply_commands
-from flaxformer_lite.objectives.losses import cross_entropy
 
 Arrays = dict[str, Any]
 ACCURATE = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else None

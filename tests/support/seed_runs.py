@@ -10,17 +10,17 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.inference.beam import beam_search
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.greedy import greedy
-from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Noam
+from flaxformer_lite.core.search.beam import beam_search
+from flaxformer_lite.core.search.greedy import greedy
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Noam
 from tests.support.seed_cases import Arrays, Case, smoothed_loss
 from tests.support.seed_models import Whole
 

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import CausalLM, MaskedLM
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import CausalLM, MaskedLM
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.run import ClassPrediction, Run, TokenPrediction
-from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config

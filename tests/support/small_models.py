@@ -12,12 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Residual, SlidingWindow
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import (
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import (
+    POST_NORM,
+    DecoderSize,
+    LanguageModelHead,
+    ModelConfig,
+    Residual,
+    SlidingWindow,
+)
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.model.positions import (
     ALiBi,
     FixedTable,
     Learned,
@@ -29,7 +36,7 @@ from flaxformer_lite.model.positions import (
     Sinusoidal,
     YarnScaling,
 )
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.core.model.transformer import Transformer
 from tests.support import reference
 
 B, S, T, V, F = 2, 11, 5, 13, 17

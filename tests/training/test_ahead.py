@@ -4,8 +4,8 @@ import chex
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.records import TokenPair
 from flaxformer_lite.training.ahead import batches_ahead
 from tests.support.experiments import tiny_config
 

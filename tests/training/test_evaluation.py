@@ -11,19 +11,22 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.reading import EvalData
-from flaxformer_lite.inference import Decoder, MetricConfig, ScoredText, metrics
-from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
-from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.core.runners import MeshRunner as Runner
+from flaxformer_lite.core.search.decoder import Decoder, ScoredText
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.files import metrics
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.data.reading import EvalData
+from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.training import evaluation
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, report
 from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.runners import MeshRunner as Runner
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
 

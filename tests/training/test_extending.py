@@ -25,12 +25,13 @@ from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.config import from_json, to_json
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.data import Lengths
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.objectives.losses import LossTerm
-from flaxformer_lite.optim import Constant, OptimizerAlgorithm, OptimizerConfig
-from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup, train_task
-from flaxformer_lite.training.step import total
+from flaxformer_lite.core.data import Lengths
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.objectives.losses import LossTerm
+from flaxformer_lite.core.optim import Constant, OptimizerAlgorithm, OptimizerConfig
+from flaxformer_lite.core.runners import make_runner
+from flaxformer_lite.core.step import TrainTask, total
+from flaxformer_lite.training import Hook, TrainingRun, setup, train_task
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run

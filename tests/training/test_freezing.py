@@ -11,15 +11,15 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.optim import SGD, Constant, OptimizerConfig
-from flaxformer_lite.optim.selection import split
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.optim import SGD, Constant, OptimizerConfig
+from flaxformer_lite.core.optim.selection import split
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.runners import MeshRunner, PmapRunner
+from flaxformer_lite.core.step import gradient, random_key, train_step
 from flaxformer_lite.training import loop
-from flaxformer_lite.training.runners import MeshRunner, PmapRunner
-from flaxformer_lite.training.step import gradient, random_key, train_step
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import (

@@ -25,21 +25,21 @@ import pytest
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.built_in import Dates
-from flaxformer_lite.data.dataset import Dataset, zero_batch
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.decoder import ScoredText
-from flaxformer_lite.objectives import Batch
-from flaxformer_lite.optim.optimizers import OptimizerConfig
-from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.core.data.batch_plan import Bucket
+from flaxformer_lite.core.data.dataset import Dataset, zero_batch
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.optim.optimizers import OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.runners import abstract_state, make_runner
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.step import TrainTask
+from flaxformer_lite.files.data.built_in import Dates
+from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.training import evaluation, loop, setup
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.runners import abstract_state, make_runner
-from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
@@ -421,7 +421,7 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypat
 
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
-    monkeypatch.setattr("flaxformer_lite.data.built_in.held_out", lambda day: day.toordinal() % 7 == 0)
+    monkeypatch.setattr("flaxformer_lite.files.data.built_in.held_out", lambda day: day.toordinal() % 7 == 0)
     with pytest.raises(ValueError, match="the training data is not the data that"):
         loop.train(with_train(NO_TEXT, steps=13), copy)
 

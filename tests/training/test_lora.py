@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.model import LoRA
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.training.runners import MeshRunner, PmapRunner
-from flaxformer_lite.training.step import TrainState
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.model import LoRA
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.runners import MeshRunner, PmapRunner
+from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import after_steps, tiny_config, with_train, write_config_file
 from tests.support.quick import quick

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.tree_paths import leaf_path
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives import Batch, CausalLM
-from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
-from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.base.tree_paths import leaf_path
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.objectives import Batch, CausalLM
+from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.runners import MeshRunner, PmapRunner, Runner, abstract_state
+from flaxformer_lite.core.step import TrainTask
 from flaxformer_lite.tools.planning.hlo_parser import parse
 from flaxformer_lite.tools.planning.program import read_program
-from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
-from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT

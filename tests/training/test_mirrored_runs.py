@@ -10,10 +10,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from flaxformer_lite.objectives import Batch
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.run import load
 from flaxformer_lite.training import loop, setup
-from flaxformer_lite.training.runners import make_runner
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import parameter_digest
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from flaxformer_lite.optim import Cosine, OptimizerConfig
+from flaxformer_lite.core.optim import Cosine, OptimizerConfig
 from flaxformer_lite.training.setup import describe_length, mesh_for
 from tests.support.experiments import tiny_config, with_train
 

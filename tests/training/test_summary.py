@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import summary
 from flaxformer_lite.training.summary import describe_devices, describe_weights, device_warnings
 from tests.support.experiments import tiny_config, with_train

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives.causal_lm import CausalLM
+from flaxformer_lite.core.data.batch_plan import BatchPlan, Bucket
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.inputs import example_inputs
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.training import throughput
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds, head_sum, training_flops
 from tests.support.experiments import tiny_config

@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.objectives.classification import WholeTexts
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.training.view import View, metrics_in_words, speed_in_words
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import load
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.model import LoRA
-from flaxformer_lite.model.lora import ADAPTERS
-from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.model import LoRA
+from flaxformer_lite.core.model.lora import ADAPTERS
+from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import checkpoints, parameter_digest, warm_start
 from flaxformer_lite.workdir.base import Base

@@ -10,9 +10,9 @@ import pytest
 
 from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.files.text.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.kinds import save_tokenizer
 from flaxformer_lite.workdir import manifest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import (

@@ -3,7 +3,7 @@
 import argparse
 
 from flaxformer_lite.base.shipped_configs import header, shipped_configs
-from flaxformer_lite.base.suggest import suggest
+from flaxformer_lite.core.base.suggest import suggest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

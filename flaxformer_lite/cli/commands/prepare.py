@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
-    from flaxformer_lite.data.store import PairStream, TokenStore, list_stores
+    from flaxformer_lite.files.data.store import PairStream, TokenStore, list_stores
     from flaxformer_lite.training.data import read_tokenizers
     from flaxformer_lite.workdir import RunFolder
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--file and --line belong together: give both")
     if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
-    from flaxformer_lite.data.held_out import LEFT_OUT, PARTS
+    from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS
     from flaxformer_lite.run.recording import open_recording  # with JAX
     from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, find, find_line, seen
     from flaxformer_lite.workdir import open_run

@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.core.model.layers import DropoutRates, Normal
+from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model.positions import Learned, Sinusoidal
 from flaxformer_lite.interop.hf.family import (
     ClassNames,
     Family,
@@ -24,10 +28,6 @@ from flaxformer_lite.interop.hf.family import (
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
-from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.layers import DropoutRates, Normal
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned, Sinusoidal
 
 SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")

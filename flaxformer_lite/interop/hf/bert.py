@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.core.model.layers import DropoutRates, Normal
+from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model.positions import FixedTable, Learned
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
-from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.layers import DropoutRates, Normal
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import FixedTable, Learned
 
 # BERT -----------------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.interop.differences import as_words
 from flaxformer_lite.interop.options import lookup
-from flaxformer_lite.model.config import ModelConfig
 
 SETTINGS = (
     *("model.num_encoder_layers", "model.num_decoder_layers", "model.d_model", "model.num_heads", "model.d_ff"),

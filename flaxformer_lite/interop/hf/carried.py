@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.hf.decoding import HARMLESS as GENERATION_HARMLESS
 from flaxformer_lite.interop.hf.decoding import NEUTRAL
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model import ModelConfig
 
 PROGRAM = (
     *("transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "_from_model_config"),

@@ -6,11 +6,11 @@ They are in `generation_config.json`; an older folder without this file has them
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.inference import DecodeConfig, Sampling
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
 from flaxformer_lite.interop.options import Kind, Options, option, read_table, write_table
-from flaxformer_lite.model import ModelConfig
 
 NEUTRAL: dict[str, Any] = {
     "num_beam_groups": 1,

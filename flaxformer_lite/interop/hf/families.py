@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import bart, bert, gemma, gpt2, llama, mbart, t5, t5gemma
 from flaxformer_lite.interop.hf.family import Family
 

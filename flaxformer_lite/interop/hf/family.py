@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
-from flaxformer_lite.model import ModelConfig
 
 
 class IgnorableTensor(NamedTuple):

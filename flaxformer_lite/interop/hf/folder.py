@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.files.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
 from flaxformer_lite.interop.weight_files import new_folder, read_file
-from flaxformer_lite.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
 
 WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

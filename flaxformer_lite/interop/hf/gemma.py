@@ -6,6 +6,9 @@ References: Gemma Team 2024, arXiv:2403.08295; 2024, arXiv:2408.00118; 2025, arX
 import dataclasses
 from typing import Any
 
+from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, RMSNorm
+from flaxformer_lite.core.model.config import Residual
+from flaxformer_lite.core.model.layers import Activation
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL, ROTARY
@@ -21,9 +24,6 @@ from flaxformer_lite.interop.options import (
     option,
     replaced,
 )
-from flaxformer_lite.model import LanguageModelHead, ModelConfig, RMSNorm
-from flaxformer_lite.model.config import Residual
-from flaxformer_lite.model.layers import Activation
 
 NORMS_AROUND = Residual(pre="n", post="nda", final="n")
 """A norm before every sublayer and one after it, before the residual joins."""

@@ -9,12 +9,12 @@ import functools
 
 import numpy as np
 
+from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
 from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
 from flaxformer_lite.interop.hf.llama import HEAD_PREFIXES, HEADS, read_heads
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option
-from flaxformer_lite.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
 
 CLASSES = ClassNames("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 

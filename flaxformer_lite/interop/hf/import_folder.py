@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
@@ -17,7 +18,6 @@ from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model import ModelConfig
 
 NO_LIMIT = 1_000_000_000
 """A longest text from this many tokens on means no limit: the library writes 10^30 for a tokenizer without one."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.core.text import Languages, Tokenizers
+from flaxformer_lite.core.text.languages import codes_in
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, OF_MODELS, PLAIN, class_name
-from flaxformer_lite.text import Languages, Tokenizers
-from flaxformer_lite.text.languages import codes_in
 
 
 def read_languages(folder: Path, config: Mapping[str, Any], tokenizers: Tokenizers | None) -> Languages | None:

@@ -10,6 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, Pooler, RMSNorm, Rotary
+from flaxformer_lite.core.model.config import SlidingWindow
+from flaxformer_lite.core.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds, architecture_of, num_labels
@@ -27,9 +30,6 @@ from flaxformer_lite.interop.options import (
     required,
     write_table,
 )
-from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, Pooler, RMSNorm, Rotary
-from flaxformer_lite.model.config import SlidingWindow
-from flaxformer_lite.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 

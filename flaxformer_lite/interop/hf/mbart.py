@@ -12,13 +12,13 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
+from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
+from flaxformer_lite.core.model.positions import Sinusoidal, sinusoids
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import SpecialIds, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
-from flaxformer_lite.model.config import PRE_NORM, ModelConfig
-from flaxformer_lite.model.positions import Sinusoidal, sinusoids
 
 PRE_NORM_ONLY = only("normalize_before", True), only("add_final_layer_norm", True)
 STACK_NAMES: Names = {name.replace("_post_norm", "_pre_norm"): theirs for name, theirs in bart.STACK_NAMES.items()} | {

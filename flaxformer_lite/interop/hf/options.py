@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.layers import Activation
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.options import Kind, Options, choice
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.layers import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",

@@ -20,14 +20,14 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import counted
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.model import LoRA, ModelConfig
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
-from flaxformer_lite.model import LoRA, ModelConfig
 
 ADAPTER_CONFIG = "adapter_config.json"
 START, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"

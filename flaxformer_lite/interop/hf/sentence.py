@@ -6,10 +6,10 @@ Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 from pathlib import Path
 from typing import Any, Literal
 
-from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.model.config import ModelConfig, SentenceEmbedding
 from flaxformer_lite.interop.hf.folder import read_any_json, read_json
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
 
 Pooling = Literal["mean", "max", "cls", "last"]
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}

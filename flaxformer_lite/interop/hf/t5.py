@@ -12,12 +12,12 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
+from flaxformer_lite.core.model.positions import RelativeBias
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
-from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
-from flaxformer_lite.model.positions import RelativeBias
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

@@ -11,14 +11,14 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.config import DecoderSize, Residual
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import gemma, llama
 from flaxformer_lite.interop.hf.family import Family, tied_copies
 from flaxformer_lite.interop.hf.options import HARMLESS, SpecialIds
 from flaxformer_lite.interop.name_map import Names, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, read_table, replaced, write_table
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.config import DecoderSize, Residual
 
 BASE, GENERATES = "T5GemmaModel", "T5GemmaForConditionalGeneration"
 TABLE, HEAD = "model.decoder.embed_tokens.weight", "lm_head.out_proj.weight"

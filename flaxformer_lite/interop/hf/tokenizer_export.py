@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
-from flaxformer_lite.text.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer
+from flaxformer_lite.files.text.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig, max_length: int) -> list[str]:

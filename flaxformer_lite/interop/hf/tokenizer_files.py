@@ -15,14 +15,12 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
-from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.interop.hf.families import FAMILIES
-from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, PLAIN, TokenizerClass, class_name, stated_class
-from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
-from flaxformer_lite.text.languages import codes_in
-from flaxformer_lite.text.subwords import (
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text.languages import codes_in
+from flaxformer_lite.core.text.tokenizer import MOST_IDS
+from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
+from flaxformer_lite.files.text.subwords import (
     FLAGS,
     LANGUAGE,
     AddedPieces,
@@ -30,7 +28,9 @@ from flaxformer_lite.text.subwords import (
     SentencePieceTokenizer,
     VocabularyPieces,
 )
-from flaxformer_lite.text.tokenizer import MOST_IDS
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.folder import read_json
+from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, PLAIN, TokenizerClass, class_name, stated_class
 
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Shaped
 
-from flaxformer_lite.model.attention import DotProduct, attention_scores, weighted_values
-from flaxformer_lite.model.layers import ACTIVATIONS, Dense, Normal, apply_dropout
-from flaxformer_lite.model.masks import Penalize
+from flaxformer_lite.core.model.attention import DotProduct, attention_scores, weighted_values
+from flaxformer_lite.core.model.layers import ACTIVATIONS, Dense, Normal, apply_dropout
+from flaxformer_lite.core.model.masks import Penalize
 
 Activation = Callable[[Array], Array]
 BERT_ACTIVATIONS = {"linear": "linear", "relu": "relu", "gelu": "gelu_tanh", "tanh": "tanh"}

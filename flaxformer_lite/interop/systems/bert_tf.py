@@ -5,13 +5,13 @@
 
 import dataclasses
 
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, Pooler
+from flaxformer_lite.core.model.masks import Penalize
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import choice, required
 from flaxformer_lite.interop.systems.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model import DotProduct, LanguageModelHead, Pooler
-from flaxformer_lite.model.masks import Penalize
 
 TEMPLATE = dataclasses.replace(
     bert.TEMPLATE,

@@ -6,14 +6,14 @@ any such large negative score has weight 0, and equal scores are uniform.
 
 from typing import Any
 
+from flaxformer_lite.core.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
+from flaxformer_lite.core.model.attention import SharedProjection
+from flaxformer_lite.core.model.config import Residual
+from flaxformer_lite.core.model.masks import Replace
+from flaxformer_lite.core.text.special_ids import PAD
 from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, constant, required
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
-from flaxformer_lite.model.attention import SharedProjection
-from flaxformer_lite.model.config import Residual
-from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.text.special_ids import PAD
 
 TEMPLATE = ModelConfig(
     vocab_size=1,

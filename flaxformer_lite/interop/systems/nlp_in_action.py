@@ -3,15 +3,15 @@
 `y = x W^T + b`, `W` stored `(out, in)`. Positions are buffers `(1, positions, width)`, stored as a fixed table.
 """
 
+from flaxformer_lite.core.model import DotProduct, DropoutRates, ModelConfig
+from flaxformer_lite.core.model.masks import Replace
+from flaxformer_lite.core.model.norms import DeviationNorm
+from flaxformer_lite.core.model.positions import FixedTable
+from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import constant, required
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.interop.systems.torch_transformer import DECODER_NORMS, ENCODER_NORMS, NORM_FIRST
-from flaxformer_lite.model import DotProduct, DropoutRates, ModelConfig
-from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.model.norms import DeviationNorm
-from flaxformer_lite.model.positions import FixedTable
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 TEMPLATE = ModelConfig(
     vocab_size=1,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import CannotExpress, check_same, resolved
 from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.options import Options, Table, read_table, write_table
-from flaxformer_lite.model import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ import optax
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
-from flaxformer_lite.objectives import Batch
-from flaxformer_lite.parallel.sharding import within_mesh
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.parallel.sharding import within_mesh
+from flaxformer_lite.core.runners import Runner
+from flaxformer_lite.core.step import TrainState, gradient, random_key
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.rerun import before_step, placed
-from flaxformer_lite.training.runners import Runner
-from flaxformer_lite.training.step import TrainState, gradient, random_key
 from flaxformer_lite.workdir import RunFolder
 
 

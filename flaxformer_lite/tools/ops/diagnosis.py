@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.base.accelerators import AMPERE
 from flaxformer_lite.base.hardware import NvidiaGPU
 from flaxformer_lite.base.remote_files import describe_error
+from flaxformer_lite.core.base.accelerators import AMPERE
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer_lite.data import Pair
-from flaxformer_lite.text.normal_form import plain
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from flaxformer_lite.tools.pair.markup import has_markup
 from flaxformer_lite.tools.pair.misread import is_misread

@@ -20,10 +20,11 @@ import numpy as np
 from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.base.console import counted, note, warn
 from flaxformer_lite.config import Config, load_config, to_json
-from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.text.files import file_versions, line_chunks
-from flaxformer_lite.text.normal_form import plain
-from flaxformer_lite.text.tables import container, is_blank, open_table, require_lines
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.text.files import file_versions, line_chunks
+from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.tables import container, is_blank, open_table, require_lines
 from flaxformer_lite.tools.pair.cleaning import RULES, clean
 from flaxformer_lite.tools.pair.recipe import check_time, choose
 

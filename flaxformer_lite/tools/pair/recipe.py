@@ -13,11 +13,13 @@ from jaxtyping import Int
 
 from flaxformer_lite.base.console import note, verbosity
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.batch_plan import batch_shapes, bucket_indices
-from flaxformer_lite.inference import MetricConfig
-from flaxformer_lite.optim import Cosine
-from flaxformer_lite.text import FromRun, SentencePiece, Tokenizer, Tokenizers, save_tokenizers
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
+from flaxformer_lite.core.optim import Cosine
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.files.text import FromRun, SentencePiece, save_tokenizers
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
 

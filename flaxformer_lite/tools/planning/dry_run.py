@@ -9,12 +9,13 @@ import jax
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.parallel.sharding import shard_bytes
+from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.interop.exporting import exports_in_words
-from flaxformer_lite.parallel.sharding import shard_bytes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.recording import show_row
-from flaxformer_lite.training import Runner, make_runner, train_task
+from flaxformer_lite.training import train_task
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.setup import mesh_for
 from flaxformer_lite.training.summary import describe_data, describe_devices

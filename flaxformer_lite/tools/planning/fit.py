@@ -21,11 +21,11 @@ import jax
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.options import apply_options, as_options, options_in
-from flaxformer_lite.data.batch_plan import batch_shapes
-from flaxformer_lite.model.config import LanguageModelHead
-from flaxformer_lite.optim import AdamW
-from flaxformer_lite.parallel.mesh import check_rows, make_mesh, row_groups
-from flaxformer_lite.parallel.sharding import shard_bytes
+from flaxformer_lite.core.data.batch_plan import batch_shapes
+from flaxformer_lite.core.model.config import LanguageModelHead
+from flaxformer_lite.core.optim import AdamW
+from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
+from flaxformer_lite.core.parallel.sharding import shard_bytes
 from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, read_memory, train_step
 
 Settings = dict[str, Any]

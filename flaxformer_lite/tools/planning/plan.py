@@ -12,15 +12,16 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.batch_plan import Bucket, batch_shapes
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.kernels import report_choices
-from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
-from flaxformer_lite.parallel.sharding import batch_sharding, shard_bytes
+from flaxformer_lite.core.data.batch_plan import Bucket, batch_shapes
+from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.model.kernels import report_choices
+from flaxformer_lite.core.parallel.mesh import MeshConfig, check_rows, make_mesh
+from flaxformer_lite.core.parallel.sharding import batch_sharding, shard_bytes
+from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import make_runner, train_task
+from flaxformer_lite.training import train_task
 from flaxformer_lite.training.throughput import Operations, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------

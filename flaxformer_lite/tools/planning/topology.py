@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from flaxformer_lite.base.accelerators import PEAK_FLOPS
+from flaxformer_lite.core.base.accelerators import PEAK_FLOPS
 
 # Chips ------------------------------------------------------------------------------------------------------------------
 

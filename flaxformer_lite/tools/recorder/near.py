@@ -8,10 +8,10 @@ from typing import Any
 
 from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Pair
-from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.data.held_out import Split
+from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run.recording import Place, located
-from flaxformer_lite.text.normal_form import plain
 
 WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
 """Words in an n-gram. Sentences are short; for documents as in Chowdhery et al. 2022, arXiv:2204.02311, section 8."""

@@ -16,11 +16,13 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.objectives import Batch, LossTerm
-from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.core.objectives import Batch, LossTerm
+from flaxformer_lite.core.parallel.mesh import MeshConfig
+from flaxformer_lite.core.runners import Runner, make_runner
+from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.recording import Recording
-from flaxformer_lite.training import Runner, TrainState, make_runner, mean_metrics, train_task
+from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.training.setup import first_state, mesh_for
 from flaxformer_lite.workdir import open_checkpoints, restore_weights
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import counted
-from flaxformer_lite.data import Pair
-from flaxformer_lite.data.held_out import PARTS, Part
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.data.held_out import PARTS, Part
+from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
-from flaxformer_lite.text.normal_form import comparable
 
 MOST_FOUND = 10_000
 """Records that one question may find."""

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.batch_plan import batch_shapes, bucket_indices
-from flaxformer_lite.data.dataset import lengths_of
-from flaxformer_lite.data.reading import tokenize
-from flaxformer_lite.data.refused import Origin
-from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
+from flaxformer_lite.core.data.dataset import lengths_of
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.data.reading import tokenize
+from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, read_samples
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite.base.suggest import suggest
+from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.run import AttentionWeights, Run
 from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import run_names

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.data.held_out import Split
-from flaxformer_lite.inference import MetricConfig
-from flaxformer_lite.inference.metrics import Comparison, compare, with_language
+from flaxformer_lite.files.data.held_out import Split
+from flaxformer_lite.files.metrics import Comparison, MetricConfig, compare, with_language
 from flaxformer_lite.tools.report.facts import RunFacts
 
 SPLITS: tuple[Split, ...] = ("test", "eval")

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flaxformer_lite.base.bounds import PositiveFloat
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.model.layers import accumulation_dtype
-from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
+from flaxformer_lite.core.base.bounds import PositiveFloat
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.model.layers import accumulation_dtype
+from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, Seq2Seq
 
 
 @dataclass(frozen=True, kw_only=True)

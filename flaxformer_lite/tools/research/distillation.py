@@ -10,13 +10,13 @@ import numpy as np
 from annotated_types import Gt, Le
 from jaxtyping import Array, Float
 
-from flaxformer_lite.data import Lengths, TokenPair
-from flaxformer_lite.data.token_arrays import Rows
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.model.layers import accumulation_dtype
-from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
-from flaxformer_lite.text import SpecialIds
+from flaxformer_lite.core.data import Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import Rows
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.model.layers import accumulation_dtype
+from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, Seq2Seq
+from flaxformer_lite.core.text import SpecialIds
 from flaxformer_lite.tools.research.consistency import check_whole_logits
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, TaughtPair, file_vocab_size
 

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from flaxformer_lite.inference.config import MetricConfig
-from flaxformer_lite.inference.decoder import ScoredText
-from flaxformer_lite.inference.metrics import DEFAULT, make_bleu, make_chrf, resolve
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.files.metrics import DEFAULT, MetricConfig, make_bleu, make_chrf, resolve
 
 Utility = Literal["chrf", "bleu"]
 

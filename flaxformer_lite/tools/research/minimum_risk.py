@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from annotated_types import Ge
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.base.bounds import PositiveFloat
-from flaxformer_lite.inference import Sampling
-from flaxformer_lite.inference.greedy import greedy_from
-from flaxformer_lite.inference.sampling import RowSampling
-from flaxformer_lite.inference.search import SearchInputs, SearchSettings, prefill
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
-from flaxformer_lite.objectives.losses import LogitStats, logit_stats
+from flaxformer_lite.core.base.bounds import PositiveFloat
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, Seq2Seq
+from flaxformer_lite.core.objectives.losses import LogitStats, logit_stats
+from flaxformer_lite.core.search import Sampling
+from flaxformer_lite.core.search.greedy import greedy_from
+from flaxformer_lite.core.search.sampling import RowSampling
+from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, prefill
 
 ORDER = 4
 """The longest n-grams of BLEU."""

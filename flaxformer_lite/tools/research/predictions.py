@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Integer, Shaped
 
 from flaxformer_lite.base.atomic_files import atomic_write
-from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.core.data.records import TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")
 """The arrays of a file; `Predictions` describes them."""

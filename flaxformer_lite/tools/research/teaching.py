@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.reading import tokenize
-from flaxformer_lite.data.refused import Origin
-from flaxformer_lite.inference.batches import ProgressCallback, no_progress
-from flaxformer_lite.inference.beam import log_mean_probs
-from flaxformer_lite.inference.decoder import check_translates
-from flaxformer_lite.inference.sampling import top_k
-from flaxformer_lite.objectives import BaseObjective, Batch
+from flaxformer_lite.core.data.batch_plan import PADDING_ROW
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.objectives import BaseObjective, Batch
+from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
+from flaxformer_lite.core.search.beam import log_mean_probs
+from flaxformer_lite.core.search.decoder import check_translates
+from flaxformer_lite.core.search.sampling import top_k
+from flaxformer_lite.files.data.mixture import open_parts
+from flaxformer_lite.files.data.reading import tokenize
+from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.run.run import Run
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, pair_key
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
+from flaxformer_lite.core.base.bounds import Checked, PositiveFloat, PositiveInt
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flaxformer_lite.text.chat import encode_marked
+from flaxformer_lite.files.text.chat import encode_marked
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list

@@ -7,8 +7,8 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from flaxformer_lite.base.suggest import suggest
-from flaxformer_lite.text.messages import Conversation
+from flaxformer_lite.core.base.suggest import suggest
+from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.tools.serve.limits import Refusal
 
 Text = Annotated[str, MaxLen(1_000_000)]

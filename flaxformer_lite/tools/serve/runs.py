@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.bounds import LARGEST
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.inference.batches import padded_rows
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
-from flaxformer_lite.inference.generation import (
+from flaxformer_lite.core.base.bounds import LARGEST
+from flaxformer_lite.core.search.batches import padded_rows
+from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, check_translates
+from flaxformer_lite.core.search.forced import Forced
+from flaxformer_lite.core.search.generation import (
     TextStream,
     check_generates,
     check_stop,
@@ -22,14 +22,14 @@ from flaxformer_lite.inference.generation import (
     truncate_at_stop,
     watch_stops,
 )
-from flaxformer_lite.inference.terms import Forced
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.files.text.chat import read_chat_template
+from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
-from flaxformer_lite.text.chat import read_chat_template
-from flaxformer_lite.text.terms import Terms
-from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job

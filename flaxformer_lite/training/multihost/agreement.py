@@ -16,8 +16,8 @@ from jaxtyping import Array
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.parallel import replicated
-from flaxformer_lite.parallel.sharding import allgather_text
+from flaxformer_lite.core.parallel import replicated
+from flaxformer_lite.core.parallel.sharding import allgather_text
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder

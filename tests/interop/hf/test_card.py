@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command

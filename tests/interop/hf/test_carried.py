@@ -13,14 +13,14 @@ import pytest
 
 from flaxformer_lite import export_hf, import_hf, train
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data import DataConfig, PlainText
+from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.text import Characters
+from flaxformer_lite.files.data import DataConfig, PlainText
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import write_hf
 from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.importing import objective
-from flaxformer_lite.model.config import SentenceEmbedding
-from flaxformer_lite.text import Characters
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, imported, refused

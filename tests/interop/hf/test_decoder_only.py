@@ -15,6 +15,12 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Pooler, Residual, SlidingWindow
+from flaxformer_lite.core.model.inputs import example_inputs
+from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.model.positions import ALiBi, Learned, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
@@ -23,12 +29,6 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.llama import layer_types
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, Residual, SlidingWindow
-from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import ALiBi, Learned, LinearScaling, Llama3Scaling, Rotary, YarnScaling
-from flaxformer_lite.model.transformer import Transformer
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import SpecialIds
-from flaxformer_lite.model.config import ModelConfig
 from tests.support.hf_folders import DATA
 
 ALONE = ModelConfig(vocab_size=37, d_model=12, num_heads=3, d_ff=23, num_encoder_layers=0, num_decoder_layers=2)

@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import import_hf, load
-from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.optim.selection import split
 from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.optim.selection import split
 from tests.support.hf_folders import DATA
 
 T5 = FAMILIES["t5"]

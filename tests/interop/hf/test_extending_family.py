@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family, tied_copies
@@ -19,11 +24,6 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import ACTIVATION
 from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.options import Entry, only, option, required
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Rotary
 
 TEMPLATE = ModelConfig(
     vocab_size=1,

@@ -15,7 +15,10 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.positions import ALiBi
+from flaxformer_lite.core.objectives import Classification, Seq2Seq
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop.ctranslate2 import export_run
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
@@ -24,9 +27,6 @@ from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.positions import ALiBi
-from flaxformer_lite.objectives import Classification, Seq2Seq
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command

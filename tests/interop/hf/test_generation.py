@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.decoder import Decoder
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.search.decoder import Decoder
 from tests.support.hf_folders import DATA, fixture, imported, refused
 from tests.support.quick import quick
 

@@ -11,15 +11,16 @@ import pytest
 
 from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load, train
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.data import TSV
-from flaxformer_lite.data.records import Pair
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.text import Languages, LanguageTokenizers
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data import TSV
+from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.kinds import load_tokenizer, save_tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
-from flaxformer_lite.text import FromRun, Languages, LanguageTokenizers
-from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizers
-from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import num_programs, use_one_device

@@ -16,12 +16,12 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite import export_hf, import_hf, load, train
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig, load_config
-from flaxformer_lite.data import TSV
-from flaxformer_lite.model import LoRA
-from flaxformer_lite.objectives import Instruction
-from flaxformer_lite.optim import Constant, OptimizerConfig
+from flaxformer_lite.core.model import LoRA
+from flaxformer_lite.core.objectives import Instruction
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
+from flaxformer_lite.files.data import TSV
+from flaxformer_lite.files.text.chat import PLAIN
 from flaxformer_lite.run import Run
-from flaxformer_lite.text.chat import PLAIN
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES, ROOT

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.text.chat import read_chat_template
+from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.text.kinds import HUB_FILES, FromRun, save_tokenizer
+from flaxformer_lite.files.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.run import load, write_run
-from flaxformer_lite.text.characters import Bytes
-from flaxformer_lite.text.chat import read_chat_template
-from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.kinds import HUB_FILES, FromRun, save_tokenizer
-from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params

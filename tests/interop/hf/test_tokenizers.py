@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, processors
 
+from flaxformer_lite.core.text import SpecialIds
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.text.kinds import load_tokenizer, save_tokenizer
+from flaxformer_lite.files.text.subwords import FLAGS, MarianTokenizer
 from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
-from flaxformer_lite.text import SpecialIds
-from flaxformer_lite.text.kinds import load_tokenizer, save_tokenizer
-from flaxformer_lite.text.subwords import FLAGS, MarianTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA

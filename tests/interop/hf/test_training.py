@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.model import Inputs
-from flaxformer_lite.objectives import BaseObjective, Batch, CausalLM, MaskedLM, Seq2Seq
-from flaxformer_lite.optim import AdamW, Constant, OptimizerConfig
+from flaxformer_lite.core.model import Inputs
+from flaxformer_lite.core.objectives import BaseObjective, Batch, CausalLM, MaskedLM, Seq2Seq
+from flaxformer_lite.core.optim import AdamW, Constant, OptimizerConfig
+from flaxformer_lite.core.step import train_step
 from flaxformer_lite.run import Run
-from flaxformer_lite.training.step import train_step
 from flaxformer_lite.training.task import train_task
 from tests.support.paths import FIXTURES, ROOT
 from tests.support.small_models import NO_DROPOUT

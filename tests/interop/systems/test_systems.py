@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.interop.differences import FREE
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.norms import RMSNorm
 from tests.support.oracles import WHOLE, load_case, whole_models
 from tests.support.seed_models import SYSTEM_OF
 

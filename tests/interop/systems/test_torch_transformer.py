@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.forward import forward
+from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
+from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.search.forward import forward
+from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
-from flaxformer_lite.model.config import PRE_NORM, ModelConfig
-from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.model.transformer import Transformer
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.paths import FIXTURES

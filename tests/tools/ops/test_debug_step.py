@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.model.norms import unit_length
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.tools.ops.debug_step import debug_step, first_nan
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import rows, tiniest_config, use_one_device, with_train

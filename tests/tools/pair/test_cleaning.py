@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from flaxformer_lite.cli.commands.pair import RULE_NAMES
-from flaxformer_lite.data import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.tools.pair import RULES, clean
 from flaxformer_lite.tools.pair.cleaning import duplicate, identical
 from flaxformer_lite.tools.pair.lexical import translation_scores

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.data import Pair
-from flaxformer_lite.inference import DecodeConfig, MetricConfig
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run.scoring import ScoredData
-from flaxformer_lite.text import Tokenizers
-from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.tools.pair import score_int8
 
 TEXTS = ["a dog runs over the grass", "two cats sleep in the sun"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.tools.planning.communication import exchange_seconds, sum_collectives
 from flaxformer_lite.tools.planning.program import Collective, Program
 from flaxformer_lite.tools.planning.topology import CHIPS, Slice

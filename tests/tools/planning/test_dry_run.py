@@ -8,10 +8,10 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data import Dates, ParallelText
-from flaxformer_lite.data import store as token_store
+from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.files.data import Dates, ParallelText
+from flaxformer_lite.files.data import store as token_store
 from flaxformer_lite.run.recording import pieces
-from flaxformer_lite.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, shape_in_words
 from flaxformer_lite.training.data import RunData, look_at_data, read_data
 from flaxformer_lite.workdir import RunFolder

@@ -18,10 +18,10 @@ import pytest
 from flaxformer_lite.base import hardware
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.data.batch_plan import Bucket, batch_shapes
-from flaxformer_lite.model import DropoutRates, LoRA
-from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.parallel.sharding import replicated
+from flaxformer_lite.core.data.batch_plan import Bucket, batch_shapes
+from flaxformer_lite.core.model import DropoutRates, LoRA
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.parallel.sharding import replicated
 from flaxformer_lite.tools.planning import fit as fit_module
 from flaxformer_lite.tools.planning.fit import command, find_fit, in_words, micro_batches, same_numbers, with_settings
 from flaxformer_lite.tools.planning.plan import plan_bucket
@@ -229,8 +229,8 @@ import jax
 from flaxformer_lite import train
 from flaxformer_lite.base.hardware import process_memory
 from flaxformer_lite.config import load_config
-from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.parallel.sharding import shard_bytes
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.parallel.sharding import shard_bytes
 from flaxformer_lite.tools.planning.fit import memory
 from flaxformer_lite.tools.planning.plan import plan_bucket, train_step
 from flaxformer_lite.training import Hook

@@ -20,8 +20,8 @@ from jax.sharding import Mesh
 
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import MESH_AXES
+from flaxformer_lite.core.parallel.mesh import MeshConfig
+from flaxformer_lite.core.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
 from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, in_words, make_plan, plan_bucket
 from flaxformer_lite.tools.planning.program import read_program

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask, splash_attention_mask_info
 
-from flaxformer_lite.model.kernels import AttentionCall, SplashBlocks, splash
-from flaxformer_lite.model.masks import MaskStructure
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.parallel.sharding import batch_sharding, within_mesh
+from flaxformer_lite.core.model.kernels import AttentionCall, SplashBlocks, splash
+from flaxformer_lite.core.model.masks import MaskStructure
+from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.parallel.sharding import batch_sharding, within_mesh
 from flaxformer_lite.tools.planning.program import Attention, Collective, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 from tests.support import needs

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Pair, ParallelText, PlainText
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.files.data import ParallelText, PlainText
 from flaxformer_lite.tools.recorder.near import near_duplicates, ngrams
 from tests.support.experiments import tiniest_config
 

@@ -18,14 +18,15 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import TSV, PlainText
-from flaxformer_lite.model import DropoutRates, ModelConfig
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.model import DropoutRates, ModelConfig
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.step import train_step
+from flaxformer_lite.files.data import TSV, PlainText
 from flaxformer_lite.run.recording import Recording, open_recording
 from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, without_record, without_row
 from flaxformer_lite.tools.report.facts import RunFacts
 from flaxformer_lite.tools.report.tabs import MOST_LINES, near_table, spike_parts, spikes
-from flaxformer_lite.training import train, train_step, train_task
+from flaxformer_lite.training import train, train_task
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder

@@ -11,10 +11,11 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data import DataSource, JSONLines, Pair, ParallelText, PlainText
-from flaxformer_lite.data.held_out import LEFT_OUT
-from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.files.data import DataSource, JSONLines, ParallelText, PlainText
+from flaxformer_lite.files.data.held_out import LEFT_OUT
 from flaxformer_lite.run.recording import Place, located, open_recording
 from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.generation import encode_prompt
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.search.generation import encode_prompt
+from flaxformer_lite.core.text.characters import ByteTokenizer, Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import AttentionWeights, Run
 from flaxformer_lite.run.attention import attention_axes
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.text.characters import ByteTokenizer, Characters
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.tools.report.plots import attention_chart, head_weights, plot_curves
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs

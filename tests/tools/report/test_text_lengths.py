@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from flaxformer_lite.data import Pair
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.tools.report.facts import text_lengths
 from tests.support.experiments import tiny_config
 from tests.support.files import file

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.model import DropoutRates, LanguageModelHead, ModelConfig, Transformer
-from flaxformer_lite.objectives import Apply, Seq2Seq
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.model import DropoutRates, LanguageModelHead, ModelConfig, Transformer
+from flaxformer_lite.core.objectives import Apply, Seq2Seq
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.tools.research.consistency import Consistency, divergence_of_copies
 from flaxformer_lite.tools.research.distillation import Distillation
 from tests.support.objectives import example, outputs, record

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.model import Transformer
-from flaxformer_lite.objectives import Apply
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.objectives import Apply
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.tools.research.distillation import Distillation, soft_cross_entropy
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, TaughtPair, pair_key
 from flaxformer_lite.training.data import RunData, read_data

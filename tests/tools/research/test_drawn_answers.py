@@ -10,17 +10,18 @@ import optax
 import pytest
 from jaxtyping import PyTree
 
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.inference import DecodeConfig, Decoder
-from flaxformer_lite.model import DropoutRates, ModelConfig, Transformer
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import Apply, Batch, Seq2Seq
-from flaxformer_lite.objectives.losses import LossTerm
-from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.text.special_ids import BOS, EOS
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.model import DropoutRates, ModelConfig, Transformer
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import Apply, Batch, Seq2Seq
+from flaxformer_lite.core.objectives.losses import LossTerm
+from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.runners import MeshRunner
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.step import TrainState, TrainTask, gradient, loss_terms
+from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, draw_answers, with_answers
-from flaxformer_lite.training.runners import MeshRunner
-from flaxformer_lite.training.step import TrainState, TrainTask, gradient, loss_terms
 from tests.support.objectives import example, record
 from tests.support.small_models import NO_DROPOUT
 

@@ -11,7 +11,7 @@ import pytest
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.tools.research import Consistency, Distillation, MinimumRisk
 from tests.support.experiments import tiny_config
 from tests.support.paths import ROOT

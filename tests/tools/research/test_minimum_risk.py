@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.objectives import Batch, Seq2Seq
-from flaxformer_lite.objectives.losses import LogitStats
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.objectives import Batch, Seq2Seq
+from flaxformer_lite.core.objectives.losses import LogitStats
 from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, expected_risk, sentence_bleu, with_answers
 from tests.support.objectives import example, outputs, record
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.tools.research.distillation import Distillation
 from flaxformer_lite.tools.research.predictions import ARRAYS, Predictions, SoftTargets, pair_key
 from tests.support.objectives import example, record

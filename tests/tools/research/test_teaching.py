@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import Run
-from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.tools.research.predictions import pair_key
 from flaxformer_lite.tools.research.teaching import predict_targets
 from flaxformer_lite.workdir.folder import RunFolder

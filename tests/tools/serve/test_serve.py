@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.data import TSV
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis
-from flaxformer_lite.inference.generation import truncate_at_stop
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import Classification
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.search.decoder import Decoder, Hypothesis
+from flaxformer_lite.core.search.generation import truncate_at_stop
+from flaxformer_lite.core.text import Languages, LanguageTokenizers
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data import TSV
+from flaxformer_lite.files.text.chat import ChatTemplate
+from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.run import Run
-from flaxformer_lite.text import Languages, LanguageTokenizers
-from flaxformer_lite.text.chat import ChatTemplate
-from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.text import Languages
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.text import Languages
 from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served

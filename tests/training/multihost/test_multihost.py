@@ -50,7 +50,7 @@ import itertools, jax, numpy as np, sys
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from flaxformer_lite.parallel.sharding import MESH_AXES, gather_to_first
+from flaxformer_lite.core.parallel.sharding import MESH_AXES, gather_to_first
 expected = np.arange(3 * 8 * 20, dtype=np.float32).reshape(3, 8, 20)
 for order, shape in itertools.product(([0, 1, 2, 3], [0, 2, 1, 3]), ((1, 4, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2))):
     mesh = Mesh(np.array(jax.devices())[order].reshape(shape), MESH_AXES)

@@ -1,0 +1,39 @@
+"""Names the new place of a room that moved, for whoever imports the old one."""
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "data": "files.data (sources, DataConfig) and core.data (Dataset, records)",
+    "inference": "core.search (DecodeConfig; Decoder in core.search.decoder) and files.metrics (MetricConfig)",
+    "model": "core.model",
+    "objectives": "core.objectives",
+    "optim": "core.optim",
+    "parallel": "core.parallel",
+    "text": "files.text (SentencePiece, FromRun, chats, tables) and core.text (Tokenizer, Characters, Bytes, Languages)",
+    "training.runners": "core.runners",
+    "training.step": "core.step",
+    "base.bounds": "core.base.bounds",
+    "base.tree_paths": "core.base.tree_paths",
+}
+"""What was directly in the package, and where it is now."""
+
+
+class MovedRooms:
+    """A finder of modules that finds none: it names the new place of an old one."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Raises: ModuleNotFoundError for an old place."""
+        if (place := MOVED.get(name.removeprefix("flaxformer_lite."))) is not None and name.startswith(
+            "flaxformer_lite."
+        ):
+            raise ModuleNotFoundError(f"{name} has moved: import it from flaxformer_lite.{place}", name=name)
+        return None
+
+
+def name_new_places() -> None:
+    """Lets an import of an old place end in one message."""
+    sys.meta_path.append(MovedRooms)

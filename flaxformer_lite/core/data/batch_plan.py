@@ -1,0 +1,308 @@
+"""The examples of batch s: a function of (seed, step) alone, without iterator state to save.
+
+Every epoch has the same number of batches n, so `epoch, i = divmod(step, n)`. An epoch permutes the examples of each bucket, cuts
+them into batches, and permutes the batches.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+from jaxtyping import Bool, Float, Int, Integer
+
+from flaxformer_lite.core.base.bounds import Checked, PositiveInt
+from flaxformer_lite.core.data.records import Lengths, RowMaker
+
+PADDING_ROW = -1
+"""The example index of a row that only fills up a batch; its weight is 0."""
+
+
+Length = Annotated[int, Ge(2)]
+"""Tokens in a row: at least one, and EOS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchShapes(Checked, at="data"):
+    """The settings that decide the shapes of batches."""
+
+    tokens_per_batch: PositiveInt = 4096
+    """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
+    batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
+    that length, and `rows_multiple` to 32 or a divisor. A bucket has
+    max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
+    the defaults 64 rows of 256, which are 16,384."""
+    rows_multiple: PositiveInt = 64
+    """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
+    the rows must divide it."""
+    bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
+    Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""
+    max_source_length: Length = 256
+    """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
+    truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
+    embed."""
+    max_target_length: Length = 256
+    """Longest target, in tokens with EOS; also the length of a decoder row filled with documents."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.bucket_lengths:
+            raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
+
+    @property
+    def longest(self) -> Lengths:
+        return Lengths(self.max_source_length, self.max_target_length)
+
+
+class Bucket(NamedTuple):
+    """One shape of a batch: `rows` sequences of up to `lengths` tokens."""
+
+    lengths: Lengths
+    rows: int
+
+
+def make_buckets(
+    bucket_lengths: Sequence[int], longest: Lengths, tokens_per_batch: int, rows_multiple: int
+) -> list[Bucket]:
+    """Returns a bucket for each length up to `longest`, shortest first.
+
+    A bucket has the positive multiple of `rows_multiple` rows that is nearest to `tokens_per_batch` positions a side.
+    """
+    buckets = []
+    for length in sorted({min(length, max(longest)) for length in bucket_lengths} | {max(longest)}):
+        rows = max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple
+        buckets.append(Bucket(Lengths(min(length, longest.source), min(length, longest.target)), rows))
+    return buckets
+
+
+def batch_shapes(objective: RowMaker[Any], config: BatchShapes) -> list[Bucket]:
+    """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
+    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple)
+    if packed is not None:
+        return make_buckets((), packed, *sizes)
+    buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)
+    return [bucket._replace(lengths=objective.longest_row(bucket.lengths)) for bucket in buckets]
+
+
+def bucket_indices(
+    lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket]
+) -> Integer[np.ndarray, "I"]:
+    """Returns for each example the index of the first bucket that holds both sides; `len(buckets)` if it fits none."""
+    sides = np.asarray(lengths).reshape(-1, 2)
+    indices = np.empty(len(sides), np.min_scalar_type(len(buckets)))
+    for part in slices(len(sides)):
+        fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[part, side]) for side in (0, 1)]
+        indices[part] = np.maximum(*fits)
+    return indices
+
+
+def fewer_buckets(lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Returns the buckets without those whose examples fill no batch, where the next one in use is at most twice as long.
+
+    Their examples join that next bucket: an evaluation then compiles fewer shapes, and pads fewer rows.
+    """
+    counts = np.bincount(bucket_indices(lengths, buckets), minlength=len(buckets))[: len(buckets)]
+    used = np.flatnonzero(counts).tolist()
+    found, waiting = [], 0
+    for i, after in zip(used, [*used[1:], None], strict=False):
+        bucket, waiting = buckets[i], waiting + int(counts[i])
+        if after is None or waiting >= bucket.rows or max(buckets[after].lengths) > 2 * max(bucket.lengths):
+            found.append(bucket)
+            waiting = 0
+    return found or list(buckets)
+
+
+def slices(number: int, most: int = 2**20) -> Iterator[slice]:
+    """Yields slices of at most `most` items that cover `number` items: temporary arrays stay small."""
+    for start in range(0, number, most):
+        yield slice(start, min(start + most, number))
+
+
+class PlannedBatch(NamedTuple):
+    """The shape of one batch and the example in each row; `PADDING_ROW` in rows that only fill up."""
+
+    bucket: Bucket
+    examples: Int[np.ndarray, "B"]
+
+
+class Epoch(NamedTuple):
+    """The rows of all batches, bucket after bucket, and the number of the batch among them that each step of the epoch takes."""
+
+    examples: Int[np.ndarray, "R"]
+    batches: Int[np.ndarray, "N"]
+
+
+class Shares(NamedTuple):
+    """The sources of the examples, which follow each other, and the share of the rows of an epoch that each has."""
+
+    sizes: Sequence[int]
+    shares: Float[np.ndarray, "P"]
+
+
+class Mixing(NamedTuple):
+    """What decides the share of the rows that each source of a mixture has."""
+
+    weights: tuple[float, ...] | None = None
+    """One for each source; None: by the temperature."""
+    temperature: float = 1.0
+    """Shares are proportional to size^(1/temperature)."""
+
+    def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:
+        """Returns each source's share of the rows; `sizes` are the numbers of rows that it has."""
+        if self.weights is not None:
+            wanted = np.array(self.weights, np.float64)
+        else:
+            wanted = (np.array(sizes, np.float64) / max(1, *sizes)) ** (1 / self.temperature)
+        return wanted / wanted.sum()
+
+
+class BatchPlan:
+    """The batches of every epoch, planned from the lengths of the examples and a seed. It holds arrays, no list of batches.
+
+    With `shares` an epoch has as many rows as examples fit, drawn from each source by its share.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"],
+        buckets: Sequence[Bucket],
+        seed: int,
+        shares: Shares | None = None,
+    ):
+        self.seed = seed
+        self._which = bucket_indices(lengths, buckets)
+        self._num_shapes = len(buckets)
+        counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
+        self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
+        if self._weights is not None:
+            of_buckets = np.array([float(sum(row)) for row in self._weights])
+            # At least a row where there are examples.
+            counts = np.maximum(apportion(int(counts.sum()), of_buckets), of_buckets > 0)
+        self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
+        self._filled = np.flatnonzero(counts).tolist()
+        self._counts = counts[self._filled]
+        self.buckets = [buckets[i] for i in self._filled]
+        """The shapes of batches that occur."""
+        rows = np.array([bucket.rows for bucket in self.buckets], np.int64)
+        batches = -(-self._counts // rows)
+        self._first_batch = np.concatenate([[0], np.cumsum(batches)])
+        self._first_row = np.concatenate([[0], np.cumsum(batches * rows)])
+        self.batches_per_epoch = int(self._first_batch[-1])
+        self.positions_per_epoch = sum(
+            int(n) * bucket.rows * sum(bucket.lengths) for n, bucket in zip(batches, self.buckets, strict=True)
+        )
+        """Positions of both sides in the batches of an epoch, padding included."""
+        self.epoch = functools.lru_cache(maxsize=2)(self._epoch)
+
+    @property
+    def placed(self) -> Bool[np.ndarray, "I"]:
+        """Whether each example is in a batch: it fits a bucket."""
+        return self._which < self._num_shapes
+
+    def batch(self, step: int) -> PlannedBatch:
+        """Returns the batch of optimizer step `step`, counted from 0."""
+        epoch, i = divmod(step, self.batches_per_epoch)
+        examples, batches = self.epoch(epoch)
+        number = batches[i]
+        which = int(np.searchsorted(self._first_batch, number, side="right")) - 1
+        bucket = self.buckets[which]
+        start = self._first_row[which] + (number - self._first_batch[which]) * bucket.rows
+        return PlannedBatch(bucket, examples[start : start + bucket.rows])
+
+    def find(self, examples: Int[np.ndarray, "_"], epoch: int) -> list[tuple[int, int]]:
+        """Returns the step and the row of every occurrence of the examples in an epoch, in the order of the steps."""
+        rows, batches = self.epoch(epoch)
+        marks = np.zeros(len(self._which) + 1, bool)  # the last one is that of PADDING_ROW
+        marks[examples] = True
+        found = np.flatnonzero(marks[rows])
+        which = np.searchsorted(self._first_row, found, side="right") - 1
+        number, row = np.divmod(found - self._first_row[which], [self.buckets[i].rows for i in which] or 1)
+        steps = epoch * self.batches_per_epoch + np.argsort(batches)[self._first_batch[which] + number]
+        return sorted(zip(steps.tolist(), row.tolist(), strict=True))
+
+    def _epoch(self, epoch: int) -> Epoch:
+        generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+        dtype = np.int32 if len(self._which) < 2**31 else np.int64
+        examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
+        for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
+            members = examples[start : start + count]
+            if self._weights is None:
+                self._all_members(i, members)
+            else:
+                members[:] = self._drawn_members(epoch, i, int(count), self._weights[i])
+            generator.shuffle(members)
+        return Epoch(examples, generator.permutation(self.batches_per_epoch))
+
+    def _all_members(self, bucket: int, members: Int[np.ndarray, "M"]) -> None:
+        """Writes the examples of a bucket into `members`, slice by slice, so that no other array is as long."""
+        filled = 0
+        for part in slices(len(self._which)):
+            found = np.flatnonzero(self._which[part] == bucket) + part.start
+            members[filled : filled + len(found)] = found
+            filled += len(found)
+
+    def _drawn_members(self, epoch: int, bucket: int, number: int, weights: Sequence[Fraction]) -> Int[np.ndarray, "M"]:
+        """Returns `number` examples of a bucket in one epoch of a mixture, source after source.
+
+        A source's examples come in one endless line of permutations; each epoch takes the next ones.
+        """
+        found = [np.zeros(0, np.int64)]
+        lines = zip(allot(epoch * number, weights), allot((epoch + 1) * number, weights), strict=True)
+        for part, (at, end) in enumerate(lines):
+            start, stop = self._parts[part : part + 2]
+            members = np.flatnonzero(self._which[start:stop] == bucket) + start
+            while at < end:
+                turn, offset = divmod(at, len(members))
+                key, counter = [self.seed, turn], [0, bucket, part, 4]
+                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(members)
+                found.append(order[offset : offset + end - at])
+                at += len(found[-1])
+        return np.concatenate(found)
+
+
+def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: int) -> list[list[Fraction]]:
+    """Returns for each bucket the weight of every source: its share, times the part of its examples that is in the bucket."""
+    parts = np.split(which, np.cumsum(shares.sizes)[:-1])
+    counts = [np.bincount(part, minlength=num_buckets)[:num_buckets].tolist() for part in parts]
+    return [
+        [
+            Fraction(share) * Fraction(row[bucket], sum(row) or 1)
+            for share, row in zip(shares.shares.tolist(), counts, strict=True)
+        ]
+        for bucket in range(num_buckets)
+    ]
+
+
+def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
+    """Returns whole numbers in the ratio of the weights, whose sum is `number`. Reference: Hamilton's method of apportionment."""
+    if not weights.any():
+        return np.zeros(len(weights), np.int64)
+    exact = number * weights / weights.sum()
+    found = np.floor(exact).astype(np.int64)
+    most = np.argsort(found - exact, kind="stable")[: number - int(found.sum())]
+    found[most] += 1
+    return found
+
+
+def allot(number: int, weights: Sequence[Fraction]) -> list[int]:
+    """Returns whole numbers in the ratio of the weights, whose sum is `number`; none is lower for a higher `number`.
+
+    So a number that goes to somebody stays there while more are dealt out, one epoch after the other. The weights are exact
+    because a rounded tie could break this.
+
+    Reference: Webster's method of apportionment; Balinski & Young 1982, "Fair Representation".
+    """
+    total = sum(weights)
+    found = [int(number * weight / total + Fraction(1, 2)) for weight in weights]
+    places = range(len(weights))
+    while sum(found) < number:
+        _, i = max((weights[i] / (2 * found[i] + 1), -i) for i in places)
+        found[-i] += 1
+    while sum(found) > number:
+        _, i = min((weights[i] / (2 * found[i] - 1), -i) for i in places if found[i])
+        found[-i] -= 1
+    return found

@@ -1,0 +1,201 @@
+"""Packing for objectives on documents: cuts documents into pieces and puts pieces together until they fill rows.
+
+Pieces and rows are numbers in arrays until one is read: a piece is part k of a document, a row a few piece numbers.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from flaxformer_lite.core.data.batch_plan import slices
+from flaxformer_lite.core.data.records import Pack, TokenPair
+from flaxformer_lite.core.data.token_arrays import Lazy, Origins, Rows, TokenArrays
+from flaxformer_lite.core.text import SpecialIds
+
+WINDOW = 1024
+"""Pieces that are packed together: more leave fewer gaps and take longer."""
+BLOCK = 256
+"""Windows that are packed at the same time, by array operations."""
+NUM_OTHERS = 8
+"""Texts of other documents from which the false next text of a text is drawn."""
+
+Tokens = Integer[np.ndarray, "_"]
+
+
+class Documents(Lazy[Tokens]):
+    """The texts of records without a source, and the number of tokens of each."""
+
+    def __init__(self, arrays: TokenArrays) -> None:
+        super().__init__(len(arrays), lambda i: arrays.view(i, 1))
+        self.sizes = arrays.sizes[:, 1]
+
+
+def documents(records: Sequence[TokenPair], kind: str) -> Documents:
+    """Returns the texts of records without a source. Raises: ValueError for a record with a source: nothing would read it."""
+    arrays = TokenArrays.of(records)
+    with_source = np.flatnonzero(arrays.sizes[:, 0])
+    if len(with_source):
+        raise ValueError(
+            f"objective.kind is '{kind}', which reads documents, but record {with_source[0] + 1} of the data has a source too: "
+            "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
+        )
+    return Documents(arrays)
+
+
+class Pieces(Lazy[Tokens]):
+    """The pieces of all documents, in order: document i has `counts[i]` of them, and `make(i, k)` returns piece k."""
+
+    def __init__(self, counts: Int[np.ndarray, "D"], make: Callable[[int, int], Tokens]) -> None:
+        self.firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._make_piece = make
+        super().__init__(int(self.firsts[-1]), self._piece)
+
+    @property
+    def records(self) -> Int[np.ndarray, "P"]:
+        """The document of each piece."""
+        return np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
+
+    def _piece(self, i: int) -> Tokens:
+        document = int(np.searchsorted(self.firsts, i, side="right")) - 1
+        return self._make_piece(document, i - int(self.firsts[document])).astype(np.int32)
+
+
+def cut_evenly(
+    sizes: Int[np.ndarray, "D"], most: int, least_pieces: int = 0
+) -> tuple[Int[np.ndarray, "D"], Int[np.ndarray, "P"]]:
+    """Returns the number of pieces of each text, and the size of every piece: `most`, and the rest for the last one."""
+    counts = np.maximum(-(-sizes // most), least_pieces)
+    piece_sizes = np.full(counts.sum(), most, np.int32)
+    filled = counts > 0
+    piece_sizes[np.cumsum(counts)[filled] - 1] = (sizes - (counts - 1) * most)[filled]
+    return counts, piece_sizes
+
+
+def overlapping_pieces(texts: Documents, max_inputs: int, special: SpecialIds) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+    """Cuts BOS, each document and EOS into pieces of at most `max_inputs` input tokens and the token after the last one.
+
+    Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once. Also returns the
+    number of input tokens of every piece.
+    """
+    counts, sizes = cut_evenly(texts.sizes + len(special.with_bos_eos([])) - 1, max_inputs)
+
+    def piece(i: int, k: int) -> Tokens:
+        before = int(special.bos is not None)
+        start, stop = k * max_inputs - before, (k + 1) * max_inputs + 1 - before
+        first = [special.bos] if special.bos is not None and start < 0 else []
+        last = [special.eos] if special.eos is not None and stop > len(texts[i]) else []
+        return np.concatenate([first, texts[i][max(start, 0) : stop], last], dtype=np.int32, casting="unsafe")
+
+    return Pieces(counts, piece), sizes
+
+
+def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+    """Cuts each document into pieces of at most `max_length` tokens, and returns their sizes too; an empty one is one piece."""
+    counts, sizes = cut_evenly(texts.sizes, max_length, least_pieces=1)
+    return Pieces(counts, lambda i, k: texts[i][k * max_length : (k + 1) * max_length]), sizes
+
+
+def pack(
+    pieces: Sequence[Tokens], sizes: Sequence[int] | Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
+) -> Rows:
+    """Packs all pieces into rows, targets of at most `room` positions; `sizes` has the positions that each piece needs.
+
+    The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
+    first row with room for it.
+    """
+    sizes = np.asarray(sizes, np.int32)
+    order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(pieces))
+    whole = len(order) - len(order) % window
+    blocks = [order[part].reshape(-1, window) for part in slices(whole, BLOCK * window)]
+    if whole < len(order):
+        blocks.append(order[None, whole:])
+    packed = [first_fit_decreasing(block, sizes, room) for block in blocks] or [(order, order)]
+    members, counts = (np.concatenate(parts) for parts in zip(*packed, strict=True))
+    ends = np.cumsum(counts)
+    used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
+
+    def make(i: int) -> Pack:
+        return Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
+
+    def origins() -> Origins:
+        return Origins(pieces.records[members] if isinstance(pieces, Pieces) else members, ends)
+
+    return Rows(np.stack([np.zeros_like(used), used], 1), make, origins=origins)
+
+
+def first_fit_decreasing(
+    windows: Int[np.ndarray, "W K"], sizes: Int[np.ndarray, "P"], room: int
+) -> tuple[Int[np.ndarray, "M"], Int[np.ndarray, "R"]]:
+    """Packs the pieces of each window: the longest first, each into the window's first row with room for it.
+
+    Returns the piece numbers of all rows, window after window, in the order in which they were put in, and the number of pieces
+    in each row.
+    """
+    each, window = np.arange(len(windows)), windows.shape[1]
+    windows = np.take_along_axis(windows, np.argsort(-sizes[windows], axis=1, kind="stable"), 1).astype(np.int32)
+    own = sizes[windows]
+    left = np.full((len(windows), window), room, np.int32)
+    rows = np.empty(windows.shape, np.int32)
+    most = 1  # rows of any window that hold a piece, and an empty one
+    for k in range(window):
+        rows[:, k] = np.argmax(left[:, :most] >= own[:, k : k + 1], axis=1)
+        left[each, rows[:, k]] -= own[:, k]
+        most = min(max(most, int(rows[:, k].max()) + 2), window)
+    members = np.take_along_axis(windows, np.argsort(rows, axis=1, kind="stable"), 1)
+    counts = np.stack([np.bincount(row, minlength=window) for row in rows])
+    return members.reshape(-1), counts[counts > 0].astype(np.int32)
+
+
+def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
+    """Returns for every second piece of each document: the piece, its next one, and `NUM_OTHERS` drawn from other documents.
+
+    A document is cut into an even number of pieces of nearly the same length, at most `max_length` tokens each. The lengths of
+    a row are those of its first piece and of its longest other one.
+
+    Raises: ValueError if there are no other documents.
+    """
+    sizes = texts.sizes.astype(np.int64)
+    counts = 2 * np.maximum(1, -(-sizes // (2 * max_length)))
+    filled = np.flatnonzero(sizes >= counts)  # no piece is empty
+    if not len(filled) and len(texts) == 1:  # an empty row, for its shape
+        members = pieces = np.zeros((1, 3), np.int64)
+    elif len(filled) < 2:
+        raise ValueError(
+            "objective.next_sentence needs texts of other documents, but the data has only one of two tokens or more: add "
+            "documents, or cut the text into several (PlainText.documents)"
+        )
+    else:
+        members, pieces = drawn_texts(filled, counts[filled], seed)
+
+    def make(i: int) -> Pack:
+        found = []
+        for document, k in zip(members[i].tolist(), pieces[i].tolist(), strict=True):
+            whole, longer = divmod(int(sizes[document]), int(counts[document]))
+            start = k * whole + min(k, longer)
+            found.append(texts[document][start : start + whole + (k < longer)].astype(np.int32))
+        return Pack(tuple(found))
+
+    whole, longer = np.divmod(sizes[members], counts[members])
+    lengths = whole + (pieces < longer)
+    both, ends = np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), np.arange(1, len(members) + 1) * members.shape[1]
+    return Rows(both, make, origins=lambda: Origins(members.reshape(-1), ends))
+
+
+def drawn_texts(
+    filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int
+) -> tuple[Int[np.ndarray, "R M"], Int[np.ndarray, "R M"]]:
+    """Returns the documents of next-sentence rows, of those `filled`, which have `counts` pieces each, and the piece numbers."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
+    rows = counts // 2
+    documents = np.empty((rows.sum(), 2 + NUM_OTHERS), np.int32)
+    pieces = np.empty_like(documents)
+    numbers = np.repeat(np.arange(len(filled), dtype=np.int32), rows)
+    firsts = np.cumsum(rows) - rows
+    for part in slices(len(documents)):
+        own = numbers[part]
+        others = (own[:, None] + generator.integers(1, len(filled), (len(own), NUM_OTHERS))) % len(filled)
+        documents[part, :2], documents[part, 2:] = filled[own, None], filled[others]
+        k = 2 * (np.arange(part.start, part.stop) - firsts[own])
+        pieces[part, 0], pieces[part, 1], pieces[part, 2:] = k, k + 1, generator.integers(counts[others])
+    return documents, pieces

@@ -1,0 +1,111 @@
+"""One example on its way to a batch: text, token ids, a row; and the part of an objective that makes rows."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from flaxformer_lite.core.text import SpecialIds, Tokenizer
+
+
+class Pair(NamedTuple):
+    """A source text with its target, or two texts to compare. A document is a target with an empty source."""
+
+    source: str
+    target: str
+    label: str = ""
+    """The class or the number that belongs to the texts; empty without labels."""
+
+
+class TokenPair(NamedTuple):
+    """A pair as token ids, without special tokens. A conversation is a target with the special tokens of its template."""
+
+    source: Int[np.ndarray, "S"]
+    target: Int[np.ndarray, "T"]
+    label: str = ""
+    answers: Bool[np.ndarray, "T"] | None = None
+    """Whether each token of the target belongs to an answer, which the loss counts; None unless it is a conversation."""
+
+
+class Pack(NamedTuple):
+    """Pieces of documents that share a row, as token ids."""
+
+    pieces: tuple[Int[np.ndarray, "_"], ...]
+    words: tuple[Int[np.ndarray, "_"], ...] = ()
+    """For each piece the word number of every token; empty unless the objective masks whole words."""
+    answers: tuple[Bool[np.ndarray, "_"], ...] = ()
+    """For each piece whether every token belongs to an answer; empty unless the pieces are conversations."""
+
+
+class LabelledText(NamedTuple):
+    """One text, or two, as the model reads them, with the number of their class or their value."""
+
+    tokens: Int[np.ndarray, "S"]
+    """Special ids included."""
+    types: Int[np.ndarray, "S"]
+    label: float
+
+
+class Lengths(NamedTuple):
+    """Numbers of source and target tokens, special tokens included."""
+
+    source: int
+    target: int
+
+
+Example = TypeVar("Example")
+"""A tree of arrays: one row of a batch, or a whole batch `[B, …]`."""
+MadeExample = TypeVar("MadeExample", covariant=True)
+
+
+@runtime_checkable
+class RowMaker(Protocol[MadeExample]):
+    """The part of an objective that the data needs: from records to rows, and from a row, a value of any type, to arrays."""
+
+    @property
+    @abstractmethod
+    def truncates_records(self) -> bool:
+        """Whether evaluation cuts each record to the longest lengths, with a warning; otherwise `make_rows` cuts."""
+
+    def packed_row(self, longest: Lengths) -> Lengths | None:
+        """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
+        return None
+
+    def longest_row(self, longest: Lengths) -> Lengths:
+        """Returns the longest row within these lengths, of all rows or of a bucket's; 0 for a side that the model does not read."""
+        return self.packed_row(longest) or longest
+
+    @abstractmethod
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Sequence[Any]:
+        """Returns the rows of all records, one or several records a row.
+
+        longest: `data.max_source_length` and `data.max_target_length`.
+        tokenizer: None if the rows are used for their shapes only; the records may then be empty. One empty record must give at
+            least one row.
+
+        Raises: ValueError for records that the objective cannot use, with their number.
+        """
+
+    def training_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Returns the rows as training reads them, of the same lengths; evaluation reads those of `make_rows`."""
+        return rows
+
+    def lengths(self, record: Any) -> Lengths:
+        """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
+
+    def pieces_read(self, record: Any, generator: np.random.Generator) -> Sequence[int] | None:
+        """Returns the numbers of the pieces of a row that `example` reads with the same generator; None: all of them."""
+        return None
+
+    @abstractmethod
+    def example(
+        self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> MadeExample:
+        """Returns a row as NumPy arrays without the axis B, padded to `lengths`.
+
+        generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
+        """

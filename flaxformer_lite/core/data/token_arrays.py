@@ -1,0 +1,214 @@
+"""Tokenized records as a few arrays, in memory or in files: their number costs no Python objects."""
+
+import bisect
+import hashlib
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
+
+import numpy as np
+from jaxtyping import Bool, Int, Integer
+
+from flaxformer_lite.core.data.records import Pair, TokenPair
+from flaxformer_lite.core.text import Tokenizers
+
+AT_ONCE = 4096
+"""Pairs that are tokenized at once, by the library of the tokenizer on all cores."""
+Item = TypeVar("Item", covariant=True)
+
+
+class Lazy(Sequence[Item], Generic[Item]):
+    """A sequence of `number` items, each made by `make` on every access."""
+
+    def __init__(self, number: int, make: Callable[[int], Item]) -> None:
+        self._number, self._make = number, make
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self._number))]
+        i = operator.index(index)
+        if not -self._number <= i < self._number:
+            raise IndexError(f"item {i} of {self._number}")
+        return self._make(i % self._number)
+
+
+class Origins(NamedTuple):
+    """The record of each piece in all rows, row after row."""
+
+    records: Int[np.ndarray, "M"]
+    ends: Int[np.ndarray, "I"]
+    """For each row the place after its last piece in `records`."""
+
+    def records_of(self, row: int) -> list[int]:
+        """Returns the number of the record of each piece of a row."""
+        return self.records[self.ends[row - 1] if row else 0 : self.ends[row]].tolist()
+
+    def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
+        """Returns the rows that hold a piece of one of the records, ascending."""
+        places = np.flatnonzero(np.isin(self.records, records))
+        return np.unique(np.searchsorted(self.ends, places, side="right"))
+
+
+class Rows(Lazy[Any]):
+    """Rows of an objective with the lengths of all, so that planning batches makes no row.
+
+    lengths: the positions of source and target that each row needs, special tokens included.
+    fingerprint: names what the rows hold besides the records; empty if nothing.
+    origins: returns the records that are in each row; None: a row is a record.
+    note: tells which records were cut or left out; empty if none was.
+    """
+
+    def __init__(
+        self,
+        lengths: Integer[np.ndarray, "I 2"],
+        make: Callable[[int], Any],
+        fingerprint: str = "",
+        origins: Callable[[], Origins] | None = None,
+        note: str = "",
+    ) -> None:
+        super().__init__(len(lengths), make)
+        self.lengths, self.fingerprint, self.origins, self.note = lengths, fingerprint, origins, note
+
+    @classmethod
+    def source_only(
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Callable[[], Origins] | None = None
+    ) -> "Rows":
+        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, origins=origins)
+
+
+class TokenShard(NamedTuple):
+    """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""
+
+    ids: Integer[np.ndarray, "N"]
+    starts: Int[np.ndarray, "K"]
+    """Two for each record, and the number of all tokens."""
+    labels: np.ndarray | None = None
+    """The label of each record, a text; None if none has one."""
+    answers: Bool[np.ndarray, "N"] | None = None
+    """Whether each token belongs to an answer, for conversations; None for pairs and documents."""
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Sequence[Pair],
+        tokenizers: Tokenizers,
+        dtype: type = np.int32,
+        report: Callable[[int], None] = lambda done: None,
+    ) -> "TokenShard":
+        """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
+        starts, labels, answers = [0], list[str](), bytearray()
+
+        def sides() -> Iterator[Sequence[int]]:
+            for start in range(0, len(pairs), AT_ONCE):
+                report(start)
+                for record in tokenizers.encode_pairs(pairs[start : start + AT_ONCE]):
+                    for side in record[:2]:
+                        starts.append(starts[-1] + len(side))
+                        yield side
+                    labels.append(record.label)
+                    answers.extend(record.answers or ())
+
+        ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
+        found = np.frombuffer(answers, np.bool) if answers else None  # conversations have no sources
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, found)
+
+
+class TokenArrays(Lazy[TokenPair]):
+    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers."""
+
+    def __init__(self, shards: Sequence[TokenShard], fingerprint: str | None = None) -> None:
+        self.shards, self._fingerprint = shards, fingerprint
+        self._firsts = np.cumsum([0, *(len(shard.starts) // 2 for shard in shards)]).tolist()
+        super().__init__(self._firsts[-1], self._record)
+
+    @classmethod
+    def of(cls, records: Sequence[TokenPair]) -> "TokenArrays":
+        """Returns the records as arrays: themselves if they are, else a copy."""
+        if isinstance(records, cls):
+            return records
+        sides = [side for record in records for side in record[:2]]
+        starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
+        ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
+        labels = np.array([record.label for record in records]) if any(record.label for record in records) else None
+        answers = [record.answers for record in records if record.answers is not None]
+        return cls([TokenShard(ids, starts, labels, np.concatenate(answers) if answers else None)])
+
+    @property
+    def parts(self) -> Sequence["TokenArrays"]:
+        """The records of each source of a mixture; without one, these records."""
+        return (self,)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, "I 2"]:
+        """The number of source and target tokens of every record."""
+        return np.concatenate([np.diff(shard.starts).reshape(-1, 2).astype(np.int32) for shard in self.shards])
+
+    @property
+    def num_answers(self) -> Int[np.ndarray, "I"]:
+        """The number of predicted tokens in the answers of every record: all but a first token. Raises: ValueError for pairs."""
+        found = []
+        for shard in self.shards:
+            if shard.answers is None and len(shard.ids):
+                raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
+            before = np.concatenate([[0], np.cumsum([] if shard.answers is None else shard.answers, dtype=np.int64)])
+            starts, stops = shard.starts[1::2], shard.starts[2::2]
+            found.append(before[stops] - before[np.minimum(starts + 1, stops)])
+        return np.concatenate(found)
+
+    @property
+    def labels(self) -> Iterator[str]:
+        """Yields the label of every record, "" for none."""
+        for shard in self.shards:
+            yield from [""] * (len(shard.starts) // 2) if shard.labels is None else map(str, shard.labels)
+
+    def labelled(self, label: str) -> Int[np.ndarray, "_"]:
+        """Returns the numbers of the records with a label, ascending."""
+        places = [
+            np.zeros(0, np.int64) if shard.labels is None else first + np.flatnonzero(shard.labels == label)
+            for first, shard in zip(self._firsts, self.shards, strict=False)
+        ]
+        return np.concatenate(places)
+
+    def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
+        """Returns the tokens of one side of record i, 0 the source, 1 the target, of the type that they are stored in."""
+        shard, k = self._find(i)
+        start, stop = shard.starts[2 * k + side : 2 * k + side + 2].tolist()
+        return shard.ids[start:stop]
+
+    def _find(self, i: int) -> tuple[TokenShard, int]:
+        number = bisect.bisect_right(self._firsts, i) - 1
+        return self.shards[number], i - self._firsts[number]
+
+    def _record(self, i: int) -> TokenPair:
+        shard, k = self._find(i)
+        start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
+        label = "" if shard.labels is None else str(shard.labels[k])
+        both = shard.ids[start:stop].astype(np.int32)
+        answers = None if shard.answers is None else shard.answers[middle:stop]
+        return TokenPair(both[: middle - start], both[middle - start :], label, answers)
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any."""
+        if self._fingerprint is not None:
+            return self._fingerprint
+        digest = hashlib.sha256()
+        for shard in self.shards:
+            digest.update(np.diff(shard.starts).astype(np.int64).tobytes())
+        for shard in self.shards:
+            for start in range(0, len(shard.ids), 2**20):
+                digest.update(shard.ids[start : start + 2**20].astype(np.int32).tobytes())
+        if any(shard.labels is not None for shard in self.shards):
+            for label in self.labels:
+                digest.update(f"{label}\n".encode())
+        for shard in self.shards:
+            if shard.answers is not None:
+                digest.update(np.packbits(shard.answers).tobytes())
+        return digest.hexdigest()

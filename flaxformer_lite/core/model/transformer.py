@@ -1,0 +1,612 @@
+"""The Transformer: embeddings below, stacks of layers in the middle, heads on top. The alphabet is in `model/__init__.py`.
+
+`Transformer` is the encoder–decoder, or one of the two alone. `Stack` repeats a `Block`: self-attention, cross-attention and
+feed-forward, with the residual commands around each. `Head` and `Pooling` read the last layer. A stack reads all tokens at once
+(`__call__`), or the next ones with a decode cache (`step`); `contexts.py` builds the masks of both.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.typing import VariableDict
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from flaxformer_lite.core.model import fast
+from flaxformer_lite.core.model.attention import MultiHeadAttention
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.contexts import (
+    CachedKeyValue,
+    DecodeCache,
+    LayerCache,
+    SequenceContext,
+    StepContext,
+    decoder_context,
+    encoder_context,
+    step_context,
+)
+from flaxformer_lite.core.model.inputs import (
+    Inputs,
+    LazyLogits,
+    Outputs,
+    check_inputs,
+    default_positions,
+    example_inputs,
+    for_each_target,
+    tokens_of,
+)
+from flaxformer_lite.core.model.layers import (
+    ACTIVATIONS,
+    DTYPES,
+    Dense,
+    FeedForward,
+    accumulation_dtype,
+    apply_dropout,
+    product_dtype,
+)
+from flaxformer_lite.core.model.masks import AttentionMask, LayerMasks, combine_masks, own_mask, structured_mask
+from flaxformer_lite.core.model.norms import Normalize, unit_length
+from flaxformer_lite.core.model.positions import PositionScheme
+from flaxformer_lite.core.parallel.sharding import constrain_sharding
+
+
+class Transformer(nn.Module):
+    """The encoder–decoder Transformer, or the encoder or decoder alone, with a language-model head and a pooler."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+
+        def embedding(size: int) -> nn.Embed:
+            return nn.Embed(size, c.d_model, dtype=DTYPES[c.dtype], embedding_init=c.initializer.embedding(c.d_model))
+
+        if c.vocab_size and c.one_table:
+            self.embedding = embedding(c.vocab_size)
+        elif c.vocab_size:
+            self.source_embedding, self.target_embedding = embedding(c.vocab_size), embedding(c.output_size)
+        if c.num_token_types:
+            self.token_type_embedding = embedding(c.num_token_types)
+        if c.num_encoder_layers:
+            self.encoder = Stack(c, c.num_encoder_layers)
+        if c.num_decoder_layers:
+            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
+        if c.head is not None:
+            self.head = Head(c, c.head)
+        if c.pooler is not None:
+            self.pooler = Pooling(c, c.pooler)
+
+    def __call__(self, inputs: Inputs) -> Outputs:
+        """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
+
+        With N times as many targets as sources, the targets of a source are side by side; it is encoded once.
+        """
+        c = self.config
+        check_inputs(c, inputs)
+        memory = hidden = pooled = class_logits = embedding = None
+        if c.num_encoder_layers:
+            memory = last = self.encode(inputs)
+        if c.num_decoder_layers:
+            hidden = last = self.decode(*for_each_target(inputs, memory))
+        mask = inputs.target_mask if c.num_decoder_layers else inputs.source_mask
+        if c.pooler is not None:
+            pooled, class_logits = self.pooler(last, mask, inputs.last_positions)
+        if c.sentence_embedding is not None:
+            embedding = sentence_embedding(c.sentence_embedding, last, mask)
+        if inputs.predict_positions is not None:
+            last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
+        scores = None if c.head is None else self.scores(last)
+        logits = None if scores is None else scores.logits()
+        chunked = None if scores is None or scores.chunk is None else scores
+        return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
+
+    def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
+        """Returns the memory: the encoder's last layer."""
+        tokens = tokens_of(inputs, "source")
+        x = self.embed(tokens, self.source_table)
+        if self.config.num_token_types:
+            x = x + self.token_type_embedding(inputs.token_types)
+        return self.encoder(x, encoder_context(self.config, inputs, tokens))
+
+    def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
+        """Returns the decoder's last layer for all target tokens at once."""
+        tokens = tokens_of(inputs, "target")
+        context = decoder_context(self.config, inputs, tokens, memory)
+        return self.decoder(self.embed(tokens, self.target_table), context)
+
+    # Embeddings and logits --------------------------------------------------------------------------------------------
+
+    @property
+    def source_table(self) -> nn.Embed | None:
+        c = self.config
+        return None if c.vocab_size == 0 else self.embedding if c.one_table else self.source_embedding
+
+    @property
+    def target_table(self) -> nn.Embed | None:
+        c = self.config
+        return None if c.vocab_size == 0 else self.embedding if c.one_table else self.target_embedding
+
+    def embed(self, tokens: Int[Array, "B T"] | Float[Array, "B T D"], table: nn.Embed | None) -> Float[Array, "B T D"]:
+        """Returns the embeddings of tokens; without a table, the vectors that were passed in their place."""
+        if table is None:
+            x = tokens.astype(DTYPES[self.config.dtype])
+        else:
+            # As `table(tokens)`, but the table is gathered over every mesh axis except the vocabulary's before the look-up.
+            x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
+            if (padding_id := self.config.padding_id) is not None:
+                x = jnp.where((tokens == padding_id)[..., None], jax.lax.stop_gradient(x), x)
+        return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
+
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        return self.scores(hidden).logits()
+
+    def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:
+        table = self.target_table if self.config.share_target_output else None
+        return self.head(hidden, None if table is None else table.embedding)
+
+    # Decoding with a cache --------------------------------------------------------------------------------------------
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> DecodeCache:
+        """Returns an empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
+        return self.decoder.start_cache(memory, self.cache_room(room), batch if memory is None else len(memory))
+
+    def cache_room(self, length: int) -> int:
+        """Returns the number of slots of a cache for `length` tokens: never more than a sliding window of all layers."""
+        window = self.config.cache_window
+        return length if window is None else min(length, window)
+
+    def decode_step(
+        self,
+        tokens: Int[Array, "B T"],
+        index: Int[Array, ""],
+        cache: DecodeCache,
+        source_mask: Bool[Array, "B S"] | None = None,
+        padded: Int[Array, "B"] | None = None,
+        *,
+        causal: bool = True,
+    ) -> tuple[Float[Array, "B T V"], DecodeCache]:
+        """Returns the logits of the token after each of `tokens`, and the cache with these tokens in it.
+
+        index: column of the first of these tokens in its row. padded: columns of padding at the start of each row; positions
+        count from there. None: there is none.
+        causal: True: a token attends to itself and to all before it. False: each attends to all of `tokens`, as in the prompt of
+        a prefix language model.
+
+        Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
+        """
+        context = step_context(self.config, index, tokens.shape[1], cache[0].room, source_mask, padded, causal)
+        hidden, filled = self.decoder.step(self.embed(tokens, self.target_table), cache, context)
+        return self.logits(hidden), filled
+
+
+@functools.lru_cache(maxsize=64)
+def parameter_shapes(config: ModelConfig) -> PyTree:
+    """Returns shapes and types of the model's parameters; a model is traced once, since that takes most of a small run's load."""
+    return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
+
+
+def step_variables(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> VariableDict:
+    """Returns the variables in the layouts that the steps of a search read (`fast.step_layout`).
+
+    With `num_ids` the head scores the first so many ids alone: no other id has a part in a softmax.
+    """
+    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
+    kernel = model.bind(variables).scores(hidden).kernel[:, :num_ids]
+    return fast.step_layout(variables, kernel, product_dtype(hidden, kernel))
+
+
+# Stacks -----------------------------------------------------------------------------------------------------------------
+
+
+class Stack(nn.Module):
+    """Positions, dropout, the layers, and the last residual commands. All layers are one set of parameters, `[L, …]`."""
+
+    config: ModelConfig
+    num_layers: int
+    cross: bool = False
+    causal: bool = False
+
+    def setup(self) -> None:
+        self.positions = PositionEmbedding(self.config.positions)
+        self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
+        # A loop that draws the first parameters compiles in half the time, and draws the same ones.
+        unroll = 1 if self.is_initializing() else min(self.config.scan_unroll, self.num_layers)
+        self.layers = nn.scan(
+            remat_block(self.config.remat, in_loop=unroll < self.num_layers),
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=self.num_layers,
+            unroll=unroll,
+            methods=["__call__", "memory_key_value"],
+        )(self.config, self.cross, self.causal)
+        self.embedding_norm = Normalize(self.config.norm)
+        self.final_norm = Normalize(self.config.norm)
+
+    def __call__(self, x: Float[Array, "B T D"], context: SequenceContext) -> Float[Array, "B T D"]:
+        """Returns the last layer for all tokens at once."""
+        x, bias = self.with_positions(x, context.positions, context.positions, context.bias)
+        x, _ = self.layers(x, self.is_local, context._replace(bias=bias))
+        return self.final(x)
+
+    def step(
+        self, x: Float[Array, "B T D"], cache: DecodeCache, context: StepContext
+    ) -> tuple[Float[Array, "B T D"], DecodeCache]:
+        """Returns the last layer for the next tokens, and the cache with them in it; no loop over the layers.
+
+        A loop would copy each layer's cache from the array of all.
+        """
+        x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
+        context, is_local = context._replace(bias=bias), self.is_local
+        block, filled = Block(self.config, self.cross, self.causal, parent=None), []
+        layers = self.layers.variables["params"]
+        for i, layer in enumerate(cache):
+            params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
+            local = None if is_local is None else is_local[i]
+            answer: Any = block.apply({"params": params}, x, layer, local, context, method="step")
+            x, own = answer
+            filled.append(layer._replace(own=own))
+        return self.final(x), tuple(filled)
+
+    def with_positions(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "#B T"],
+        key_positions: Int[Array, "#B S"],
+        bias: Float[Array, "..."] | None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "..."] | None]:
+        """Returns the first layer's input, and the addend of all scores: that of the positions, and the given one."""
+        x = constrain_sharding(self.positions(x, positions), "B T D")
+        bias = self.position_bias.added_to(bias, positions, key_positions, per_layer=False)
+        x = self.embedding_norm(x) if self.config.embedding_norm else x
+        self.sow("intermediates", "embedded", x)
+        return apply_dropout(self, x, self.config.dropout.embedding_rate), bias
+
+    def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Returns the last layer after the commands of `residual.final`."""
+        dropout = residual_dropout(self, self.config)
+        return apply_commands(self.config.residual.final, x, None, norm=self.final_norm, dropout=dropout)
+
+    @property
+    def is_local(self) -> Bool[Array, "L"] | None:
+        """Whether each layer has the sliding window, where only some layers have one; None: all layers are alike."""
+        window = self.config.sliding_window if self.causal else None
+        if window is None or window.layers is None:
+            return None
+        return jnp.asarray([i in window.layers for i in range(self.num_layers)])
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
+        """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
+        c = self.config
+        heads = c.attention.heads(c.d_model, c.num_heads)
+        sizes = (heads.d_key, heads.d_value)
+        own = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
+        if memory is None:
+            return (LayerCache(own=own, memory=None),) * self.num_layers
+        _, memory_kv = self.layers.memory_key_value(None, None, memory)
+        each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
+        return tuple(LayerCache(own=own, memory=one) for one in each)
+
+
+class PositionEmbedding(nn.Module):
+    """Module for the `embed` hook of a position scheme; holds its parameters."""
+
+    scheme: PositionScheme
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None) -> Float[Array, "B T D"]:
+        return self.scheme.embed(x, default_positions(x) if positions is None else positions, self.param)
+
+
+class PositionBias(nn.Module):
+    """Module for the `bias` hook of a position scheme; holds its parameters."""
+
+    scheme: PositionScheme
+    num_heads: int
+    causal: bool
+
+    @nn.compact
+    def __call__(self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"]) -> Float[Array, "#B N T S"] | None:
+        return self.scheme.bias(queries, keys, self.num_heads, self.causal, self.param)
+
+    def added_to(
+        self,
+        bias: Float[Array, "..."] | None,
+        queries: Int[Array, "#B T"],
+        keys: Int[Array, "#B S"],
+        *,
+        per_layer: bool,
+    ) -> Float[Array, "..."] | None:
+        """Returns the sum of `bias` and the scheme's own addend, if the scheme has one there: in each layer, or once a stack."""
+        added = self(queries, keys) if self.scheme.per_layer == per_layer else None
+        return bias if added is None else added if bias is None else bias + added
+
+
+# Layers -----------------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """One layer: self-attention, with `cross` also cross-attention to the memory, then feed-forward.
+
+    A module of `setup` that is never called, such as a norm that no command names, has no parameters.
+    """
+
+    config: ModelConfig
+    cross: bool = False
+    causal: bool = False
+
+    def setup(self) -> None:
+        c = self.config
+        self.position_bias = PositionBias(c.positions, c.num_heads, self.causal)
+        like: dict[str, Any] = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel()}
+        like |= {"lora": c.lora, "matmul_dtype": c.matmul_dtype}
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, **like)
+
+        self.attention_pre_norm = Normalize(c.norm)
+        self.attention = attention()
+        self.attention_post_norm = Normalize(c.norm)
+        if self.cross:
+            self.cross_attention_pre_norm = Normalize(c.norm)
+            self.cross_attention = attention()
+            self.cross_attention_post_norm = Normalize(c.norm)
+        self.feed_forward_pre_norm = Normalize(c.norm)
+        sizes, rate = (c.d_model, c.d_ff), c.dropout.feed_forward_rate
+        self.feed_forward = FeedForward(*sizes, c.activation, c.feed_forward_bias, rate, **like)
+        self.feed_forward_post_norm = Normalize(c.norm)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], is_local: Bool[Array, ""] | None, context: SequenceContext
+    ) -> tuple[Float[Array, "B T D"], None]:
+        """Returns the layer's output for all tokens at once, and None, as the loop over layers needs.
+
+        is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
+        """
+        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
+        mask = context.masks.of_layer(is_local)
+        bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
+
+        h = self.before(self.attention_pre_norm, x)
+        own = self.attention.key_value(h, rotate=rotate)
+        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate)
+        x = self.after(self.attention_post_norm, h, x)
+        if context.memory is not None:
+            h = self.before(self.cross_attention_pre_norm, x)
+            memory = self.cross_attention.key_value(context.memory)
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask)
+            x = self.after(self.cross_attention_post_norm, h, x)
+        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        x = self.after(self.feed_forward_post_norm, h, x)
+        self.sow("intermediates", "output", x)
+        return x, None
+
+    def step(
+        self, x: Float[Array, "B T D"], cache: LayerCache, is_local: Bool[Array, ""] | None, context: StepContext
+    ) -> tuple[Float[Array, "B T D"], CachedKeyValue]:
+        """Returns the layer's output for the next tokens, and its keys and values, the new ones among them."""
+        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
+        mask = context.masks.of_layer(is_local)
+        bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
+
+        h = self.before(self.attention_pre_norm, x)
+        own, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
+        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate, cached=True)
+        x = self.after(self.attention_post_norm, h, x)
+        if cache.memory is not None:
+            h = self.before(self.cross_attention_pre_norm, x)
+            memory = cache.memory.by_slot()
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask, cached=True)
+            x = self.after(self.cross_attention_post_norm, h, x)
+        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        return self.after(self.feed_forward_post_norm, h, x), filled
+
+    def memory_key_value(
+        self, carry: None, is_local: None, memory: Float[Array, "B S D"]
+    ) -> tuple[None, CachedKeyValue]:
+        """Returns keys and values of the memory, once a sentence in decoding. The signature is that of `__call__`, for the scan."""
+        return carry, CachedKeyValue.of(self.cross_attention.key_value(memory))
+
+    def rotate(
+        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, positions: Int[Array, "#B T"]
+    ) -> Float[Array, "B T N H"]:
+        """Returns the heads of queries or keys, rotated by their positions with the scheme of this layer."""
+        rotated = self.config.positions.rotate(heads, positions)
+        window = self.config.sliding_window
+        if is_local is None or window is None or window.positions is None:
+            return rotated
+        return jnp.where(is_local, window.positions.rotate(heads, positions), rotated)
+
+    def before(self, norm: Normalize, x: Array) -> Array:
+        """Returns a sublayer's input: the commands of `residual.pre`."""
+        dropout = residual_dropout(self, self.config)
+        return apply_commands(self.config.residual.pre, x, None, norm=norm, dropout=dropout)
+
+    def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
+        """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
+        dropout = residual_dropout(self, self.config)
+        x = apply_commands(self.config.residual.post, h, residual, norm=norm, dropout=dropout)
+        return constrain_sharding(x, "B T D")
+
+
+def residual_dropout(module: nn.Module, config: ModelConfig) -> Callable[[Array], Array]:
+    """Returns the dropout of a residual command, by the module's random key."""
+    rate, scaling = config.dropout.residual_rate, config.dropout.residual_scaling
+    return lambda x: apply_dropout(module, x, rate, scaling)
+
+
+def apply_commands(
+    commands: str,
+    x: Float[Array, "*B D"],
+    residual: Float[Array, "*B D"] | None,
+    *,
+    norm: Callable[[Array], Array],
+    dropout: Callable[[Array], Array],
+) -> Float[Array, "*B D"]:
+    """Applies residual commands (see `Residual`) to `x`, left to right."""
+    for command in commands:
+        if command == "n":
+            x = norm(x)
+        elif command == "d":
+            x = dropout(x)
+        elif command == "a" and residual is not None:
+            x = x + residual
+    return x
+
+
+def remat_block(remat: str, *, in_loop: bool) -> type[Block]:
+    """Returns the layer that recomputes its activations in the backward pass as `model.remat` says."""
+    if remat == "none":
+        return Block
+    policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
+    # Without a loop the compiler would merge the recomputation with the first computation, and store its result.
+    return nn.remat(Block, policy=policy, prevent_cse=not in_loop)
+
+
+# Heads ------------------------------------------------------------------------------------------------------------------
+
+
+class Head(nn.Module):
+    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`.
+
+    In a search the kernel is the variable `kernel` of the collection `step`, which `step_variables` makes.
+    """
+
+    config: ModelConfig
+    settings: LanguageModelHead
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
+        c, settings = self.config, self.settings
+        dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
+        if settings.transform is not None:
+            like = {"dtype": dtype, "kernel_init": kernel_init, "lora": c.lora, "precision": c.matmul_dtype}
+            h = Dense(c.d_model, name="transform", **like)(hidden)
+            hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
+        if self.has_variable("step", "kernel"):
+            kernel: Array = self.get_variable("step", "kernel")
+        elif table is None:
+            kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32)
+        else:
+            kernel = table.T
+        hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
+        bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
+        if bias is not None and kernel.shape[1] < vocab_size:
+            bias = bias[: kernel.shape[1]]
+        return LazyLogits(
+            hidden=hidden,
+            kernel=kernel,
+            bias=bias,
+            soft_cap=settings.soft_cap,
+            chunk=settings.loss_chunk,
+            matmul_dtype=c.matmul_dtype,
+        )
+
+
+class Pooling(nn.Module):
+    """Module for a pooler and its classes; parameters `dense` and `classes`, if it has them."""
+
+    config: ModelConfig
+    settings: Pooler
+
+    @nn.compact
+    def __call__(
+        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
+    ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
+        c, settings = self.config, self.settings
+
+        def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
+            like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
+            return Dense(width, use_bias=bias, name=name, precision=c.matmul_dtype, **like)
+
+        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
+        if settings.activation is not None:
+            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(pooled))
+        classes = settings.num_classes
+        return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
+
+
+def last_token(
+    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
+) -> Float[Array, "B D"]:
+    """Returns the vector of each text's last token: at position `last`; None: the last token that is not padding."""
+    if last is None:
+        if mask is None:
+            return hidden[:, -1]
+        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+
+def sentence_embedding(
+    settings: SentenceEmbedding, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
+) -> Float[Array, "B D"]:
+    """Returns one vector for each text, in at least float32."""
+    x = hidden.astype(accumulation_dtype(hidden))
+    shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    if settings.pooling == "mean":
+        vector = jnp.where(shown[..., None], x, 0).sum(1) / jnp.maximum(shown.sum(1), 1)[:, None]
+    elif settings.pooling == "max":
+        vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
+    else:
+        vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
+    return unit_length(vector) if settings.normalize else vector
+
+
+# Single layers, for models of one's own --------------------------------------------------------------------------------
+
+
+class EncoderLayer(Block):
+    """A layer of an encoder by itself, for models of one's own: `EncoderLayer(config).apply(variables, x, mask=mask)`.
+
+    Its parameters are those of one layer of a `Transformer` with these settings. Residual(pre, post) and the rotation of heads by
+    `config.positions` are part of it; embeddings, addends of scores and the last norm are not.
+    """
+
+    def __call__(  # type: ignore[override]  # the stack calls a Block
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output.
+
+        mask: True: the query may attend to the key; broadcasts to `[B, N, T, T]`, such as `padding_mask(is_token)`. None: all.
+        bias: added to the scores, such as that of `PositionBias`; broadcasts to `[B, N, T, T]`.
+        positions: of the tokens, for rotary positions; None: 0, 1, 2, …
+        """
+        positions = default_positions(x) if positions is None else positions
+        return super().__call__(x, None, SequenceContext(positions, LayerMasks(own_mask(mask)), bias))[0]
+
+
+class DecoderLayer(Block):
+    """A layer of a decoder by itself: `EncoderLayer` with causal self-attention and, unless `cross` is False, a memory."""
+
+    cross: bool = True
+    causal: bool = True
+
+    def __call__(  # type: ignore[override]  # it reads a memory too
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output; no token sees those after it. The other arguments are those of `EncoderLayer`.
+
+        memory: the encoder's output; None without `cross`. memory_mask: as `mask`, for the memory.
+        """
+        if self.cross == (memory is None):
+            raise ValueError(f"cross is {self.cross}: give a memory exactly if cross is True")
+        causal = structured_mask(causal_length=x.shape[1])
+        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
+        positions = default_positions(x) if positions is None else positions
+        context = SequenceContext(positions, LayerMasks(own), bias, memory, own_mask(memory_mask))
+        return super().__call__(x, None, context)[0]

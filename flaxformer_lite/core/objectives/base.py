@@ -1,0 +1,209 @@
+"""The contract of an objective, and its defaults."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int, PyTree
+
+from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
+from flaxformer_lite.core.data import Lengths
+from flaxformer_lite.core.data.records import RowMaker
+from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives.batch import Batch
+from flaxformer_lite.core.objectives.losses import (
+    Logits,
+    LossTerm,
+    PerRowMetric,
+    accuracy,
+    cross_entropy,
+    logit_stats,
+    z_loss,
+)
+from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
+
+
+class Apply(NamedTuple):
+    """The model in a train step, as a function of inputs."""
+
+    model: Transformer
+    params: PyTree
+    decode: DecodeConfig
+    """Rules for answers that an objective lets the model generate."""
+
+    def __call__(self, inputs: Inputs, key: Array) -> Outputs:
+        outputs: Any = self.model.apply({"params": self.params}, inputs, rngs={"dropout": key})
+        return outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseObjective(Checked, RowMaker[Batch], at="objective"):
+    """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
+
+    A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows` and `example`,
+    and `lengths` unless `make_rows` returns `Rows` (core/data/token_arrays.py); everything else has a default, for next-token
+    prediction with an encoder–decoder. In the order of their calls:
+
+        make_rows   host, once        records: token ids without special ids  →  rows, values of any type
+        lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
+        example     host, each step   row  →  Batch of NumPy arrays without the axis B, padded to the lengths of its bucket
+        inputs      device            Batch [B, …]  →  Inputs of the model at hand
+        terms       device            the model, Batch  →  {name: LossTerm}, the sum that training minimises; by default `loss`
+        loss        device            Outputs, Batch  →  {name: LossTerm}
+        metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
+        report      host, once        the totals over all batches  →  {metric name: number}
+        text_metrics  host, once      translations and references, as texts  →  {metric name: number}
+
+    `packed_row` and `longest_row` set the shapes of batches. A batch may end in rows whose leaves are all 0: they must not change
+    any sum. Losses are sums with their counts, never means, so that a batch can be split in any way.
+    """
+
+    kind: str
+
+    # What the rest of the package asks of an objective: class constants, not settings.
+    unit: ClassVar[str] = "documents"
+    """The name of the records, in the plural."""
+    counted: ClassVar[str] = "tokens"
+    """The name of what the loss counts, in the plural; the speed of a training is in these per second."""
+    command: ClassVar[str] = "evaluate"
+    """The command that uses a model trained with this objective."""
+    translates: ClassVar[bool] = False
+    """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
+    text_metric_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
+    reads_messages: ClassVar[bool] = False
+    """Whether records are conversations, of pairs or of a source's `messages_field`."""
+    truncates_records: ClassVar[bool] = False
+    """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
+    with a warning. False: `make_rows` fits the whole records."""
+    rows_independent: ClassVar[bool] = True
+    """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
+    decoder_special_ids: ClassVar[tuple[str, ...]] = ()
+    """The special ids (fields of `SpecialIds`) that the decoder learns, so that `decode` must have the same ones."""
+    prompt_attention: ClassVar[PromptAttention] = "causal"
+    """The tokens of a prompt that each one attends to when a decoder alone generates. "full" is for a prefix language model,
+    whose `example` sets `Inputs.target_attention` accordingly. An objective that sets it must state this constant."""
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names of the figures that `report` returns."""
+        return ("loss", "perplexity", "accuracy")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of `Outputs.class_logits`; empty if the objective names none."""
+        return ()
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id that replaces a masked token; None: the tokenizer's own."""
+        return None
+
+    # The model and the tokenizer -------------------------------------------------------------------------------------
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises: ValueError if the model lacks a part that this objective trains, or has one that it does not."""
+        self.check_stacks(model, encoder=True, decoder=True)
+
+    def check_stacks(self, model: ModelConfig, *, encoder: bool, decoder: bool) -> None:
+        """Raises: ValueError unless the model has exactly these stacks, and a head."""
+        for side, wanted in (("encoder", encoder), ("decoder", decoder)):
+            found = getattr(model, f"num_{side}_layers")
+            if (found > 0) != wanted:
+                remedy = "set it to at least 1" if wanted else "set it to 0"
+                raise ValueError(
+                    f"model.num_{side}_layers is {found}, but objective.kind '{self.kind}' trains a model "
+                    f"{'with' if wanted else 'without'} {side}: {remedy}, or choose another objective"
+                )
+        if model.head is None:
+            raise ValueError(
+                f"model.head is None, but objective.kind '{self.kind}' needs its logits: set it to LanguageModelHead()"
+            )
+
+    def check_prompts(self, batch: Batch, model: ModelConfig) -> None:
+        """Checks the inputs of a batch; only their shapes matter.
+
+        Raises: ValueError if the decoder trains with an attention of its own, and the class does not say how prompts are read.
+        """
+        inputs = jax.eval_shape(lambda batch: self.inputs(batch, model), batch)
+        stated = any("prompt_attention" in vars(owner) for owner in type(self).__mro__ if owner is not BaseObjective)
+        if inputs.target_attention is not None and not stated:
+            raise ValueError(
+                f"objective.kind '{self.kind}' sets Inputs.target_attention, but not how prompts are read: set prompt_attention of "
+                f'{type(self).__name__} to "full" or "causal"'
+            )
+
+    def num_tokenizer_ids(self, vocab_size: int) -> int:
+        """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
+        return vocab_size
+
+    # From records to rows --------------------------------------------------------------------------------------------
+
+    def lengths(self, record: Any) -> Lengths:
+        raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
+
+    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
+        return batch.inputs
+
+    # From outputs to figures -----------------------------------------------------------------------------------------
+
+    def terms(self, apply: Apply, batch: Batch, key: Array) -> dict[str, LossTerm]:
+        """Returns the terms of a train step by name: those of `loss`, for one pass with dropout by the key.
+
+        An objective overrides it to read other rows, or to apply the model several times.
+        """
+        return self.loss(apply(self.inputs(batch, apply.model.config), key), batch)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns the terms that training minimises, by name."""
+        return {"cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights)}
+
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        """Returns the counts of one evaluation batch: unsmoothed nats per predicted token, and correct predictions."""
+        stats = logit_stats(outputs.loss_logits, batch.targets)
+        return {
+            "loss": cross_entropy(stats, batch.targets, batch.weights),
+            "accuracy": accuracy(stats, batch.targets, batch.weights),
+        }
+
+    def text_metrics(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Returns figures of translations as texts, under `text_metric_names`: of `data.eval` in training, and in `evaluate`."""
+        return {}
+
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+        """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
+        means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
+        return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadObjective(BaseObjective):
+    """An objective whose loss is the cross-entropy of a head, with the two usual regularizers of its logits."""
+
+    label_smoothing: Rate = 0.0
+    """Probability spread evenly over all classes of the head, the target's own included. Evaluation does not smooth."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the squared logarithm of the softmax's normalizer, which stops logits from drifting; 1e-4 is usual (Chowdhery et
+    al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns the smoothed cross-entropy, and the z-loss if it has a weight."""
+        return self.head_loss(outputs.loss_logits, batch.targets, batch.weights)
+
+    def head_loss(self, logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> dict[str, LossTerm]:
+        """Returns the same for these logits."""
+        stats = logit_stats(logits, targets)
+        terms = {"cross_entropy": cross_entropy(stats, targets, weights, label_smoothing=self.label_smoothing)}
+        return terms | ({"z_loss": z_loss(stats, weights, self.z_loss)} if self.z_loss else {})
+
+
+def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:
+    """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message."""
+    if model.pooler is None or model.pooler.num_classes != num_classes:
+        found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
+        raise ValueError(
+            f"model.pooler is {found}, but {needed_by} {num_classes}: set model.pooler to Pooler(num_classes={num_classes}){remedy}"
+        )

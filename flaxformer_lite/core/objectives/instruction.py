@@ -1,0 +1,81 @@
+"""Instruction tuning: a decoder reads whole conversations, and learns the answers in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from flaxformer_lite.core.data.packing import Pieces, pack
+from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.objectives.batch import Batch, concat_pieces
+from flaxformer_lite.core.objectives.causal_lm import CausalLM
+from flaxformer_lite.core.text import SpecialIds, Tokenizer
+from flaxformer_lite.core.text.tokenizer import REFUSED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction(CausalLM):
+    """Language modelling of conversations. The loss counts only answers: their tokens, and the one that ends each.
+
+    A record is a conversation (`messages_field` of a source) or a pair, which is a user's message and its answer. Several share a
+    row; none attends to another, and each has positions from 0. A conversation of more than `data.max_target_length` tokens and
+    one loses its first turns; a system prompt stays if it can. One whose last answer does not fit is left out.
+    """
+
+    kind: Literal["instruction"] = "instruction"  # type: ignore[assignment]  # of a class that is another kind
+    answers: Literal["all", "last"] = "all"
+    """The answers of a conversation that count."""
+    template: str | None = None
+    """File of a chat template in Jinja. None: that of the tokenizer's run, or a plain one if it has none. The run folder keeps a
+    copy of what the run began with."""
+
+    unit = "conversations"
+    reads_messages = True
+
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Rows:
+        """Returns packs of the conversations that have an answer, of at most `longest.target` positions."""
+        arrays = TokenArrays.of(records)
+        counts, sizes, note = np.ones(len(arrays), np.int64), np.maximum(arrays.sizes[:, 1] - 1, 0), ""
+        if tokenizer is not None:
+            counts = (arrays.num_answers > 0).astype(np.int64)
+            note = left_out(arrays, int(counts.sum()), longest)
+        # A piece is the number of a conversation; one that is left out has no piece.
+        packs = pack(Pieces(counts, lambda i, _: np.array([i])), sizes[counts > 0], longest.target, seed)
+
+        def make(i: int) -> Pack:
+            found = [arrays[int(number)] for number in np.concatenate(packs[i].pieces)]
+            return Pack(
+                tuple(record.target for record in found),
+                answers=tuple(np.zeros(0, np.bool) if record.answers is None else record.answers for record in found),
+            )
+
+        return Rows(packs.lengths, make, origins=packs.origins, note=note)
+
+    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
+        counts = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
+        return super().example(record, lengths, generator, special)._replace(weights=counts.astype(np.float32))  # type: ignore[arg-type]
+
+
+def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:
+    """Returns which conversations were cut or left out; "" if none was. Raises: ValueError if none is left."""
+    refused = len(arrays.labelled(REFUSED))
+    labels = np.array([bool(label) for label in arrays.labels])
+    cut, too_long = int(labels.sum()) - refused, int((labels & (arrays.sizes[:, 1] == 0)).sum()) - refused
+    without = len(arrays) - num_kept - too_long - refused
+    reasons = (
+        (refused, "were left out, as they are none or the chat template refuses them"),
+        (cut - too_long, f"lost their first turns to fit in data.max_target_length {longest.target}"),
+        (
+            too_long,
+            f"were left out, as their last turn alone does not fit in data.max_target_length {longest.target}",
+        ),
+        (without, "were left out, as they have no answer"),
+    )
+    said = f"of {len(arrays):,} conversations " + "; ".join(f"{n:,} {reason}" for n, reason in reasons if n)
+    if not num_kept:
+        raise ValueError(f"no conversation is left to learn from: {said}")
+    return said if cut or without else ""

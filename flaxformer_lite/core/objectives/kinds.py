@@ -1,0 +1,33 @@
+"""All kinds of objectives: the union that configs are read by. A new objective adds its name here."""
+
+from collections.abc import Sequence
+
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.objectives.causal_lm import CausalLM
+from flaxformer_lite.core.objectives.classification import Classification, Regression
+from flaxformer_lite.core.objectives.embeddings import SentenceEmbeddings
+from flaxformer_lite.core.objectives.instruction import Instruction
+from flaxformer_lite.core.objectives.masked_lm import MaskedLM
+from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
+from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
+
+Objectives = (
+    Seq2Seq | CausalLM | Instruction | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
+)
+Objective = Objectives
+
+
+def default_objective(model: ModelConfig, class_names: Sequence[str] = (), mask_token: int | None = None) -> Objectives:
+    """Returns the objective that a model from elsewhere, with its head, pooler and stacks, is most likely for.
+
+    class_names: the names of the pooler's classes; by default their numbers. mask_token: the id of a mask that the tokenizer lacks.
+    """
+    if model.head is None and model.pooler is not None and model.pooler.num_classes:
+        if model.pooler.num_classes == 1:
+            return Regression()
+        return Classification(classes=tuple(class_names) or tuple(map(str, range(model.pooler.num_classes))))
+    if model.has_two_stacks:
+        return Seq2Seq()
+    if model.head is not None:
+        return MaskedLM(mask_token=mask_token) if model.num_encoder_layers else CausalLM()
+    return SentenceEmbeddings()

@@ -1,0 +1,232 @@
+"""Shardings: one table says which dimension of which array is divided over which axis of the mesh.
+
+| axis | divides | known as |
+|---|---|---|
+| `data` | rows of the batch; all else is copied | data parallelism |
+| `fsdp` | rows of the batch, and parameters with their optimizer state, gathered layer by layer | fully sharded data parallelism |
+| `tensor` | heads, feed-forward width and vocabulary; the products are summed | tensor parallelism |
+
+Reference: Rajbhandari et al. 2020, arXiv:1910.02054 (fsdp, there stage 3); Shoeybi et al. 2019, arXiv:1909.08053 (tensor).
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from flaxformer_lite.core.base.tree_paths import leaf_path, leaves_by_path
+
+MESH_AXES = ("data", "fsdp", "tensor")
+ROW_AXES = ("data", "fsdp")
+"""The axes that divide the rows of a batch."""
+
+
+class Rule(NamedTuple):
+    """The sharding of the parameters whose path matches a pattern. A leading axis of layers is never divided."""
+
+    pattern: str
+    dimensions: tuple[str, ...]
+    """The setting that each of the last dimensions comes from."""
+    axes: tuple[str | None, ...]
+    """The axis of the mesh that divides each of the last dimensions."""
+
+
+VOCABULARY, WIDTH, INNER, RANK = "model.vocab_size", "model.d_model", "model.d_ff", "model.lora.rank"
+HEADS = "model.num_heads (or model.attention.num_kv_heads) times the head's width"
+
+PARAMETERS = (
+    Rule(r"(source_|target_|)embedding/embedding", (VOCABULARY, WIDTH), ("tensor", "fsdp")),
+    Rule(r"(token_type_embedding|.*/positions)/embedding", ("rows", WIDTH), (None, "fsdp")),
+    Rule(r".*/(query|key|value)/kernel", (WIDTH, HEADS), ("fsdp", "tensor")),
+    Rule(r".*/(query|key|value)/bias", (HEADS,), ("tensor",)),
+    Rule(r".*/out/kernel", (HEADS, WIDTH), ("tensor", "fsdp")),
+    Rule(r".*/(up|gate)/kernel", (WIDTH, INNER), ("fsdp", "tensor")),
+    Rule(r".*/(up|gate)/bias", (INNER,), ("tensor",)),
+    Rule(r".*/down/kernel", (INNER, WIDTH), ("tensor", "fsdp")),
+    Rule(r"head/kernel", (WIDTH, VOCABULARY), ("fsdp", "tensor")),
+    Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
+    Rule(r"(head/transform|pooler/dense)/kernel", (WIDTH, WIDTH), ("fsdp", None)),
+    # Adapters: the side that they share with the kernel, divided as it is.
+    Rule(r".*/(query|key|value|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
+    Rule(r".*/(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),
+    Rule(r".*/(up|gate)/lora_b/kernel", (RANK, INNER), (None, "tensor")),
+    Rule(r".*/out/lora_a/kernel", (HEADS, RANK), ("tensor", None)),
+    Rule(r".*/down/lora_a/kernel", (INNER, RANK), ("tensor", None)),
+    Rule(r".*/(out|down)/lora_b/kernel", (RANK, WIDTH), (None, "fsdp")),
+)
+"""The first matching rule counts. All other parameters (norms, other biases, small tables) are whole on every device."""
+
+ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
+    "B T D": (ROW_AXES, None, None),
+    "V D": ("tensor", None),
+}
+"""Axes of activations by their letters (see `model/__init__.py`): outputs of layers, and the embedding table during lookup.
+The compiler derives all other shardings from these and from the parameters."""
+
+
+# Parameters and their optimizer state ------------------------------------------------------------------------------------
+
+
+Owner = tuple[tuple[int, ...], tuple[str | None, ...]]
+"""The shape of a parameter, and the axis that divides each dimension."""
+
+
+def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> tuple[str | None, ...]:
+    """Returns for each dimension of a parameter the axis that divides it, or None.
+
+    Raises: ValueError if the size of the axis does not divide the dimension.
+    """
+    rule = next((rule for rule in PARAMETERS if re.fullmatch(rule.pattern, path)), None)
+    if rule is None:
+        return (None,) * len(shape)
+    layers = len(shape) - len(rule.axes)
+    parts = [1 if axis is None else mesh.shape.get(axis, 1) for axis in rule.axes]
+    for name, size, axis, n in zip(rule.dimensions, shape[layers:], rule.axes, parts, strict=True):
+        if size % n:
+            raise ValueError(
+                f"train.mesh.{axis} is {n}, but the parameter {path} has shape {shape} and {n} does not divide its {size}: choose "
+                f"a divisor of {size} for train.mesh.{axis}, or make {name} a multiple of {n}"
+            )
+    return (None,) * layers + tuple(axis if n > 1 else None for axis, n in zip(rule.axes, parts, strict=True))
+
+
+def parameter_sharding(params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Returns a `NamedSharding` for every parameter. Raises: ValueError with the parameter that an axis does not divide."""
+    return jax.tree.map_with_path(
+        lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))), params
+    )
+
+
+def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
+    """Returns a `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
+
+    The state that an optimizer or an average keeps for a parameter is divided as the parameter is. Its path contains the
+    parameter's path, and its shape is the parameter's, or that without one dimension. All else is whole on every device.
+    """
+    owners = {path: (x.shape, parameter_axes(path, x.shape, mesh)) for path, x in leaves_by_path(state.params).items()}
+
+    def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
+        return NamedSharding(mesh, PartitionSpec(*axes_of_owner(leaf_path(keys).split("/"), x.shape, owners)))
+
+    return jax.tree.map_with_path(leaf, state)
+
+
+def axes_of_owner(names: list[str], shape: tuple[int, ...], owners: dict[str, Owner]) -> tuple[str | None, ...]:
+    """Returns the axes of a leaf of the state, from those of its parameter; none for a leaf without a parameter."""
+    spans = [(i, j) for i in range(len(names)) for j in range(len(names), i, -1)]
+    owner = next((path for i, j in spans if (path := "/".join(names[i:j])) in owners), None)
+    if owner is not None:
+        whole, axes = owners[owner]
+        if shape == whole:
+            return axes
+        for gone in reversed(range(len(whole))):
+            if shape == whole[:gone] + whole[gone + 1 :]:
+                return axes[:gone] + axes[gone + 1 :]
+    return ()
+
+
+def with_shardings(tree: PyTree, shardings: PyTree) -> PyTree:
+    """Returns shapes and types of the arrays in `tree`, with their shardings."""
+    return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of a batch: its rows are divided over the axes `data` and `fsdp`."""
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of an array that is whole on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until_ready) -> PyTree:
+    """Returns `keep` of each array, whole and divided over the devices of the first process; None in all other processes.
+
+    All processes call it. One array at a time is gathered, and each device gets its share alone. A single process has all arrays.
+    """
+
+    def leaf(x: Array) -> Any:
+        whole = whole_in_each_process(x)
+        return keep(whole) if jax.process_index() == 0 else None
+
+    return jax.tree.map(leaf, tree)
+
+
+def allgather_text(text: str) -> list[str]:
+    """Returns the text of each process, in their order, in all processes."""
+    if jax.process_count() == 1:
+        return [text]
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.int32(len(mine)))
+    row = np.zeros(lengths.max(initial=1), np.uint8)
+    row[: len(mine)] = mine
+    rows = multihost_utils.process_allgather(row)
+    return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
+
+
+def whole_in_each_process(x: Array) -> Array:
+    """Returns an array of a mesh on the devices of this process alone, divided by the same axes as far as these devices suffice."""
+    if x.is_fully_addressable:
+        return x
+    assert isinstance(x.sharding, NamedSharding)
+    mesh, spec, processes = x.sharding.mesh, x.sharding.spec, jax.process_count()
+    fsdp = math.gcd(mesh.shape["fsdp"], mesh.size // processes)
+    tensor = math.gcd(mesh.shape["tensor"], mesh.size // processes // fsdp)
+    devices = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    grid = np.array(devices).reshape(processes, -1, fsdp, tensor)
+    if not x.is_fully_replicated:
+        x = jax.device_put(x, NamedSharding(Mesh(grid, ("process", *MESH_AXES)), spec))
+    here = NamedSharding(Mesh(grid[jax.process_index()], MESH_AXES), spec)
+    return jax.make_array_from_single_device_arrays(x.shape, here, [shard.data for shard in x.addressable_shards])
+
+
+# Inside a traced function ----------------------------------------------------------------------------------------------
+
+
+def current_mesh() -> AbstractMesh | None:
+    """Returns the mesh over which the compiler divides the function that is being traced; None: it does not."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if mesh.axis_types == (AxisType.Auto,) * len(MESH_AXES) else None
+
+
+def within_mesh(mesh: Mesh) -> Any:
+    """A context that tells `constrain_sharding` and `constrain_parameters` the mesh. Enter it while a function is traced."""
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def constrain_sharding(x: Array, letters: str) -> Array:
+    """Divides an activation over the mesh by its letters, as far as the axes divide its sizes; no mesh: the array itself."""
+    mesh = current_mesh()
+    if mesh is None:
+        return x
+    axes = zip(x.shape, ACTIVATIONS[letters], strict=True)
+    return jax.lax.with_sharding_constraint(
+        x, NamedSharding(mesh, PartitionSpec(*(axis if divides(mesh, axis, n) else None for n, axis in axes)))
+    )
+
+
+def divides(mesh: AbstractMesh, axis: str | tuple[str, ...] | None, size: int) -> bool:
+    """Returns whether an axis, or several together, divide a dimension of that size into equal parts."""
+    names = (axis,) if isinstance(axis, str) else axis or ()
+    return size % math.prod(mesh.shape[name] for name in names) == 0
+
+
+def constrain_parameters(params: PyTree) -> PyTree:
+    """Divides parameters, or their gradients, over the mesh by the table; no mesh: the parameters themselves."""
+    mesh = current_mesh()
+    if mesh is None:
+        return params
+    return jax.tree.map(jax.lax.with_sharding_constraint, params, parameter_sharding(params, mesh))
+
+
+def shard_bytes(tree: Any) -> int:
+    """Returns the size of the shards that one device holds, in bytes."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)

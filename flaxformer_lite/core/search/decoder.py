@@ -1,0 +1,402 @@
+"""Answers to many sources or prompts: batches on the host, around the compiled searches of `greedy.py` and `beam.py`."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.typing import VariableDict
+from jaxtyping import Array, Bool, Float, Key
+
+from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.search.batches import (
+    Batch,
+    ProgressCallback,
+    check_lengths,
+    map_batches,
+    no_progress,
+    pad_rows,
+    padded_length,
+    plan_batches,
+)
+from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
+from flaxformer_lite.core.search.rows import Search
+from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
+from flaxformer_lite.core.search.terms import row_terms
+from flaxformer_lite.core.text.special_ids import check_token_ids
+
+
+class Hypothesis(NamedTuple):
+    """One answer as token ids."""
+
+    tokens: list[int]
+    """Token ids without the EOS that ends them."""
+    score: float
+    """The value that ranks it, by `decode.length_penalty`; higher is better."""
+
+
+NO_ANSWER = Hypothesis([], -math.inf)
+"""Stands for the answer where no score is finite: see `warn_of_missing`."""
+
+
+class ScoredText(NamedTuple):
+    """One answer as text."""
+
+    text: str
+    score: float
+    """The value that ranks it, by `decode.length_penalty`; higher is better."""
+
+
+Watch = Callable[[int], Callable[[list[int]], int | None]]
+"""Returns for the index of a source a function of the newest tokens of an answer to it, a few at a time: how many tokens the answer
+keeps if they end it, else None. A text that has a stop string ends so."""
+
+
+class Row(NamedTuple):
+    """One search: a source or prompt, and what its answer depends on besides."""
+
+    source: Sequence[int]
+    config: DecodeConfig
+    max_length: int
+    """Tokens of the answer at most, its end included."""
+    draw: tuple[int, int, int] = (0, 0, 0)
+    """Seed, index of the source, and number of the sample: what a random choice of tokens depends on."""
+    number: int = 0
+    """The index of the source among those of a call."""
+    forced: Forced = Forced()
+
+
+class Decoder:
+    """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
+
+    Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
+    `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. With
+    `other_models`, which have an encoder and the same vocabulary too, it searches with the mean of all predictions.
+
+    Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`.
+
+    Raises: ValueError if the model has no decoder or no head, `config` names an id outside its vocabulary, or an ensemble should
+    sample.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        config: DecodeConfig,
+        prompt_attention: PromptAttention = "causal",
+        other_models: tuple[Transformer, ...] = (),
+    ) -> None:
+        if model.config.num_decoder_layers == 0:
+            raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
+        if model.config.head is None:
+            raise ValueError("model.head is None, so the model generates no tokens: use one with a language-model head")
+        check_vocabulary(config, model.config.output_size)
+        self.model, self.config, self.prompt_attention = model, config, prompt_attention
+        self.has_encoder = model.config.num_encoder_layers > 0
+        positions = [member.config.positions.max_positions for member in (model, *other_models)]
+        self.max_positions = min((number for number in positions if number is not None), default=None)
+        """The number of positions that the model has, of an ensemble the least of all models; None: any number."""
+        if other_models and config.program.sampling is not None:
+            raise ValueError(
+                "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
+            )
+        self.search = Search((model, *other_models), beams=config.beam_size > 1 or bool(other_models))
+        self.beam_search = self.search if self.search.beams else Search((model,), beams=True)
+        self.sample_keys = jax.jit(sample_keys)
+
+    def under(self, config: DecodeConfig) -> "Decoder":
+        """Returns a decoder with settings of the same `program`, which shares the compiled programs of this one."""
+        other = copy.copy(self)
+        other.config = config
+        return other
+
+    def generate(
+        self,
+        variables: VariableDict,
+        sources: Sequence[Sequence[int]],
+        progress: ProgressCallback = no_progress,
+        *,
+        seed: int | Sequence[int] = 0,
+        first_index: int = 0,
+        limits: Sequence[int] | None = None,
+        configs: Sequence[DecodeConfig] | None = None,
+        watch: Watch | None = None,
+        other_variables: tuple[VariableDict, ...] = (),
+        forced: Sequence[Forced] | None = None,
+        going_on: Bool[np.ndarray, "V"] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
+
+        A source without a token, or of padding alone, has one empty answer, with a score of 0.
+        Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
+        With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
+        ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
+        decoder's. `watch` ends answers early, unless there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
+        `other_variables` are those of the other models of an ensemble. `forced` are the tokens that the answer to each source must
+        have, a beam search where these are terms; `going_on`: see `RowTerms`.
+
+        Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
+        """
+        check_seeds(seed)
+        self.check(sources, first_index)
+        members = (variables, *other_variables)
+        laid_out = self.search.lay_out(members, self.config.num_ids)
+        rows: list[Row] = []
+        numbers: list[int] = []
+        for i, source in enumerate(sources):
+            config, limit = (self.config if configs is None else configs[i]), (None if limits is None else limits[i])
+            own_seed, index = (seed, first_index + i) if isinstance(seed, int | np.integer) else (seed[i], first_index)
+            numbers.append(0 if self.is_empty(source) else config.num_samples)
+            own_forced = Forced() if forced is None else forced[i]
+            if own_forced != Forced() and (reason := self.why_not(source, own_forced, limit)):
+                raise ValueError(f"source {first_index + i}: it {reason}")
+            rows += [
+                Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i, own_forced)
+                for sample in range(numbers[-1])
+            ]
+
+        def answer(batch: Batch) -> list[list[Hypothesis]]:
+            own = [rows[i] for i in batch.members]
+            inputs, settings = self.inputs(own, batch, going_on)
+            over = np.zeros(batch.rows, bool)
+            watched = [watch(row.number) for row in own] if watch is not None and self.config.beam_size == 1 else None
+            search = self.search if inputs.terms is None else self.beam_search
+            growing = search(members, laid_out, inputs, settings, over, chunks=watched is not None)
+            return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
+
+        batches: list[Batch] = []
+        for room in sorted({row.forced.room for row in rows}):
+            alike = [i for i, row in enumerate(rows) if row.forced.room == room]
+            planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
+            batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
+        answers = iter(map_batches(answer, batches, progress))
+        return [
+            [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
+            for number in numbers
+        ]
+
+    def compile(self, variables: VariableDict, rows: int, source: Sequence[int]) -> None:
+        """Compiles the programs of so many sources of that length, and answers none."""
+        row = Row(source, self.config, self.max_length(source))
+        (batch, *_) = self.batches([len(source)] * rows)
+        self.search.compile((variables,), *self.inputs([row] * len(batch.members), batch))
+
+    def is_empty(self, source: Sequence[int]) -> bool:
+        """Returns whether an encoder has nothing to read."""
+        return self.has_encoder and all(token == self.config.pad_id for token in source)
+
+    def stream(
+        self,
+        variables: VariableDict,
+        source: Sequence[int],
+        seed: int = 0,
+        *,
+        first_index: int = 0,
+        limit: int | None = None,
+    ) -> Iterator[list[int]]:
+        """Yields the first answer of `generate` to this source alone in chunks: one token, then `CHUNK_TOKENS` at a time.
+
+        `limit` is a maximum length of the answer, its end included, beside that of the settings.
+
+        Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
+        """
+        if self.config.beam_size > 1:
+            raise ValueError(
+                f"decode.beam_size is {self.config.beam_size}: only decode.beam_size 1 can be streamed; set it to 1"
+            )
+        check_seeds(seed)
+        self.check([source], first_index)
+        (batch,) = self.batches([len(source)])
+        row = Row(source, self.config, self.max_length(source, limit), (seed, first_index, 0))
+        inputs, settings = self.inputs([row], batch)
+        done, laid_out, never = 0, self.search.lay_out((variables,), self.config.num_ids), np.zeros(batch.rows, bool)
+        for decoded in self.search((variables,), laid_out, inputs, settings, never, chunks=True):
+            yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
+            done = int(decoded.lengths[0, 0])
+
+    def check(self, sources: Sequence[Sequence[int]], first_index: int) -> None:
+        """Raises: ValueError if a source is longer than the model's positions, or a prompt is empty."""
+        name, lengths = "source" if self.has_encoder else "prompt", [len(source) for source in sources]
+        check_lengths(name, lengths, self.max_positions, first_index)
+        if not self.has_encoder and 0 in lengths:
+            number = first_index + lengths.index(0)
+            raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
+
+    def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
+        """Returns why the answer to a source cannot have the forced tokens; "" if it can."""
+        most, needed = self.max_length(source, limit), forced.length + (self.config.forced_bos_id is not None) + 1
+        if len(forced.terms) > MOST_TERMS:
+            return f"needs {len(forced.terms)} terms in its answer: {MOST_TERMS} are the most"
+        if forced.terms and (longest := max(len(term.ids) for term in forced.terms)) > MOST_TOKENS:
+            return f"needs a term of {longest} tokens in its answer: {MOST_TOKENS} are the most"
+        if forced != Forced() and needed > most:
+            parts = ["the terms"] * bool(forced.terms) + ["the beginning"] * bool(forced.beginning)
+            return (
+                f"needs {needed} tokens for {' and '.join(parts)} of its answer, which has {most} at most: raise "
+                "decode.max_new_tokens or decode.max_length_extra"
+            )
+        if forced.terms and self.config.sampling is not None:
+            return "needs terms in its answer, but decode.sampling is set: samples have none; remove it"
+        return ""
+
+    def beams(self, room: int) -> int:
+        """Returns the number of beams of a search with room for so many terms: at least one for each number of them."""
+        return max(self.config.beam_size, room + 1) if room else self.config.beam_size
+
+    def batches(self, lengths: Sequence[int], beams: int | None = None) -> list[Batch]:
+        """Returns the batches of sources or prompts of these lengths; long answers and many beams leave room for fewer rows."""
+        beams = beams or self.config.beam_size
+        return plan_batches(lengths, self.config.batch_tokens, lambda length: beams * self.max_new_tokens(length))
+
+    def max_new_tokens(self, length: int) -> int:
+        """Returns the tokens that a search has room for in an answer to a source or prompt that is padded to `length` tokens."""
+        return int(min(self.config.max_length(length), self.max_positions or math.inf))
+
+    def max_length(self, source: Sequence[int], limit: int | None = None) -> int:
+        """Returns the maximum number of tokens in the answer to a source or a prompt, its end included."""
+        # The last token of an answer is not read, so it takes up no position.
+        left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
+        return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
+
+    def inputs(
+        self, rows: Sequence[Row], batch: Batch, going_on: Bool[np.ndarray, "V"] | None = None
+    ) -> tuple[SearchInputs, SearchSettings]:
+        """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
+        sources = [row.source for row in rows]
+        shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder
+        tokens = pad_rows(sources, shape, self.config.pad_id, left=left)
+        mask = pad_rows([[1] * len(source) for source in sources], shape, left=left).astype(bool)
+        if self.has_encoder:
+            mask &= tokens != self.config.pad_id
+        max_lengths = np.zeros(batch.rows, np.int32)
+        max_lengths[: len(rows)] = [row.max_length for row in rows]
+        keys = None
+        if self.config.program.sampling is not None:
+            draws = np.zeros((3, batch.rows), np.int64)
+            draws[:, : len(rows)] = np.transpose([row.draw for row in rows])
+            seeds, indices, samples = draws
+            keys = self.sample_keys(
+                seeds.astype(np.uint32).view(np.int32), indices.astype(np.int32), samples.astype(np.int32)
+            )
+        inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
+        config, forced = self.config.program, [row.forced for row in rows]
+        if longest := max(len(row.beginning) for row in forced):
+            beginning = pad_rows([row.beginning for row in forced], (batch.rows, padded_length(longest)), -1)
+            inputs = inputs._replace(beginning=beginning)  # type: ignore[arg-type]
+        if room := forced[0].room:
+            assert going_on is not None
+            inputs = inputs._replace(terms=row_terms(forced, batch.rows, going_on))
+            config = dataclasses.replace(config, beam_size=self.beams(room))
+        settings = SearchSettings(config, self.max_new_tokens(batch.length), self.prompt_attention)
+        return with_numbers(inputs, [row.config for row in rows], keys), settings
+
+
+FACTORS = (1e-30, 1e30)
+"""The smallest and the largest number of a compiled search: its products with logits are finite, and its inverse is above 0."""
+
+
+def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
+    """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
+    rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
+    penalty = row_numbers(np.clip(penalties, *FACTORS), rows) if set(penalties) != {1.0} else None
+    starts, firsts = [config.bos_id for config in configs], [config.forced_bos_id for config in configs]
+    inputs = inputs._replace(
+        repetition_penalty=penalty,
+        start=None if None in starts else row_numbers(starts, rows, int),  # type: ignore[arg-type]
+        first=None if None in firsts else row_numbers(firsts, rows, int),  # type: ignore[arg-type]
+    )
+    if keys is None:
+        return inputs
+    drawn = [config.sampling for config in configs if config.sampling is not None]
+    rounded = jnp.result_type(float).type
+    sampling = RowSampling(
+        keys,
+        temperature=row_numbers(np.clip([sampling.temperature for sampling in drawn], *FACTORS), rows),
+        top_p=row_numbers(np.clip([sampling.top_p for sampling in drawn], *FACTORS), rows),
+        # On the host: a compiled logarithm differs in the last bit from that of a constant.
+        log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows),
+    )
+    return inputs._replace(sampling=sampling)
+
+
+def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int, dtype: type = float) -> Array:
+    """Returns a number for each row, the last one for padding rows too."""
+    return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], dtype)
+
+
+def watched_hypotheses(
+    growing: Iterable[Decoded], over: Bool[np.ndarray, "B"], watched: Sequence[Callable[[list[int]], int | None]]
+) -> list[list[Hypothesis]]:
+    """Returns the answers of a batch as they grow, each ended by `over` once the function for its row says so."""
+    kept, done = dict[int, int](), [0] * len(watched)
+    for decoded in growing:
+        found, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
+        for row, ends in enumerate(watched):
+            if row not in kept and (number := ends(found[row, done[row] : lengths[row]].tolist())) is not None:
+                kept[row], over[row] = number, True
+            done[row] = int(lengths[row])
+    answers = hypotheses(decoded)
+    return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
+
+
+def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
+    """Returns the answers of every row, best first, from arrays on the host; `NO_ANSWER` for a row without a finite score."""
+    finite = [
+        [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if math.isfinite(score)]
+        for row in zip(*decoded, strict=True)
+    ]
+    return [found or [NO_ANSWER] for found in finite]
+
+
+def warn_of_missing(
+    answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
+) -> None:
+    """Warns of `NO_ANSWER`s, in one line; `name` is what an answer is to, counted from `first`."""
+    missing = [i for i, found in enumerate(answers, first) if any(answer.score == NO_ANSWER.score for answer in found)]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
+        warn(
+            f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
+            "numbers; use another checkpoint, or, if the rules of decode leave no token, lower suppress_ids, no_repeat_ngram or "
+            "min_new_tokens"
+        )
+
+
+def check_seeds(seed: int | Sequence[int]) -> None:
+    """Raises: ValueError if a seed is not an unsigned 32-bit number."""
+    for number in (seed,) if isinstance(seed, int | np.integer) else seed:
+        if not 0 <= number < 2**32:
+            raise ValueError(f"seed is {number}: it must be between 0 and 2^32 - 1")
+
+
+def check_translates(model: ModelConfig) -> None:
+    """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
+    for stack, layers, command in (
+        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify"),
+        ("encoder", model.num_encoder_layers, "generate"),
+    ):
+        if layers == 0:
+            raise ValueError(
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}"
+            )
+
+
+def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
+    """Raises: ValueError if the settings name an id outside the vocabulary, or every id ends an answer."""
+    if (config.num_ids or 0) > vocab_size:
+        raise ValueError(
+            f"decode.num_ids is {config.num_ids}: it must be at most {vocab_size}, the model's number of ids"
+        )
+    for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
+        ids = getattr(config, name)
+        check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")
+    if len({*config.eos_ids}) == vocab_size:
+        raise ValueError(
+            f"decode.eos_ids has all {vocab_size} ids of the vocabulary: leave one out that ends no answer"
+        )

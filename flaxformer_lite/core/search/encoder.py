@@ -1,0 +1,106 @@
+"""Predictions for whole texts: vectors, class scores, masked tokens. Rows of few different shapes, compiled once a shape."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.typing import VariableDict
+from jaxtyping import Array, Float, Int
+
+from flaxformer_lite.core.model import Inputs, Transformer
+from flaxformer_lite.core.model.inputs import shifted, text_inputs
+from flaxformer_lite.core.search.batches import (
+    Batch,
+    ProgressCallback,
+    check_lengths,
+    map_batches,
+    no_progress,
+    pad_rows,
+    padded_rows,
+    plan_batches,
+)
+from flaxformer_lite.core.text import EncodedText
+
+
+class BatchPredictor:
+    """Applies a function of a model to many texts, batch by batch.
+
+    `function` takes the model, its variables, the inputs of its first stack, and `positions` `[B, P]`, the positions of each row
+    that it predicts for; it returns arrays with a leading axis B, as `predict_embeddings` and the functions below it do.
+    It is compiled once for each batch shape. Later calls reuse that, also with other parameters: keep the object.
+
+    Example: `BatchPredictor(model, predict_embeddings, 2048, tokenizer.pad_id).predict({"params": params}, texts)`.
+    """
+
+    def __init__(self, model: Transformer, function: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
+        self.config, self.batch_tokens, self.pad_id = model.config, batch_tokens, pad_id
+
+        def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> Any:
+            return function(model, variables, text_inputs(model.config, *arrays), positions)
+
+        self.function = jax.jit(of_arrays)
+
+    def predict(
+        self,
+        variables: VariableDict,
+        texts: Sequence[EncodedText],
+        positions: Sequence[Sequence[int]] | None = None,
+        progress: ProgressCallback = no_progress,
+    ) -> list[Any]:
+        """Returns the prediction for each text, in order: the function's arrays without their leading axis.
+
+        Rows of `positions`, each different positions of its text, are padded with 0 to one length for each batch: 1, 8, 16, … or
+        that of its texts. So predictions have further entries at the end, and a batch predicts `batch_tokens` positions at most.
+
+        Raises: ValueError if a text is longer than the model's positions.
+        """
+        limit = self.config.positions.max_positions
+        check_lengths("text", [len(text.tokens) for text in texts], limit)
+
+        def predict_batch(batch: Batch) -> list[Any]:
+            shape = (batch.rows, min(batch.length, limit or batch.length))
+            tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
+            asked = [positions[i] for i in batch.members] if positions else []
+            num_positions = min(padded_rows(max(map(len, asked), default=1)), shape[1])
+            mask = pad_rows([[1] * len(row) for row in tokens], shape).astype(bool)
+            arrays = (pad_rows(tokens, shape, self.pad_id), mask, pad_rows(types, shape))
+            outputs = jax.device_get(self.function(variables, arrays, pad_rows(asked, (batch.rows, num_positions))))
+            return [jax.tree.map(operator.itemgetter(row), outputs) for row in range(len(batch.members))]
+
+        batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
+        return map_batches(predict_batch, batches, progress)
+
+
+def predict_embeddings(
+    model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
+) -> Float[Array, "B D"]:
+    """Returns the vector of each text, by `model.sentence_embedding`; `positions` is not used."""
+    outputs: Any = model.apply(variables, inputs)
+    return outputs.embedding
+
+
+def predict_class_logits(
+    bos_id: int | None, model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
+) -> Float[Array, "B C"]:
+    """Returns the class logits of each text.
+
+    In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
+    """
+    if model.config.has_two_stacks:
+        assert inputs.source_tokens is not None and bos_id is not None  # by Config
+        start = shifted(inputs.source_tokens, bos_id)
+        inputs = inputs._replace(target_tokens=start, last_positions=positions[:, 0])
+    outputs: Any = model.apply(variables, inputs)
+    return outputs.class_logits.astype(jnp.float32)
+
+
+def predict_top_tokens(
+    top: int, model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
+) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
+    """Returns probabilities and ids of the `top` most probable tokens at each of `positions`, most probable first."""
+    outputs: Any = model.apply(variables, inputs._replace(predict_positions=positions))
+    probabilities = jax.nn.softmax(outputs.logits.astype(jnp.float32))
+    best, ids = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
+    return best, ids

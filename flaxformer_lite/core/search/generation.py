@@ -1,0 +1,291 @@
+"""Translations and continuations as text: prompts to token ids, answers to texts, stop strings, streams."""
+
+import bisect
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxtyping import PyTree
+
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.search.batches import ProgressCallback
+from flaxformer_lite.core.search.decoder import Decoder, ScoredText, Watch
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+
+DEFAULT_NEW_TOKENS = 100
+"""The maximum length of a generated text where no setting limits it: the length of a prompt says nothing of the text's."""
+
+DEFAULT_LENGTHS: dict[str, Any] = {
+    name: getattr(DecodeConfig, name) for name in ("max_new_tokens", "max_length_ratio", "max_length_extra")
+}
+"""The default values of the settings that limit the length of an answer."""
+
+SAMPLING_NAMES = frozenset(field.name for field in dataclasses.fields(Sampling))
+"""The settings of `Sampling`, by which it is turned on."""
+
+
+def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
+    """Returns the settings with some changed by name, those of `Sampling` too.
+
+    One of these turns sampling on, but for a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.
+    Where neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
+
+    Raises: ValueError for a name that is no setting.
+    """
+    drawn = {name: value for name, value in changes.items() if name in SAMPLING_NAMES}
+    own: dict[str, Any] = {}
+    if changes.keys() & {"max_length_ratio", "max_length_extra"}:
+        own["max_new_tokens"] = None
+    elif dataclasses.replace(config, **DEFAULT_LENGTHS) == config:
+        own["max_new_tokens"] = DEFAULT_NEW_TOKENS
+    own |= {name: value for name, value in changes.items() if name not in drawn}
+    base = own.get("sampling") or config.sampling
+    if drawn and (base is not None or any(drawn[n] != getattr(Sampling, n) or n == "temperature" for n in drawn)):
+        own["sampling"] = dataclasses.replace(base or Sampling(), **drawn)
+    if own.get("sampling") is not None:
+        own.setdefault("beam_size", 1)
+    elif own.get("beam_size", 1) > 1:
+        own["sampling"] = None
+    return config.changed(own, other_names=SAMPLING_NAMES)
+
+
+def check_generates(model: ModelConfig) -> None:
+    """Raises: ValueError if the model does not continue prompts; the message names the command that fits it."""
+    if model.num_decoder_layers == 0:
+        raise ValueError(
+            "the model has no decoder (model.num_decoder_layers is 0), so it cannot continue a prompt: use fill-mask, embed or "
+            "classify"
+        )
+    if model.num_encoder_layers:
+        raise ValueError(
+            f"the model has an encoder (model.num_encoder_layers is {model.num_encoder_layers}), so it answers a text and does not "
+            "continue it: use translate"
+        )
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Raises: ValueError if `stop` is one string, or contains an empty one."""
+    if isinstance(stop, str) or not all(stop):
+        raise ValueError(f"stop is {stop!r}: it must be a list of strings that are not empty")
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:
+    """Returns a prompt's token ids after the special ids that begin a text; `bos_id` alone if there are none.
+
+    Raises: ValueError if there are none and `bos_id` is None.
+    """
+    ids = tokenizer.as_prompt(tokenizer.encode(prompt))
+    if ids:
+        return ids
+    if bos_id is None:
+        raise ValueError(
+            "a prompt is empty, and decode.bos_id is None: give it text, or set decode.bos_id to a token id"
+        )
+    return [bos_id]
+
+
+def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:
+    """Returns the text of `tokens` as it stands after the prompt, with the space between the two.
+
+    Skips ids that the model has and the tokenizer does not, which a model with little training may generate.
+    """
+    tokens = tokenizer.with_pieces(tokens)
+    before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *tokens])
+    return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
+
+
+def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
+    return text[: min((start for s in stop if (start := text.find(s)) >= 0), default=len(text))]
+
+
+def translate(
+    decoder: Decoder,
+    params: PyTree,
+    sources: Sequence[Sequence[int]],
+    tokenizers: Tokenizers,
+    progress: ProgressCallback,
+    other_params: Sequence[PyTree] = (),
+    configs: Sequence[DecodeConfig] | None = None,
+    **forced: Any,
+) -> list[list[ScoredText]]:
+    """Returns the `decode.num_hypotheses` best translations of each source, best first.
+
+    `sources`: token ids without special ids. An empty source has one empty translation, with a score of 0. `other_params`: those of
+    the other models of an ensemble. `configs`: the settings of each source, of the same `program` as the decoder's. `forced`:
+    arguments of `Decoder.generate` of this name, and `going_on`.
+    """
+    rows = [tokenizers.source.as_source(source) if len(source) else () for source in sources]
+    others = tuple({"params": other} for other in other_params)
+    answers = decoder.generate({"params": params}, rows, progress, configs=configs, other_variables=others, **forced)
+    return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
+
+
+def generate_texts(
+    decoder: Decoder,
+    params: PyTree,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    stop: Sequence[str],
+    seed: int,
+    first_index: int,
+    progress: ProgressCallback,
+) -> list[list[ScoredText]]:
+    """Returns the texts that continue each prompt, best first.
+
+    Sampled texts depend on `seed` and the index of their prompt, counted from `first_index`.
+    """
+    check_stop(stop)
+    prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
+    watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
+    answers = decoder.generate(
+        {"params": params}, prompt_ids, progress, seed=seed, first_index=first_index, watch=watch
+    )
+    return [
+        [ScoredText(truncate_at_stop(decode_after(tokenizer, ids, h.tokens), stop), h.score) for h in hypotheses]
+        for ids, hypotheses in zip(prompt_ids, answers, strict=True)
+    ]
+
+
+def stream_text(
+    decoder: Decoder,
+    params: PyTree,
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    *,
+    stop: Sequence[str],
+    seed: int,
+    first_index: int,
+    continues: bool = True,
+) -> Iterator[str]:
+    """Yields the text that continues the token ids of a prompt, in parts, while it is generated.
+
+    `continues`: whether the space between the two belongs to it; an answer in a chat is a text of its own.
+    """
+    check_stop(stop)
+    text = TextStream(tokenizer, prompt if continues else (), stop)
+    for tokens in decoder.stream({"params": params}, prompt, seed, first_index=first_index):
+        yield text.add(tokens)
+        if text.stopped:
+            return
+    yield text.finish()
+
+
+def watch_stops(tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stops: Sequence[Sequence[str]]) -> Watch | None:
+    """Returns what ends answers at the first stop string of their prompt, at the same token as a stream; None without any."""
+
+    def watch(index: int) -> Callable[[list[int]], int | None]:
+        text = TextStream(tokenizer, prompts[index], stops[index])
+
+        def ends(tokens: list[int]) -> int | None:
+            if text.stop and tokens:
+                text.add(tokens)
+            return text.num_tokens if text.stopped else None
+
+        return ends
+
+    return watch if any(stops) else None
+
+
+WINDOW_TOKENS = 32
+"""Tokens before the newest ones that are decoded together with them, at least."""
+
+
+class GrowingText:
+    """The text of `decode_after` for tokens that arrive a few at a time. Decodes only a window of the newest ones:
+
+        [ tokens before | window: tokens of `before` | newest tokens ]
+        [ text: `settled`                            | text of the window after `before` ]
+
+    The text of the newest tokens depends on some tokens before them, but not on where the window begins.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        self.tokens: list[int] = []
+        self.window, self.before, self.settled = [*prompt], tokenizer.decode(prompt), ""
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """Returns the text of all tokens once these have arrived."""
+        self.tokens += tokens
+        self.window += self.tokenizer.with_pieces(tokens)
+        decoded = self.tokenizer.decode(self.window)
+        if decoded.startswith(self.before):
+            text = self.settled + decoded.removeprefix(self.before)
+        else:  # a token has changed the text before it, as invalid bytes do
+            self.window = [*self.prompt, *self.tokenizer.with_pieces(self.tokens)]
+            self.before, self.settled = self.tokenizer.decode(self.prompt), ""
+            decoded = self.tokenizer.decode(self.window)
+            text = decode_after(self.tokenizer, self.prompt, self.tokens)
+        if len(self.window) >= 2 * WINDOW_TOKENS and self.is_settled(decoded):
+            before = self.tokenizer.decode(self.window[-WINDOW_TOKENS:])
+            if before.strip():  # else the next piece might lose its space, as the first of a text does
+                self.window, self.before, self.settled = self.window[-WINDOW_TOKENS:], before, text
+        return text
+
+    def is_settled(self, decoded: str) -> bool:
+        """Returns whether later tokens leave the window's text as it is: its last character is whole, and seldom a single byte.
+
+        Llama's decoder replaces all of a run of bytes by U+FFFD if one is invalid. A long run settles all the same: `add` begins
+        anew where a byte changes it.
+        """
+        (last,) = self.tokenizer.pieces(self.window[-1:])
+        in_run = last.startswith("<0x") and len(self.window) < 4 * WINDOW_TOKENS
+        return not (in_run or decoded.endswith("\ufffd"))
+
+
+class TextStream:
+    """A text that arrives a few tokens at a time and is emitted in parts that later tokens cannot change.
+
+    Holds back the bytes of an incomplete character, and an end that may be the beginning of a stop string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
+        self.stop, self.arrived = stop, GrowingText(tokenizer, prompt)
+        self.num_emitted = 0
+        """Characters emitted so far."""
+        self.stopped = False
+        """Whether a stop string has arrived."""
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """Returns the text that can be emitted once these tokens have arrived. Those after a stop string are dropped."""
+        text = self.arrived.add(tokens)
+        self.stopped = self.has_stop(text)
+        if self.stopped:
+            self.drop_tokens(len(tokens))
+            return self.finish()
+        safe = text.rstrip("\ufffd")  # how a decoder writes the first bytes of a character
+        return self.emit(safe[: len(safe) - max((partial_stop_length(safe, s) for s in self.stop), default=0)])
+
+    def finish(self) -> str:
+        """Returns the rest of the text, after the last token."""
+        return self.emit(truncate_at_stop(self.text(), self.stop))
+
+    def drop_tokens(self, number: int) -> None:
+        """Drops of the last `number` tokens those after the one that completes a stop string."""
+        tokens = self.arrived.tokens
+        counts = range(len(tokens) - number + 1, len(tokens))
+        del tokens[counts.start + bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count))) :]
+
+    def has_stop(self, text: str) -> bool:
+        return any(s in text for s in self.stop)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens so far, up to the one that completes a stop string."""
+        return len(self.arrived.tokens)
+
+    def text(self, count: int | None = None) -> str:
+        """Returns the text of the first `count` tokens, by default of all so far, decoded as a whole."""
+        return decode_after(self.arrived.tokenizer, self.arrived.prompt, self.arrived.tokens[:count])
+
+    def emit(self, text: str) -> str:
+        """Returns the part of `text` that has not been emitted yet."""
+        part, self.num_emitted = text[self.num_emitted :], max(self.num_emitted, len(text))
+        return part
+
+
+def partial_stop_length(text: str, stop: str) -> int:
+    """Returns the number of characters at the end of the text that may be the beginning of the stop string."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,189 @@
+"""The train step and the evaluation step; the loop around them is in `loop.py`.
+
+`train_step` is a pure function of the state and a batch. It names no model and no objective: both are parts of a `TrainTask`.
+Dropout, like the data, is a function of (seed, step). No random state is stored, so any step can be repeated.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from flaxformer_lite.core.model import Inputs, Transformer
+from flaxformer_lite.core.model.inputs import example_inputs
+from flaxformer_lite.core.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.core.optim.selection import check_rates, merge, split, with_frozen_dtype, without_frozen_layers
+from flaxformer_lite.core.parallel import CompilerOptions
+from flaxformer_lite.core.parallel.sharding import constrain_parameters
+from flaxformer_lite.core.search import DecodeConfig
+
+
+class TrainState(NamedTuple):
+    """Everything that a train step changes. `ema` is a moving average of the parameters, or None."""
+
+    step: Int[Array, ""]
+    params: PyTree
+    opt_state: PyTree
+    ema: PyTree | None = None
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """The constants of every step: model, objective, optimizer, seed, and how a batch is divided."""
+
+    model: Transformer
+    objective: BaseObjective
+    optimizer: optax.GradientTransformation
+    seed: int
+    num_micro_batches: int = 1
+    ema_decay: float | None = None
+    trainable: tuple[str, ...] = ("*",)
+    """Patterns of the parameters that train (`core/optim/selection.py`). The optimizer sees no others."""
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Factors of the learning rate by patterns, which the optimizer has; they are compared with all parameters."""
+    frozen_dtype: str = "float32"
+    """Type in which the frozen parameters are kept."""
+    decode: DecodeConfig = DecodeConfig()
+    """Rules for answers that an objective lets the model generate."""
+    compiler_options: CompilerOptions = CompilerOptions()
+    """Options of XLA, by the kind of device."""
+
+    @functools.cached_property
+    def initialize(self) -> Callable[[], "TrainState"]:
+        """The function `init_state` of this task: one, so that JAX traces it once for the state's shapes and for its program."""
+        return functools.partial(init_state, self)
+
+    def inputs(self, batch: Batch) -> Inputs:
+        return self.objective.inputs(batch, self.model.config)
+
+
+def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
+    purposes = ("parameters", "dropout")
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
+
+
+def init_state(task: TrainTask) -> TrainState:
+    params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
+    if task.model.config.lora is not None:
+        task.model.config.lora.check(params)
+    check_rates(task.rates, params, task.trainable)
+    params = with_frozen_dtype(params, task.trainable, task.frozen_dtype)
+    trained, _ = split(params, task.trainable)
+    ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
+    return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(trained), ema)
+
+
+def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
+    return task.objective.terms(Apply(task.model, params, task.decode), batch, key)
+
+
+def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:
+    """Returns the loss: the weighted sum of every term's sum divided by its global count."""
+    return jnp.sum(jnp.stack([t.weight * t.sum / jnp.maximum(counts[name], 1) for name, t in terms.items()]))
+
+
+def across(tree: PyTree, axis_name: str | None) -> PyTree:
+    """Returns the sum over the devices of a `pmap`, or the tree itself where the compiler sums: on one device or a mesh."""
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def micro_batches(task: TrainTask, batch: Batch) -> Batch:
+    """Returns the rows of each micro-batch along a new first axis: row r belongs to micro-batch r mod their number."""
+    return jax.tree.map(lambda x: x.reshape(-1, task.num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def gradient(
+    task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
+) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
+    """Returns the loss on the whole batch, the counts of its terms, and the gradient of what trains, one micro-batch at a time.
+
+    Each micro-batch, on each device of a `pmap`, divides its sums by the counts of the whole batch. So every division of the
+    batch has the same gradient. With more than one such group of rows, the dropout key is folded with the group's number.
+    """
+    trained, frozen = split(params, task.trainable)
+    devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * task.num_micro_batches
+
+    def group_key(micro_batch: Int[Array, ""] | int) -> Array:
+        return key if devices * task.num_micro_batches == 1 else jax.random.fold_in(key, first + micro_batch)
+
+    if task.num_micro_batches == 1:
+
+        def loss(trained: PyTree) -> tuple[Array, dict[str, Array]]:
+            terms = loss_terms(task, merge(trained, frozen), batch, group_key(0))
+            counts = across({name: term.count for name, term in terms.items()}, axis_name)
+            return total(terms, counts), counts
+
+        (value, counts), grads = jax.value_and_grad(loss, has_aux=True)(trained)
+        value, grads = across((value, grads), axis_name)
+        return value, counts, constrain_parameters(grads)
+
+    # Counts do not depend on the model's outputs: the compiler removes all of this pass except the counting.
+    counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
+    counts = across(counts, axis_name)
+
+    def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
+        number, micro = part
+
+        def loss(trained: PyTree) -> Array:
+            return total(loss_terms(task, merge(trained, frozen), micro, group_key(number)), counts)
+
+        of_part = jax.value_and_grad(loss)(trained)
+        value, grads = jax.tree.map(jnp.add, carry, of_part)
+        return (value, constrain_parameters(grads)), None
+
+    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, trained))
+    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
+    value, grads = across((value, grads), axis_name)
+    return value, counts, grads
+
+
+def train_step(
+    task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
+) -> tuple[TrainState, dict[str, Array]]:
+    """Makes one optimizer step. Returns the new state, and loss, tokens, and the norms of gradient (before clipping) and update.
+
+    Where the loss or the gradient is not finite, only the step's number changes: the update is skipped.
+    """
+    key = random_key(task.seed, "dropout", state.step)
+    loss, _, grads = gradient(task, state.params, batch, key, axis_name)
+    trained, frozen = split(state.params, task.trainable)
+    grads = without_frozen_layers(grads, task.trainable)
+    updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
+    updates = without_frozen_layers(updates, task.trainable)
+    params = merge(optax.apply_updates(trained, updates), frozen)
+    ema = state.ema
+    if task.ema_decay is not None:
+        # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
+        decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+        # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
+        ema = jax.tree.map(lambda old, x: (old + (1 - decay) * (x - old)).astype(old.dtype), state.ema, params)
+    tokens = across(batch.weights.sum(), axis_name)
+    measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
+    finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
+    measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)
+    updated, before = TrainState(state.step, params, opt_state, ema), state
+    state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
+    return state._replace(step=state.step + 1), measured
+
+
+def eval_step(
+    task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None
+) -> dict[str, LossTerm | PerRowMetric]:
+    """Returns the objective's metrics on a batch, without dropout, one micro-batch at a time: it needs less memory than a step."""
+
+    def of_rows(rows: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
+        return task.objective.metrics(outputs, rows)
+
+    if task.num_micro_batches == 1:
+        metrics = of_rows(batch)
+    else:
+        found = jax.lax.map(of_rows, micro_batches(task, batch))
+        metrics = {name: metric.merged() for name, metric in found.items()}
+    return metrics if axis_name is None else {name: metric.across(axis_name) for name, metric in metrics.items()}

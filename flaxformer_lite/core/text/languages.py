@@ -1,0 +1,243 @@
+"""Languages of a run that translates between several: the codes, the token of each, and the places of these tokens."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from flaxformer_lite.core.base.bounds import Checked, cut
+from flaxformer_lite.core.base.suggest import suggest
+from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Languages(Checked, at="data.languages"):
+    """The languages of a run that translates between several. Two tokens, one for each language, say which direction is meant:
+
+    models                     the encoder reads     the decoder reads
+    NLLB, M2M-100, mBART-50    [from] text EOS       BOS [to] text        source "before", target "first"
+    mBART                      text EOS [from]       [to] text            source "behind", target "start"
+    Marian, MADLAD-400         [to] text EOS         BOS text             source "none", target "source"
+    """
+
+    codes: tuple[str, ...]
+    """Codes of the languages, such as eng_Latn: they are what --from and --to take."""
+    token: str = "{}"
+    """The token of a language, with {} for its code: "__{}__", or "▁<2{}>" with a space. SentencePiece gets it if trained here."""
+    source: Literal["none", "before", "behind"] = "before"
+    """Place of the token of the source's language: before the source, behind its end, or none."""
+    target: Literal["source", "first", "start"] = "first"
+    """Place of the token of the target's language. source: before the source. first: the first token of every answer, which is
+    forced. start: what an answer starts from, in the place of `decode.bos_id`."""
+    direction: tuple[str, ...] = ()
+    """The codes of source and target where nothing names others; (): they have to be named."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.codes or len(set(self.codes)) < len(self.codes) or any(c.split() != [c] for c in self.codes):
+            raise ValueError(
+                f"data.languages.codes is {self.codes}: there must be one or more, each once, without white space"
+            )
+        if self.token.count("{}") != 1 or self.token.split() != [self.token]:
+            raise ValueError(f"data.languages.token is {self.token!r}: it must have {{}} once, and no white space")
+        if len(self.direction) not in (0, 2):
+            raise ValueError(
+                f"data.languages.direction is {self.direction}: it must be two codes, of source and target"
+            )
+        if self.direction:
+            self.checked(*self.direction)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(map(self.token.replace, ["{}"] * len(self.codes), self.codes))
+
+    @property
+    def trainable(self) -> bool:
+        """Whether pairs can have the tokens at these places."""
+        return (self.source == "behind") == (self.target == "start")
+
+    def checked(self, source: str | None, target: str | None) -> tuple[str, str]:
+        """Returns the codes of a direction, from `direction` where one is None; "" for a source's that has no token.
+
+        Raises: ValueError for a code that this run does not have, with the nearest; or for a missing one.
+        """
+        found = []
+        for number, (name, code, needed) in enumerate((("from", source, self.source != "none"), ("to", target, True))):
+            code = code or (self.direction[number] if self.direction else "")
+            if code:
+                self.check_code(name, code)
+            if not code and needed:
+                raise ValueError(
+                    f"{name} is missing: this run translates between {len(self.codes)} languages, {cut(', '.join(self.codes))}; "
+                    "name the direction by --from and --to, from Python by run.between(source, target), for data by its `languages`"
+                )
+            found.append(code)
+        return found[0], found[1]
+
+    def check_code(self, name: str, code: str) -> None:
+        """Raises: ValueError for a code that this run does not have, with the nearest."""
+        if code not in self.codes:
+            listed = cut(", ".join(self.codes))
+            near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or f"the languages are {listed}"
+            raise ValueError(
+                f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}"
+            )
+
+
+class Direction(NamedTuple):
+    """The token ids of one direction."""
+
+    before: tuple[int, ...]
+    """Before a source."""
+    behind: tuple[int, ...]
+    """Behind the end of a source."""
+    decode: dict[str, Any]
+    """Settings of `DecodeConfig`: those of `forced_bos_id`, `bos_id` and `num_ids` that the direction decides."""
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """Before a target."""
+        return tuple(i for name, i in self.decode.items() if name == "forced_bos_id")
+
+
+@dataclass(frozen=True)
+class LanguageTokenizers(Tokenizers):
+    """Tokenizers that add the tokens of languages to pairs.
+
+    The label of a pair names its direction, two codes with a space between; without one it has that of `languages`.
+    """
+
+    languages: Languages
+    base: Tokenizers
+    """Read the languages that have no tokenizer of their own."""
+    own: Mapping[str, Tokenizer] = field(default_factory=dict)
+    """The tokenizers of added languages by their codes, in the order of the codes. Each has the ids of the one before it, then the
+    token of its language, then more pieces: ids that no language before it reads or writes."""
+
+    @classmethod
+    def of(
+        cls, tokenizers: Tokenizers, languages: Languages, own: Mapping[str, Tokenizer] = {}
+    ) -> "LanguageTokenizers":
+        """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
+        found = cls(tokenizers.source, tokenizers.target, languages, tokenizers, own)
+        for code in languages.codes:
+            found.token_id(code)
+        return found.plain
+
+    @property
+    def plain(self) -> "LanguageTokenizers":
+        """The tokenizers that give a source no language, and know all pieces of an answer."""
+        return self.reading_by(Direction((), (), {}), ("", ["", *self.own][-1]))
+
+    def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
+        found = self.of_codes(codes)
+        end = () if found.source.eos_id is None else (found.source.eos_id,)
+        source = found.source.framing(direction.before, (*end, *direction.behind))
+        target = found.target.framing((), end)
+        target.ends_pairs = self.languages.target == "start"
+        return replace(self, source=source, target=target)
+
+    def of_codes(self, codes: tuple[str, str]) -> Tokenizers:
+        """Returns the tokenizers of the texts of two languages."""
+        return Tokenizers(self.own.get(codes[0], self.base.source), self.own.get(codes[1], self.base.target))
+
+    def token_id(self, code: str) -> int:
+        """Returns the id of the token of a language. Raises: ValueError if the tokenizer has no such token."""
+        return self.token_ids(code)[-1]
+
+    def token_ids(self, code: str) -> tuple[int, ...]:
+        """Returns the ids of the token of a language as a text has it. Raises: ValueError if the tokenizer has no such token."""
+        return token_ids(self.own.get(code, self.base.source), self.languages.token.replace("{}", code))
+
+    def between(self, source: str | None, target: str | None) -> "LanguageTokenizers":
+        """Returns the tokenizers as they read sources of one direction. Raises: ValueError as `Languages.checked`."""
+        codes = self.languages.checked(source, target)
+        direction = codes if all(codes) else ()
+        found = self.reading_by(self.ids(source, target), codes)
+        return replace(found, languages=replace(self.languages, direction=direction))
+
+    def ids(self, source: str | None, target: str | None) -> Direction:
+        """Returns the token ids of a direction. Raises: ValueError as `Languages.checked`."""
+        places, codes = self.languages, self.languages.checked(source, target)
+        from_id, to_id = (self.token_id(code) if code else -1 for code in codes)
+        decode: dict[str, Any] = {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {})
+        if self.own:
+            decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
+        return Direction(
+            (from_id,) * (places.source == "before") + self.token_ids(codes[1]) * (places.target == "source"),
+            (from_id,) * (places.source == "behind"),
+            decode,
+        )
+
+    def ids_of(self, label: str) -> Direction:
+        """Returns the token ids of the direction that the label of a pair names."""
+        return self.ids(*self.codes_of(label))
+
+    def codes_of(self, label: str) -> tuple[str, str]:
+        """Returns the codes that the label of a pair names. Raises: ValueError as `Languages.checked`, or for another label."""
+        codes = label.split() or self.languages.direction or (None, None)
+        if len(codes) != 2:
+            raise ValueError(
+                f"a pair has the label {cut(repr(label))}: with data.languages it must be two codes, of source and target; "
+                "name them by `languages` of the data, and leave its label out"
+            )
+        return self.languages.checked(*codes)
+
+    @property
+    def reading(self) -> str:
+        return repr(self.languages)
+
+    @cached_property
+    def firsts(self) -> set[int]:
+        """The tokens of languages that may be the first of an answer."""
+        return {*map(self.token_id, self.languages.codes)} if self.languages.target == "first" else set()
+
+    def target_text(self, tokens: Sequence[int]) -> str:
+        return super().target_text(tokens[1:] if tokens and tokens[0] in self.firsts else tokens)
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        labels = [pair[2] for pair in pairs]
+        found = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
+        if not self.languages.trainable:
+            raise ValueError(
+                f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
+                f"alone: train with --data.languages.source {'behind' if self.languages.target == 'start' else 'before'}"
+            )
+        encoded = {
+            label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])
+            for label in found
+        }
+        for label in labels:
+            (before, behind, decode), first, pair = found[label], found[label].first, next(encoded[label])
+            if self.target.ends_pairs:
+                end, first = self.target.as_source([]), (decode["bos_id"],)
+                yield EncodedPair([*pair.source, *end, *behind], [*first, *pair.target, *end])
+            else:
+                yield EncodedPair([*before, *pair.source], [*first, *pair.target])
+
+
+def token_ids(tokenizer: Tokenizer, token: str) -> tuple[int, ...]:
+    """Returns the id of a language's token, and before it that of the space it has. Raises: ValueError without such a piece."""
+    ids = tokenizer.encode(token)
+    piece = tokenizer.piece(ids[-1]) if ids else ""
+    if token not in (piece, f"▁{piece}"):
+        raise ValueError(
+            f"data.languages has the token {token!r}, which is no piece of the tokenizer: correct codes or token, or train a "
+            "SentencePiece tokenizer, which gets these pieces"
+        )
+    return tuple(ids[-1:] if token == piece else ids[-2:])
+
+
+PATTERNS = {
+    "{}": re.compile(r"([a-z]{2,3}_[A-Z][A-Za-z]{1,3})"),
+    "__{}__": re.compile(r"__(\w+?)__"),
+    ">>{}<<": re.compile(r">>([^<>]+)<<"),
+    "<2{}>": re.compile(r"<2(\w+)>"),
+}
+"""The tokens of languages in models of others, by their form."""
+
+
+def codes_in(texts: Sequence[str], token: str) -> tuple[str, ...]:
+    """Returns the codes of the tokens of this form among texts, in order, each once."""
+    return tuple(dict.fromkeys(found[1] for text in texts if (found := PATTERNS[token].fullmatch(text))))

@@ -1,0 +1,66 @@
+"""The settings of the data: sources, tokenizer, batches."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from flaxformer_lite.core.base.bounds import NonNegativeInt
+from flaxformer_lite.core.data.batch_plan import BatchShapes
+from flaxformer_lite.core.text import Languages
+from flaxformer_lite.files.data.held_out import LEFT_OUT, Part, Split, held_out
+from flaxformer_lite.files.data.mixture import OptionalSource
+from flaxformer_lite.files.data.source import DataSource
+from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.text.kinds import OptionalTokenizerConfig
+from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(BatchShapes, at="data"):
+    """Data sources, tokenizers, and the shapes of batches."""
+
+    train: OptionalSource = None
+    """Training data; None: the weights come from elsewhere and are only used."""
+    eval: OptionalSource = None
+    """Evaluation data during training, for the best checkpoints and early stopping."""
+    test: OptionalSource = None
+    """Test data, read by the `evaluate` command alone."""
+    held_out: Annotated[float, Ge(0), Lt(0.5)] = 0.0
+    """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, of each that is None here. A hash of
+    its text decides, of a pair that of its source. Training leaves out each pair that shares a text with a held-out one, on either
+    side; texts are equal whatever their case, punctuation and spaces. 0: nothing is held out."""
+    held_out_seed: NonNegativeInt = 0
+    """Another number holds out other texts."""
+    store: str | None = None
+    """Folder where tokenized training data is kept, for any number of runs. None: in the run folder (`.tokens`), and only if the
+    data is larger than 131,072 records or 16,777,216 characters; less is tokenized at each start."""
+    tokenizer: OptionalTokenizerConfig = SentencePiece()
+    """Trained on the training text alone and saved in the run folder. It serves both sides if `target_tokenizer` is None. None:
+    inputs and outputs are token ids."""
+    target_tokenizer: OptionalTokenizerConfig = None
+    """The target's own tokenizer, with `model.target_vocab_size` entries."""
+    languages: Languages | None = None
+    """The languages of a run that translates between several; None: one direction, without tokens of languages."""
+    subword_sampling: OptionalSubwordSampling = None
+    """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
+    sample."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        symbols = [getattr(kind, "user_symbols", ()) for kind in (self.tokenizer, self.target_tokenizer)]
+        if self.subword_sampling is not None and any(symbols):
+            raise ValueError(
+                f"data.subword_sampling would cut data.tokenizer.user_symbols {symbols[0] or symbols[1]} into pieces: set one "
+                "to None or ()"
+            )
+        if self.held_out and (self.train is None or None not in (self.eval, self.test)):
+            name = "data.train is None" if self.train is None else "data.eval and data.test are both set"
+            raise ValueError(f"data.held_out is {self.held_out}, but {name}: set it to 0, or change that")
+
+    def source(self, split: Part) -> DataSource | None:
+        """Returns the data of a split, what `held_out` says included, or what it leaves out; None if there is none."""
+        held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
+        if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
+            return getattr(self, split, None)
+        return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)

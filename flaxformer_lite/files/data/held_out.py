@@ -1,0 +1,183 @@
+"""Texts of the training data that are held out for evaluation and for the test: which ones says a hash of each text."""
+
+import dataclasses
+import hashlib
+import itertools
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.files.data.mixture import Mixture
+from flaxformer_lite.files.data.source import DataSource, LocatedSource, Row
+from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
+from flaxformer_lite.files.text.normal_form import plain
+
+Split = Literal["train", "eval", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+LEFT_OUT: Literal["left out"] = "left out"
+"""The pairs that would be in the training, but share a text with a held-out pair."""
+Part = Split | Literal["left out"]
+PARTS: tuple[Part, ...] = (*SPLITS, LEFT_OUT)
+MOST_LEFT_OUT = 0.1
+"""The share of the training that may be left out without a warning."""
+
+
+class HeldTexts:
+    """The texts of all held-out pairs, both sides of each, as 64-bit hashes of their plain forms: eight bytes a text.
+
+    Of n texts, a pair of the training is left out by mistake with a chance of n / 2^63.
+    """
+
+    def __init__(self) -> None:
+        self.sorted: array[int] | None = None
+        """None until they have been read."""
+        self.told = set[str | None]()
+        """The settings of the sources of which it has been said how many pairs were left out."""
+
+    def fill(self, hashes: Iterator[int]) -> None:
+        self.sorted = array("q", np.unique(np.fromiter(hashes, np.int64)).tobytes())
+
+    def __contains__(self, text: str) -> bool:
+        assert self.sorted is not None
+        key = hash(text)
+        place = bisect_left(self.sorted, key)
+        return place < len(self.sorted) and self.sorted[place] == key
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(LocatedSource):
+    """The pairs of a source that belong to one split: for each of the splits `held` a share of the texts, "train" the rest.
+
+    The split of a pair is a function of its text and the seed alone, so no text is in two splits, however often, in whatever file
+    and on whatever host it comes. A pair of "train" has no text of a held-out pair of any source in `among`, on either side: those
+    that have one are left out.
+    """
+
+    source: DataSource
+    split: Part
+    held: tuple[Split, ...]
+    share: float
+    seed: int
+    among: tuple[DataSource, ...] = ()
+    """All sources of the training data."""
+    texts: HeldTexts = field(default_factory=HeldTexts, compare=False, repr=False)
+    """The texts that `among` holds out. The sources of a mixture share them, so that they are read once."""
+    known: bytearray = field(default_factory=bytearray, init=False, compare=False, repr=False)
+    """The number of the part of each row that was read before: a start reads the training data several times."""
+
+    def split_of(self, pair: Pair) -> Split:
+        """Returns the split of a pair: by its source, so that all its targets are in the same one; of a document by its text.
+
+        Texts are compared in their `plain` form.
+        """
+        return self.split_of_text(plain(pair.source or pair.target))
+
+    def split_of_text(self, text: str) -> Split:
+        hashed = self.hashing.copy()
+        hashed.update(text.encode(errors="surrogatepass"))
+        place = int.from_bytes(hashed.digest(), "little") / 2**64 / self.share
+        return self.held[int(place)] if place < len(self.held) else "train"
+
+    @cached_property
+    def hashing(self) -> Any:
+        """The hash before a text."""
+        return hashlib.blake2b(digest_size=8, key=self.seed.to_bytes(8, "little"))
+
+    def part_of(self, pair: Pair) -> Part:
+        """Returns the split of a pair, or LEFT_OUT for one of the training that has a held-out text."""
+        texts = [plain(text) for text in pair[:2] if text]
+        split = self.split_of_text(texts[0] if texts else "")
+        return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
+
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+        train = self.setting_of_source(setting)
+        part_of: Callable[[Pair], Part] = self.split_of
+        if self.split not in self.held:
+            part_of = self.part_of
+            if self.texts.sorted is None:
+                self.texts.fill(self.held_hashes(setting and "data.train", progress))
+        counts = Counter[Part]()
+        for number, row in enumerate(self.source.located(train, progress)):
+            assert isinstance(row.pair, Pair)
+            if number == len(self.known):
+                self.known.append(PARTS.index(part_of(row.pair)))
+            part = PARTS[self.known[number]]
+            counts[part] += 1
+            if part == self.split:
+                yield row
+        if self.split != LEFT_OUT:
+            self.check(counts, train)
+
+    def setting_of_source(self, setting: str | None) -> str | None:
+        return setting and setting.replace(f"data.{self.split}", "data.train", 1)
+
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        return self.source.bad_row_rule(self.setting_of_source(setting))
+
+    def check(self, counts: Counter[Part], setting: str | None) -> None:
+        """Says how many pairs were left out. Raises: ValueError if the split has none. counts: the pairs of each part."""
+        number, all_, where = counts[LEFT_OUT], sum(counts.values()), setting or "the data"
+        left_out = f"{number:,} are left out: data.eval or data.test has a text of each"
+        if not counts[self.split]:
+            reason = f" ({left_out})" if number else ""
+            raise ValueError(
+                f"data.held_out is {self.share}, which leaves none of the {all_:,} texts of {where} for data.{self.split}{reason}: "
+                "choose another share or data.held_out_seed, or cut the data into more texts"
+            )
+        if number and setting not in self.texts.told:
+            self.texts.told.add(setting)
+            line = f"{where}: of {all_:,} pairs {left_out}"
+            if number > MOST_LEFT_OUT * all_:
+                warn(f"{line}; where many pairs share a text, set data.eval and data.test to other data")
+            else:
+                note(line)
+
+    def held_hashes(self, setting: str | None, progress: ReadProgress) -> Iterator[int]:
+        """Yields a hash of each text of the held-out pairs; nothing where all sources have documents, which are held out whole."""
+        names = (
+            [setting and f"{setting}.sources.{i}" for i in range(len(self.among))] if len(self.among) > 1 else [setting]
+        )
+        sources = list(zip(self.among, names, strict=False))
+        if not any(row.pair[0] for source, name in sources for row in itertools.islice(source.located(name), 1)):
+            return
+        for source, name in sources:
+            for row in source.located(name, lambda fraction: progress(0.0)):
+                assert isinstance(row.pair, Pair)
+                if self.split_of(row.pair) != "train":
+                    yield from (hash(plain(text)) for text in row.pair[:2] if text)
+
+    def text_names(self, setting: str) -> tuple[str, str]:
+        return self.source.text_names(setting)
+
+    def target_names(self) -> list[str]:
+        return self.source.target_names()
+
+    def versions(self) -> list[str] | None:
+        sources = (self.source,) if self.split in self.held else dict.fromkeys((self.source, *self.among))
+        versions = [source.versions() for source in sources]
+        return None if None in versions else [version for some in versions for version in some or ()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutMixture(Mixture):
+    """A mixture of the pairs of each source that belong to one split."""
+
+    sources: tuple[HeldOut, ...]  # type: ignore[assignment]  # no config names them
+
+
+def held_out(source: DataSource, **rule: Any) -> DataSource:
+    """Returns the pairs of a source that belong to a split; of a mixture, those of each of its sources. rule: as `HeldOut`."""
+    if not isinstance(source, Mixture):
+        return HeldOut(source=source, among=(source,), **rule)
+    settings = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    rule |= {"among": source.sources, "texts": HeldTexts()}
+    settings["sources"] = tuple(HeldOut(source=part, **rule) for part in source.sources)
+    return HeldOutMixture(**settings)

@@ -1,0 +1,134 @@
+"""Parquet files and Hugging Face datasets as data; both need the extra `hub`."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
+from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.files.data.source import FieldSource, Row
+from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
+from flaxformer_lite.files.text.messages import BESIDE
+
+INSTALL = 'pip install "flaxformer_lite[hub]"'
+SAVED = ("dataset_dict.json", "state.json")
+"""Files of a folder written by `save_to_disk`: with splits, without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(Checked, FieldSource, at="parquet"):
+    """Parquet files, read by pyarrow, which the extra `hub` installs."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: str
+    """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
+
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
+        files = matching_files(self.path)
+        for before, path in enumerate(files):
+            number = 0
+            try:
+                with contextlib.ExitStack() as stack:
+                    stream: Any = path
+                    if is_url(path):
+                        filesystem, name = open_filesystem(path)
+                        stream = stack.enter_context(filesystem.open(name, "rb"))
+                    file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
+                    found = file.schema_arrow.names
+                    columns = [name for name in found if name in self._top_fields]
+                    for rows in file.iter_batches(batch_size=1024, columns=columns or found):
+                        for record in rows.to_pylist(maps_as_pydicts="lossy"):
+                            number += 1
+                            yield Row(self._pair(record), (path, path), number)
+                        progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubDataset(Checked, FieldSource, at="hub_dataset"):
+    """A Hugging Face dataset, by its name on the hub or from a local folder. Classes as labels become their names."""
+
+    kind: Literal["hub_dataset"] = "hub_dataset"
+    path: str
+    """Name on the hub (`bentrevett/multi30k`), a folder of data files, or a folder written by `save_to_disk`."""
+    name: str | None = None
+    """The dataset's configuration; None: its default one."""
+    split: str = "train"
+    """Part of the dataset; on the hub also a slice such as `train[:1000]`."""
+    source_field: str | None = "translation.en"
+    """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
+    target_field: str = "translation.de"
+    """Field of the target sentences, or of the documents; `a.b` for a nested one."""
+    streaming: bool = False
+    """Whether rows come over the network as they are tokenized. False: the whole dataset is downloaded first, into the library's
+    cache. A folder written by `save_to_disk` is mapped either way."""
+
+    @property
+    def _origin(self) -> str:
+        return f"{self.path} ({self.split})"
+
+    def versions(self) -> list[str] | None:
+        with self._readable() as datasets:
+            if self._is_streamed:
+                builder = datasets.load_dataset_builder(self.path, self.name)
+                found = (builder.config.data_files or {}).get(self.split)
+                return None if found is None else [*map(str, found), *map(str, found.origin_metadata)]
+            dataset = self._load(datasets)
+        files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
+        return [f"{len(dataset)} records", *files] if files else None
+
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        with self._readable() as datasets:
+            dataset = self._load(datasets)
+            number_of_rows = 0 if self._is_streamed else len(dataset)
+            columns = self._top_fields & set(dataset.column_names or ())
+            if columns >= self._top_fields - set(BESIDE):
+                dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
+            names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
+            for number, record in enumerate(dataset, 1):
+                pair = self._pair(record)
+                if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
+                    pair = pair._replace(label=names[int(pair.label)])
+                yield Row(pair, (self._origin, self._origin), number)
+                if number % 1024 == 0 and number_of_rows:
+                    progress(number / number_of_rows)
+
+    @property
+    def _is_streamed(self) -> bool:
+        return self.streaming and not any(has_file(self.path, name) for name in SAVED)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[Any]:
+        """Gives the package `datasets`; what it raises becomes a ValueError with the dataset's name."""
+        try:
+            import datasets
+            from huggingface_hub.utils.logging import disable_propagation
+        except ImportError:
+            raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
+        disable_propagation()  # absl gives the root logger a handler: without this, lines on retries appear twice
+        try:
+            yield datasets
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise ValueError(f"{self._origin}: cannot load this dataset: {reason}") from error
+
+    def _load(self, datasets: Any) -> Any:
+        """Returns the split; a saved dataset without splits counts as `train`. Raises: ValueError."""
+        with_splits, without = (has_file(self.path, name) for name in SAVED)
+        if not with_splits and not without:
+            return datasets.load_dataset(self.path, self.name, split=self.split, streaming=self.streaming)
+        saved = datasets.load_from_disk(self.path)
+        splits = saved if with_splits else {"train": saved}
+        if self.name is not None:
+            raise ValueError(f"a saved dataset has no configurations: leave out name {self.name!r}")
+        if self.split not in splits:
+            raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
+        return splits[self.split]

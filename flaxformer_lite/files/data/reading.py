@@ -1,0 +1,137 @@
+"""From texts to records: tokenized pairs, and the data of an evaluation."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.core.data.dataset import Dataset, Samplers
+from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.core.objectives import BaseObjective, Instruction
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.special_ids import cut, cut_warning
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
+from flaxformer_lite.files.text.files import check_file
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
+
+
+def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable[Pair]:
+    """Returns the texts that a tokenizer is trained on, in one pass or several: pairs, or conversations by the template."""
+    return chat_texts(objective, pairs) if isinstance(objective, Instruction) else pairs
+
+
+def chat_texts(objective: Instruction, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    template = ChatTemplate(own_template(objective), {"bos_token": BOS, "eos_token": EOS})
+    template.compile()
+    for pair in pairs:
+        with contextlib.suppress(ValueError):  # of one that the template refuses, which is told when it is tokenized
+            messages, tools, *_ = template.fitted(*Conversation.of_pair(*pair[:2]))
+            yield Pair("", MARK.sub("", template.conversation(messages, tools)))
+
+
+def own_template(objective: Instruction) -> str:
+    """Returns the text of the template for a run without one of its own. Raises: ValueError if its file cannot be read."""
+    if objective.template is None:
+        return PLAIN
+    check_file(objective.template)
+    return Path(objective.template).read_text(encoding="utf-8")
+
+
+def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> Tokenizers:
+    """Returns the tokenizers as an objective reads pairs. `folder` is the run's, which gets a chat template if it has none.
+
+    Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
+    """
+    if not isinstance(objective, Instruction):
+        return tokenizers
+    file, template = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)
+    if template is None or (objective.template is not None and not file.is_file()):
+        if objective.template is None and tokenizers.target.eos_id is None:
+            raise ValueError(
+                "the tokenizer has no id that ends a text (eos), so no answer could end: set objective.template to the file of "
+                "a chat template"
+            )
+        write_whole(file, own_template(objective))
+        template = read_chat_template(folder, tokenizers.target)
+    assert template is not None
+    last_only = objective.answers == "last"
+    return ChatTokenizers(tokenizers.source, tokenizers.target, template, longest.target + 1, last_only)
+
+
+def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:
+    """Returns the records of pairs. Raises: ValueError for pairs that cannot be read, if their source does not drop them."""
+    records = TokenArrays([TokenShard.of(pairs, tokenizers)])
+    tell_refused(records, tokenizers, origin, pairs)
+    return records
+
+
+def evaluation_records(
+    pairs: Sequence[Pair],
+    tokenizers: Tokenizers,
+    objective: RowMaker[Any],
+    longest: Lengths,
+    warn: Callable[[str], None],
+    origin: Origin | None = None,
+) -> Sequence[TokenPair]:
+    """Tokenizes evaluation data. Unless the objective cuts them itself, records that are too long are cut here.
+
+    `warn` then gets a line with the number of the record. The cut leaves room for EOS.
+    """
+    records = tokenize(pairs, tokenizers, origin)
+    if not objective.truncates_records:
+        return records
+    found = []
+    for line, record in enumerate(records, 1):
+        too_long = cut_warning(warn, line)
+        room = 0 if tokenizers.target.ends_pairs else 1
+        source = cut(record.source, longest.source - room, "source", "max_source_length", too_long)
+        target = cut(record.target, longest.target - room, "target", "max_target_length", too_long)
+        if tokenizers.target.ends_pairs:
+            source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
+        found.append(record._replace(source=source, target=target))
+    return found
+
+
+def samplers_of(sampling: SubwordSampling | None, tokenizers: Tokenizers) -> Samplers | None:
+    """Returns what segments texts anew, by `data.subword_sampling`. Raises: ValueError for a tokenizer of another kind."""
+    if sampling is None:
+        return None
+    source = SubwordSampler(tokenizers.source, sampling)
+    joint = tokenizers.source is tokenizers.target
+    return Samplers(source, source if joint else SubwordSampler(tokenizers.target, sampling), sampling.room)
+
+
+class EvalData:
+    """Pairs for evaluation, as text, as records of token ids, and as batches.
+
+    parts: the pairs of each source of a mixture, by its name; empty without a mixture.
+    warn: gets a line for each record that is cut (`evaluation_records`). origin: where the pairs are from, for messages.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        parts: Mapping[str, slice],
+        objective: RowMaker[Any],
+        config: DataConfig,
+        tokenizers: Tokenizers,
+        start_id: int | None,
+        warn: Callable[[str], None],
+        origin: Origin | None = None,
+    ):
+        self.pairs, self.parts = pairs, parts
+        self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn, origin)
+
+        def dataset(records: Sequence[TokenPair]) -> Dataset[Any]:
+            return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)
+
+        self.dataset = dataset(self.records)
+        self.datasets = [dataset(self.records[part]) for part in parts.values()] or [self.dataset]

@@ -1,0 +1,51 @@
+"""Rows that a source has, but that tokenizers cannot read, such as a conversation that the chat template refuses."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, Row, tell_bad_rows
+
+
+class Origin(NamedTuple):
+    """The source of records, and its path in the config."""
+
+    source: DataSource
+    setting: str | None = None
+
+    def rows(self) -> Iterator[tuple[tuple[str | None, str], Row]]:
+        """Yields each row with its source's rule for bad rows."""
+        for at, part in self.source.parts(self.setting or ""):
+            rule = part.bad_row_rule(at or None)
+            for row in part.located(at or None):
+                yield rule, row
+
+
+def tell_refused(
+    records: TokenArrays, tokenizers: Tokenizers, origin: Origin | None, pairs: Sequence[Pair] = (), first: int = 0
+) -> None:
+    """Treats the records that were refused as bad rows of their source, which is read again for their files and lines.
+
+    pairs: the rows themselves, in the place of a source. first: the number of the first record among those of the source.
+
+    Raises: ValueError if there are any, and the source does not drop them.
+    """
+    numbers = set(records.labelled(tokenizers.refused).tolist()) if tokenizers.refused else set()
+    if not numbers:
+        return
+    rules: dict[tuple[str | None, str], list[Row]] = {}
+    given = (((None, "error"), Row(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
+    for number, (rule, row) in enumerate(given if origin is None else origin.rows(), -first):
+        if number in numbers:
+            rules.setdefault(rule, []).append(row)
+            numbers.remove(number)
+            if not numbers:
+                break
+    for (setting, treatment), rows in rules.items():
+        listed = []
+        for row in rows[:MOST_LISTED]:
+            assert isinstance(row.pair, Pair)
+            listed.append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
+        tell_bad_rows(treatment, len(rows), listed, setting)

@@ -1,0 +1,270 @@
+"""The contract of data sources, and the base classes of those that read written text."""
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
+from flaxformer_lite.files.text.messages import BESIDE, Conversation
+
+MOST_LISTED = 10
+"""Bad rows that an error lists."""
+
+
+class Row(NamedTuple):
+    pair: Pair | str
+    """The pair, with blank sides for a blank row; a text says why the row is none."""
+    files: tuple[str, str]
+    """The names of the files of the source and of the target."""
+    number: int
+    """The number of the row in them, from 1."""
+
+
+class DataSource(ABC):
+    """Sentence pairs, documents or labelled texts from anywhere: files, a hub, a generator.
+
+    A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`, or `stream` if it may
+    be large. Two calls give the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in
+    a config file or on the command line, list it in `MixedKinds` (mixture.py).
+    """
+
+    kind: str
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        """Returns all pairs; a document is a pair with an empty source.
+
+        `setting` is the path of this source in the config, such as "data.eval", for messages with a remedy.
+
+        Raises: ValueError for anything wrong with the data.
+        """
+        return list(self.stream(setting))
+
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        """Yields the pairs of `open`, and holds a few at a time."""
+        yield from self.open(setting)
+
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+        """Yields the pairs of `stream`, each with its file and the number of its line; here with its number among them."""
+        for number, pair in enumerate(self.stream(setting, progress), 1):
+            yield Row(pair, (self.kind, self.kind), number)
+
+    def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
+        """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
+        return [(setting, self)]
+
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        """Returns where the treatment of bad rows is set, None if nowhere, and the treatment."""
+        return None, "error"
+
+    def text_names(self, setting: str) -> tuple[str, str]:
+        """Returns the names of the source texts and of the target texts in messages: the setting, and the file if there is one."""
+        name = f"{setting} {getattr(self, 'path', self.kind)}"
+        return name, name
+
+    def target_names(self) -> list[str]:
+        """Returns the names of the files or fields of the target texts, which may end in their language: `train.zh`."""
+        return []
+
+    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
+        """Returns for each text of a row its column, and one whose text follows it if there is one; () without columns."""
+        return ()
+
+    def versions(self) -> list[str] | None:
+        """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.
+
+        Equal versions promise equal pairs, so what was made of the pairs is used again. None: unknown; all texts are read and
+        compared at each start.
+        """
+        return None
+
+
+class LocatedSource(DataSource):
+    """A source whose pairs have files and lines. A subclass implements `located`."""
+
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        for row in self.located(setting, progress):
+            assert isinstance(row.pair, Pair)
+            yield row.pair
+
+
+def tell_bad_rows(treatment: str, number: int, listed: Sequence[str], setting: str | None) -> None:
+    """Warns of bad rows, the first of which are listed, if they are to be dropped. Raises: ValueError if not."""
+    if not listed:
+        return
+    if treatment == "drop":
+        warn_once(f"{number} bad rows were left out, the first of them: {listed[0]}")
+        return
+    count = f"{number} bad rows, the first of them: " if number > 1 else ""
+    other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
+    raise ValueError(count + "; ".join(listed) + other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(LocatedSource):
+    """A source of written text, with a rule for empty lines. A subclass implements `_rows`."""
+
+    kind: str
+    empty_lines: Literal["error", "drop"] = "error"
+    """Treatment of a pair with an empty or blank side. error: stop and report its line; drop: leave it out."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages of source and target, of `data.languages`; (): those of `data.languages.direction`."""
+    bad_rows: Literal["error", "drop"] = "error"
+    """Treatment of rows that are no pair, such as a missing column or field, or that the chat template refuses. error: stop and
+    list the first ten; drop: leave them out, with a warning that has their number."""
+
+    def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
+        return setting, self.bad_rows
+
+    @property
+    def _origin(self) -> str:
+        """The name of the data in messages, such as a pattern of files."""
+        return getattr(self, "path", self.kind)
+
+    @property
+    def _has_source(self) -> bool:
+        return True
+
+    @abstractmethod
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        """Yields all rows, also blank and bad ones."""
+
+    def versions(self) -> list[str] | None:
+        return file_versions(self._origin)
+
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+        found, num_bad, bad = False, 0, list[str]()
+        for row in self._rows(progress):
+            pair, files, number = row
+            if isinstance(pair, str):
+                num_bad += 1
+                if len(bad) < MOST_LISTED:
+                    bad.append(f"{files[1]}:{number}: {pair}")
+                if number == 1 and self.bad_rows == "error":
+                    raise ValueError(bad[-1])  # the settings rather than all rows are wrong
+                continue
+            if bad and self.bad_rows == "error":
+                continue  # the other bad rows are to be listed too
+            no_source = self._has_source and not pair.source.strip()
+            if not no_source and pair.target.strip():
+                found = True
+                labelled = pair._replace(label=" ".join(self.languages)) if self.languages else pair
+                yield row._replace(pair=labelled)
+            elif self.empty_lines == "error":
+                side = "source" if no_source else "target" if self._has_source else "text"
+                other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
+                raise ValueError(f"{files[not no_source]}:{number}: the {side} is empty; correct the data{other}")
+        tell_bad_rows(self.bad_rows, num_bad, bad, setting)
+        if not found:
+            raise ValueError(f"{self._origin}: no {'pair of sentences' if self._has_source else 'text'} in it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSource(TextSource):
+    """Records with named fields. In a field name a dot descends into a nested field: `translation.en`."""
+
+    path: str
+    source_field: str | None = "source"
+    """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
+    target_field: str = "target"
+    """Field of the target sentences, or of the documents; `a.b` for a nested one."""
+    label_field: str | None = None
+    """Field of the labels, strings or numbers; None: no labels."""
+    input_field: str | None = None
+    """Field of a text that belongs to the source, such as `input` beside `instruction`: it follows after an empty line, unless it
+    is blank or null. None: no such text."""
+    messages_field: str | None = None
+    """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; the fields `tools`
+    and `system` go with them. For the objective `instruction`. None: no conversations."""
+
+    @property
+    def _has_source(self) -> bool:
+        return self.source_field is not None and self.messages_field is None
+
+    def target_names(self) -> list[str]:
+        return [self.target_field]
+
+    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
+        return (
+            () if self.messages_field is not None else texts_of(self.source_field, self.target_field, self.input_field)
+        )
+
+    @property
+    def _top_fields(self) -> set[str]:
+        """The outermost names of the fields that are read."""
+        if self.messages_field is not None:
+            return {self.messages_field.split(".")[0], *BESIDE}
+        fields = (self.source_field, self.target_field, self.label_field, self.input_field)
+        return {field.split(".")[0] for field in fields if field is not None}
+
+    def _pair(self, record: object) -> Pair | str:
+        """Returns the fields of a record, or what is wrong with it."""
+        try:
+            if self.messages_field is not None:
+                messages = field_value(record, self.messages_field)
+                assert isinstance(record, dict)  # it has the field
+                return Pair("", Conversation.of_record(record, messages).text)
+            source = "" if self.source_field is None else text_field(record, self.source_field)
+            more = "" if self.input_field is None else text_field(record, self.input_field)
+            source = with_input(source, more)
+            target = text_field(record, self.target_field)
+            label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
+        except ValueError as error:
+            return str(error)
+        return Pair(source, target, label)
+
+
+def texts_of(source: Any, target: Any, more: Any) -> tuple[tuple[int | str, ...], ...]:
+    """Returns the columns or fields of each text, as `DataSource.text_columns`."""
+    first = tuple(column for column in (source, more) if column is not None)
+    return ((target,),) if source is None else (first, (target,))
+
+
+def with_input(source: str, more: str) -> str:
+    return f"{source}\n\n{more}" if more.strip() else source
+
+
+def field_value(record: object, field: str) -> Any:
+    """Returns the value in a field of a record; None in a null. Raises: ValueError if it has no such field."""
+    value: Any = record
+    for name in field.split("."):
+        if value is None and record is not None:
+            return None
+        if not isinstance(value, dict) or name not in value:
+            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
+            raise ValueError(f"no field {field}; the fields are {available}")
+        value = value[name]
+    return value
+
+
+def text_field(record: object, field: str, numbers: bool = False) -> str:
+    """Returns the string in a field of a record, an empty one for null.
+
+    numbers: a number counts too, as JSON writes it, and null does not.
+
+    Raises: ValueError for anything else.
+    """
+    value = field_value(record, field)
+    if value is None and not numbers:
+        return ""
+    if numbers and (isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise ValueError(f"field {field} holds {type(value).__name__} {str(value)[:60]!r}: it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"field {field} holds half a surrogate pair: correct the data") from None
+    return value
+
+
+def _field_names(record: object) -> Iterator[str]:
+    """Yields the names of a record's fields, nested ones with dots."""
+    if isinstance(record, dict):
+        for name, value in record.items():
+            nested = [f"{name}.{inner}" for inner in _field_names(value)]
+            yield from nested or [str(name)]

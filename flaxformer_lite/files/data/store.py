@@ -1,0 +1,448 @@
+"""Token stores: data that was tokenized once, in shards on disk, and is read from its files row by row.
+
+A folder of stores has a folder for each corpus with one tokenizer:
+
+    tokens-HASH/key.json           what the hash is of; the tokenizers lie beside it
+    tokens-HASH/00017/ids.npy      all tokens of a shard, 16-bit numbers if they suffice
+    tokens-HASH/00017/starts.npy   where each side starts, as in `TokenShard`
+    tokens-HASH/00017/labels.npy   only if a record has a label
+    tokens-HASH/00017/answers.npy  only of conversations
+    tokens-HASH/00017/shard.json   counts, and the SHA-256 of the texts and the arrays
+    tokens-HASH/store.json         written last: it makes the store whole
+
+A shard gets its name once it is whole, so a build that was stopped keeps its finished shards. Every file is compared with its
+digest when it is used.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from flaxformer_lite.base.atomic_files import atomic_write
+from flaxformer_lite.base.hardware import usable_cores
+from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.data.source import DataSource
+from flaxformer_lite.files.text import FromRun, SentencePiece, load_tokenizers, save_tokenizers
+
+FORMAT = 2
+"""Changes with the layout of a store; others are made anew."""
+MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
+"""A shard ends with the record that reaches one of these. Changing them makes every store anew."""
+MOST_FILES = 4
+"""Files of a shard that stay open while it is used."""
+
+BuildProgress = Callable[[float, int], None]
+"""Called with the fraction of the source that is done, and its number of records. May raise."""
+
+
+class PairStream(Iterable[Pair]):
+    """The pairs of a source, read again by every loop over them, and the fraction that the newest loop has read."""
+
+    def __init__(self, source: DataSource, setting: str | None = None, progress: BuildProgress | None = None) -> None:
+        self.source, self.setting, self.progress = source, setting, progress
+        self.fraction = 0.0
+
+    def __iter__(self) -> Iterator[Pair]:
+        self.fraction = 0.0
+        for number, pair in enumerate(self.source.stream(self.setting, self._read)):
+            if self.progress is not None and number % 4096 == 0:
+                self.progress(self.fraction, number)
+            yield pair
+
+    def _read(self, fraction: float) -> None:
+        self.fraction = fraction
+        if self.progress is not None and fraction == 0:  # of a source that reads all before it yields a pair
+            self.progress(0.0, 0)
+
+
+def small_parts(source: DataSource, setting: str) -> list[list[Pair]] | None:
+    """Returns the pairs of each source of a mixture, or of the source itself; None if all together do not fit a shard."""
+    parts: list[list[Pair]] = []
+    records = characters = 0
+    for at, part in source.parts(setting):
+        parts.append([])
+        for pair in part.stream(at):
+            records, characters = records + 1, characters + len(pair.source) + len(pair.target)
+            if records > MOST_RECORDS or characters > MOST_CHARACTERS:
+                return None
+            parts[-1].append(pair)
+    return parts
+
+
+def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Yields the pairs of each shard."""
+    chunk: list[Pair] = []
+    characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        characters += len(pair.source) + len(pair.target)
+        if len(chunk) == MOST_RECORDS or characters >= MOST_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def text_digests(pairs: Iterable[Pair]) -> tuple[str, str]:
+    """Returns the SHA-256 of all source texts, and of all target texts with the labels."""
+    found = hashlib.sha256(), hashlib.sha256()
+    for pair in pairs:
+        for digest, text in zip(found, (pair.source, pair.target + pair.label), strict=True):
+            digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
+    return found[0].hexdigest(), found[1].hexdigest()
+
+
+# Tokenizers -------------------------------------------------------------------------------------------------------------
+
+
+def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
+    """Returns the tokenizers of the source and the target side, trained on the pairs, or found in `data.store`."""
+    data = with_language_pieces(data)
+    assert data.tokenizer is not None
+    kinds, folder = (data.tokenizer, data.target_tokenizer), None
+    train = data.source("train")
+    versions = None if data.store is None or train is None else train.versions()
+    if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
+        settings = [FORMAT, name_of(train), versions, repr(kinds), vocab_sizes]
+        folder = Path(data.store, f"tokenizer-{_hash(settings)}")
+        if check_tokenizers(folder):
+            return load_tokenizers(folder)
+    if data.target_tokenizer is None:
+        source = target = data.tokenizer.train((line for pair in pairs for line in pair[:2]), vocab_sizes[0])
+    else:
+        source = data.tokenizer.train((pair.source for pair in pairs), vocab_sizes[0])
+        target = data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1])
+    tokenizers = Tokenizers(source, target)
+    if folder is not None:
+        save_tokenizers(tokenizers, folder)
+        write_sealed(folder / "files.json", tokenizer_files(folder))
+    return tokenizers
+
+
+def with_language_pieces(data: DataConfig) -> DataConfig:
+    """Returns the settings with the tokens of languages among the pieces of the tokenizers that learn pieces."""
+    if data.languages is None:
+        return data
+    tokens = data.languages.tokens
+
+    def added(kind: Any) -> Any:
+        if not isinstance(kind, SentencePiece):
+            return kind
+        return replace(kind, user_symbols=tuple(dict.fromkeys((*kind.user_symbols, *tokens))))
+
+    found = {name: added(getattr(data, name)) for name in ("tokenizer", "target_tokenizer")}
+    return replace(data, subword_sampling=None, **found)  # it never cuts these pieces: pairs get them as ids
+
+
+def check_tokenizers(folder: Path) -> bool:
+    """Returns whether a folder of stores keeps a trained tokenizer there. Raises: ValueError if it is not as it was written."""
+    kept = read_checked(folder / "files.json")
+    if kept is not None and kept != tokenizer_files(folder):
+        raise damaged(folder, "a tokenizer is not as it was written")
+    return kept is not None
+
+
+def tokenizer_files(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a tokenizer in a folder, by its name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*tokenizer.*"))}
+
+
+def _hash(settings: Any) -> str:
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+
+
+# A store ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """A corpus that is or will be tokenized into `folder`."""
+
+    folder: Path
+    key: dict[str, Any]
+    """The source's settings, the versions of its files, and the tokenizers."""
+    stream: PairStream
+    trusted: bool = False
+    """Whether another process of the run has compared these files with their digests already."""
+
+    @classmethod
+    def of(
+        cls,
+        stores: Path,
+        source: DataSource,
+        tokenizers: Tokenizers,
+        setting: str | None = None,
+        progress: BuildProgress | None = None,
+    ) -> "TokenStore":
+        """Returns the store of the source in a folder of stores.
+
+        Of a source that does not know its versions all texts are read here, with `progress`, and their hash stands for them.
+        """
+        both = tokenizers.source, tokenizers.target
+        versions = source.versions()
+        if versions is None:
+            versions = [f"texts {digest}" for digest in text_digests(PairStream(source, setting, progress))]
+        key: dict[str, Any] = {
+            "format": FORMAT,
+            "source": name_of(source),
+            "versions": versions,
+            "tokenizers": [hashlib.sha256(tokenizer.to_bytes()).hexdigest() for tokenizer in both],
+            "limits": [MOST_RECORDS, MOST_CHARACTERS],
+        }
+        if tokenizers.reading:
+            key["reading"] = tokenizers.reading
+        return cls(stores / f"tokens-{_hash(key)}", key, PairStream(source, setting))
+
+    @property
+    def facts(self) -> dict[str, Any] | None:
+        """The content of store.json; None if it is not there. Raises: ValueError if it is damaged."""
+        return read_checked(self.folder / "store.json")
+
+    @property
+    def is_whole(self) -> bool:
+        facts = self.facts
+        return facts is not None and all(path.is_dir() for path in shard_folders(self.folder, len(facts["shards"])))
+
+    @property
+    def records(self) -> TokenArrays:
+        """The tokenized records. Raises: ValueError if a file is not as it was written."""
+        shards, facts = check_store(self.folder, trusted=self.trusted), self.facts
+        assert facts is not None
+        return TokenArrays(shards, facts["fingerprint"])
+
+    def build(self, tokenizers: Tokenizers, progress: BuildProgress, part: tuple[int, int] = (0, 1)) -> bool:
+        """Tokenizes what is missing, and returns whether the store is whole. Waits for a process that builds the same part.
+
+        part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
+        """
+        if self.is_whole:
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(self.folder / f".{part[0]}-of-{part[1]}.lock"), progress):
+            if self.is_whole:
+                return True
+            save_tokenizers(tokenizers, self.folder)
+            write_sealed(self.folder / "key.json", self.key)
+            number = done = 0
+            for number, chunk in enumerate(chunks(self.stream), 1):
+                (*_, folder) = shard_folders(self.folder, number)
+
+                def report(more: int, first: int = done, last: int = done + len(chunk)) -> None:
+                    progress(self.stream.fraction * (first + more) / last, first + more)
+
+                if read_checked(folder / "shard.json") is None and (number - 1) % part[1] == part[0]:
+                    write_shard(folder, chunk, tokenizers, report)
+                    if self.stream.source.bad_row_rule(None)[1] == "error":  # at once, not after the last shard
+                        shard = TokenArrays(open_shards({folder: ""}, compare=False))
+                        tell_refused(shard, tokenizers, Origin(self.stream.source, self.stream.setting), first=done)
+                report(len(chunk))
+                done += len(chunk)
+            return self._complete(number)
+
+    def _complete(self, number: int) -> bool:
+        """Writes store.json if all shards are there."""
+        found = {folder: read_checked(folder / "shard.json") for folder in shard_folders(self.folder, number)}
+        facts = [one for one in found.values() if one is not None]
+        if len(facts) < number:
+            return False
+        tokens = TokenArrays(open_shards(dict(zip(found, (one["arrays"] for one in facts), strict=True))))
+        content = {
+            **self.key,
+            "shards": [one["records"] for one in facts],
+            "arrays": [one["arrays"] for one in facts],
+            **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
+            "texts": [
+                hashlib.sha256("".join(one[name] for one in facts).encode()).hexdigest()
+                for name in ("source_texts", "target_texts")
+            ],
+            "fingerprint": tokens.fingerprint(),
+        }
+        write_sealed(self.folder / "store.json", content)
+        for left in self.folder.glob(".*.unfinished"):  # of a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        return True
+
+
+@contextlib.contextmanager
+def _held(lock: FileLock, progress: BuildProgress) -> Iterator[None]:
+    """Holds the lock; while another process has it, `progress` is called each second, which may raise."""
+    try:
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=1)
+            except Timeout:
+                progress(0.0, 0)
+            except NotImplementedError:  # a file system without locks
+                break
+        yield
+    finally:
+        lock.release()
+
+
+def list_stores(folder: Path) -> list[dict[str, Any]]:
+    """Returns what is in each store of a folder of stores, or in the one that `folder` is, ready for JSON."""
+    found = []
+    for store in sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file():
+        key, facts = read_key(store), list(shards_in(store).values())
+        described = {
+            "store": str(store),
+            "whole": (store / "store.json").is_file(),
+            "source": key["source"],
+            "files": key["versions"],
+            "tokenizers": list(tokenizer_files(store)),
+            "shards": len(facts),
+            **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
+            "bytes": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()),
+        }
+        found.append(described)
+    return found
+
+
+def name_of(source: DataSource | None) -> str:
+    """Returns the settings of a source; those that releases before data.languages did not have are left out at their default."""
+    return repr(source).replace(", languages=()", "")
+
+
+def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
+    """Returns the stores of these sources in a folder of stores, with any tokenizer, and those that do not say whose they are."""
+    names, found = {name_of(source) for source in sources}, []
+    for folder in sorted(stores.glob("tokens-*")):
+        with contextlib.suppress(ValueError):
+            if read_key(folder)["source"] not in names:
+                continue
+        found.append(folder)
+    return found
+
+
+def check_store(folder: Path, *, trusted: bool = False) -> list[TokenShard]:
+    """Returns the shards that are in a store, whole or not; of a trusted one the arrays are not compared with their digests.
+
+    Raises: ValueError if a file is not as it was written.
+    """
+    key, whole = read_key(folder), read_checked(folder / "store.json")
+    if set(tokenizer_files(folder).values()) != set(key["tokenizers"]):
+        raise damaged(folder, "a tokenizer is not as it was written")
+    digests = {path: facts["arrays"] for path, facts in shards_in(folder).items()}
+    if whole is not None:
+        digests = dict(zip(shard_folders(folder, len(whole["arrays"])), whole["arrays"], strict=True))
+    return open_shards(digests, compare=not trusted)
+
+
+def read_key(folder: Path) -> dict[str, Any]:
+    """Returns the content of a store's key.json. Raises: ValueError if it is missing or damaged."""
+    key = read_checked(folder / "key.json")
+    if key is None:
+        raise damaged(folder, "key.json is missing")
+    return key
+
+
+def read_checked(path: Path) -> dict[str, Any] | None:
+    """Returns the content of a sealed file of a store; None if there is no such file. Raises: ValueError if it is damaged."""
+    try:
+        return read_sealed(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except DamageError as error:
+        raise damaged(path.parent, error) from None
+
+
+def damaged(folder: Path, reason: object) -> ValueError:
+    """Returns the error for a folder of a token store that is not as it was written."""
+    return ValueError(f"{folder}: damaged ({reason}); delete this folder, and it is made again")
+
+
+# Shards -----------------------------------------------------------------------------------------------------------------
+
+
+def shard_folders(store: Path, number: int) -> list[Path]:
+    return [store / f"{i:05}" for i in range(number)]
+
+
+def shards_in(store: Path) -> dict[Path, dict[str, Any]]:
+    """Returns the content of shard.json of each shard that is in a store."""
+    found = {path: read_checked(path / "shard.json") for path in sorted(store.glob("[0-9]*"))}
+    return {path: facts for path, facts in found.items() if facts is not None}
+
+
+def write_shard(
+    folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers, report: Callable[[int], None] = lambda done: None
+) -> dict[str, Any]:
+    """Tokenizes the pairs into the folder; returns the content of shard.json. `report` gets the number of pairs that are done."""
+    most = max(tokenizers.source.largest_id, tokenizers.target.largest_id)
+    shard = TokenShard.of(pairs, tokenizers, np.uint16 if most < 2**16 else np.int32, report)
+    sizes = np.diff(shard.starts)
+    facts: dict[str, Any] = {
+        "records": len(pairs),
+        "source_tokens": int(sizes[::2].sum()),
+        "target_tokens": int(sizes[1::2].sum()),
+    }
+    with atomic_write(folder) as unfinished:
+        unfinished.mkdir()
+        for name, array in shard._asdict().items():
+            if array is not None:
+                with open(unfinished / f"{name}.npy", "wb") as file:
+                    np.save(file, array, allow_pickle=False)
+                    file.flush()
+                    os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file
+        facts["source_texts"], facts["target_texts"] = text_digests(pairs)
+        facts["arrays"] = arrays_digest(unfinished)
+        write_sealed(unfinished / "shard.json", facts)
+        shutil.rmtree(folder, ignore_errors=True)  # of a shard that lost its shard.json
+    return facts
+
+
+def arrays_digest(folder: Path) -> str:
+    """Returns the SHA-256 of a shard's arrays, of their files as they are."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.npy")):
+        with open(path, "rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def open_shards(digests: Mapping[Path, str], *, compare: bool = True) -> list[TokenShard]:
+    """Returns shards whose arrays are mapped into memory.
+
+    compare: whether all files are compared with the digests first, on all cores.
+
+    Raises: ValueError for the first folder that is damaged or cannot be read.
+    """
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != resource.RLIM_INFINITY:  # the files of a shard stay open
+        more = now + MOST_FILES * len(digests)
+        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it says
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (more if most == resource.RLIM_INFINITY else min(more, most), most)
+            )
+
+    paths = list(digests)
+    try:
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            for folder, digest in zip(paths, threads.map(arrays_digest, paths), strict=True) if compare else ():
+                if digest != digests[folder]:
+                    raise damaged(folder, "its arrays are not as they were written")
+        # In this thread, as Python 3.11 parses in one at a time; and not of the class memmap, whose slices are slow.
+        return [
+            TokenShard(**{path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")})
+            for folder in paths
+        ]
+    except OSError as error:
+        raise ValueError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,896 @@
+"""Chat templates: the text of a conversation as a model is trained on it, and its token ids.
+
+A template is a program that came with a model. Jinja's sandbox keeps it from Python's attributes, files and modules, but it may
+take time and memory. It finds what `transformers.utils.chat_template_utils` of version 5.24 gives it.
+
+The text that a template has written may have *marks*, which `encode_marked` reads:
+
+| mark | meaning |
+|---|---|
+| `ANSWER`, `END` | the beginning and the end of an answer, which training learns |
+| `BREAK` | the end of a piece, before an answer |
+| `INERT` | a place in the text of others over which no name of a special token reaches |
+| `BOS`, `EOS` | a special id whose name the tokenizer does not read |
+"""
+
+import bisect
+import datetime
+import functools
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.text.tokenizer import REFUSED, EncodedPair, Tokenizer, Tokenizers
+from flaxformer_lite.files.text.json_tokenizer import token_text
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.files.text.messages import Conversation, Message
+
+READING = 2
+"""Changes where conversations are read otherwise: stores of their tokens are then made anew."""
+THOUGHTS = "</think>"
+FOLDERS = ("", "huggingface")
+"""Folders of a run that may have a template: its own, and the files that came with imported weights."""
+TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""Special tokens that a template may write, by the roles of a tokenizer."""
+FURTHER_TOKENS = ("sep_token", "cls_token", "mask_token")
+"""Special tokens that only a folder names."""
+ANSWER, END, BREAK, BOS, EOS, INERT = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4\ufdd5"
+ESCAPED = ascii(INERT)[1:-1]
+MARK = re.compile("([\ufdd0-\ufdef])")
+"""The marks, and other characters that no text for others has. Reference: Unicode 16.0, section 23.7, noncharacters."""
+TRUSTED_ROLES = ("system", "developer", "assistant")
+"""The roles whose contents may name special tokens. In every other text, such as a name, a tool or a document, names are text."""
+PROBE, WHOLE = "zqtextqz", "zqwholeqz"
+"""Words in the place of texts, by which the text of a template tells what it reads."""
+MOST_READINGS = 4096
+"""Forms of conversations of which a template remembers what it reads."""
+PLAIN = (
+    "{{ bos_token }}{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}{% for message in messages %}<|{{ message.role }}|>"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content or '' }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{{ eos_token }}{% endgeneration %}"
+    "{% else %}{{ message.content }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""The template for a model without one: `<|ROLE|>` before each message, and EOS after each answer."""
+TRAINING_DATE = datetime.datetime(2024, 7, 26)
+"""The date of `strftime_now` in a conversation of training, whose tokens may not depend on the day; a prompt has today's."""
+TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Marks the end of the last message in a prompt that continues it, as in the library."""
+
+
+DEFAULT = "default"
+"""The name of the template for conversations without tools, as in the library."""
+NO_DEFAULT = (
+    "{{{{ raise_exception('the folder has chat templates with the names {}, and none is named default: write the one to use as "
+    "chat_template.jinja') }}}}"
+)
+
+
+class Generation(Extension):
+    """`{% generation %}…{% endgeneration %}`, which is its content between the marks of an answer."""
+
+    tags = {"generation"}  # noqa: RUF012  # as in the base class
+
+    def parse(self, parser: Any) -> Any:
+        """Returns the block as a call, so that it has variables of its own, as in the library."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("content"), [], [], body).set_lineno(line)
+
+    def content(self, caller: Any) -> Any:
+        return ANSWER + caller() + END
+
+
+class Dict:
+    """`dict` without its further attributes."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*arguments, **named)
+
+    def fromkeys(self, *arguments: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*arguments)
+
+
+class Namespace(jinja2.utils.Namespace):
+    """`namespace` without names that begin with an underscore."""
+
+    def __init__(*arguments: Any, **named: Any) -> None:  # `self` is a name that a template may use
+        self, given = arguments[0], dict(*arguments[1:], **named)
+        for name in given:
+            Namespace.check(name)
+        jinja2.utils.Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        Namespace.check(name)
+        super().__setitem__(name, value)
+
+    @staticmethod
+    def check(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"the name {name!r} of a namespace begins with an underscore")
+
+
+def refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Returns JSON; Jinja's own filter is for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+ENVIRONMENT = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+)
+ENVIRONMENT.filters["tojson"] = to_json
+ENVIRONMENT.globals |= {
+    "raise_exception": refuse,
+    "strftime_now": lambda form: datetime.datetime.now().strftime(form),
+    "dict": Dict(),
+    "namespace": Namespace,
+}
+
+
+class ChatTemplate:
+    """The templates of a model, the special tokens that they may write, by name, and the texts that become special ids.
+
+    source: the template. tools_source: the one for conversations with tools; None: the same.
+    """
+
+    def __init__(
+        self, source: str, tokens: Mapping[str, str], special: Sequence[str] = (), tools_source: str | None = None
+    ) -> None:
+        self.source, self.tokens, self.special, self.tools_source = source, tokens, tuple(special), tools_source
+        self._compiled: dict[str, jinja2.Template] = {}
+        self._marks: dict[str, bool] = {}
+        self._readings: dict[Any, Reading] = {}
+        self._read_fields: dict[tuple[str, str, bool], bool] = {}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arguments of this template, ready for JSON."""
+        names = ("source", "tokens", "special", "tools_source")
+        return {name: getattr(self, name) for name in names}
+
+    def compile(self) -> None:
+        """Compiles the templates, which computes what is constant in them. Raises: ValueError if one cannot be compiled."""
+        for source in (self.source, self.tools_source):
+            if source is not None and source not in self._compiled:
+                self._compiled[source] = compiled(source)
+
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Returns the text before the answer: up to the beginning of a new message, or within the last one of `messages`.
+
+        Raises: ValueError if the template cannot be compiled, refuses the messages, or fails; MemoryError.
+        """
+        final = ""
+        if continue_final_message:
+            final, last = tagged(messages[-1])
+            messages = [*messages[:-1], last]
+        text = self._written(messages, documents=documents, add_generation_prompt=add_generation_prompt)
+        text = text.replace(ANSWER, "").replace(END, "")
+        if not continue_final_message:
+            return text
+        end = text.rfind(TAG.strip())
+        if final.strip() not in text.replace(INERT, "").replace(BREAK, "") or end < 0:
+            raise ValueError("the chat template changes the last message: leave out continue_final_message")
+        return text[:end] if text.startswith(TAG, end) else text[:end].rstrip()  # a template may trim a message
+
+    def conversation(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, last_only: bool = False
+    ) -> str:
+        """Returns the text of a conversation with the marks of all answers, or of the last one alone.
+
+        Answers are what the template has in `{% generation %}`, else what it writes after the prompt for each answer. One of
+        `weight` 0 has no marks.
+
+        Raises: ValueError as `prompt` does, and for a template that does not tell where answers are.
+        """
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        weights = [message.get("weight", 1) for message in messages]
+        text = self._written(messages, tools=tools, strftime_now=TRAINING_DATE.strftime)
+        if ANSWER not in text and answers and not self._marks_answers(tools):
+            wanted = answers[-1:] if last_only else answers
+            return self._compared(text, messages, tools, [i for i in wanted if weights[i]])
+        pieces = re.split(f"([{ANSWER}{END}])", text)
+        marks, blocks = pieces[1::2], len(pieces) // 4
+        if marks != [ANSWER, END] * blocks:
+            raise ValueError(
+                "the chat template changes the text that it has in {% generation %}: write it out unchanged"
+            )
+        unlearned = {number for number, i in enumerate(answers) if not weights[i]}
+        if unlearned and blocks != len(answers):
+            raise ValueError(
+                f"the chat template has {blocks} parts in {{% generation %}} for {len(answers)} answers, so their weights cannot "
+                "be obeyed: leave out the weights, or put each answer into one part"
+            )
+        for number in range(blocks):
+            is_last = number == blocks - 1
+            if (last_only and not is_last) or number in unlearned:
+                pieces[4 * number + 1] = pieces[4 * number + 3] = ""
+        return "".join(pieces)
+
+    def _marks_answers(self, tools: Sequence[Any] | None) -> bool:
+        """Returns whether the template has answers in `{% generation %}`: that of a short conversation, if it writes that."""
+        source = self._source(tools)
+        if source not in self._marks:
+            try:
+                short = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+                self._marks[source] = ANSWER in self._written(short, tools=tools)
+            except ValueError:
+                blocks = ENVIRONMENT.parse(source).find_all(jinja2.nodes.ExtensionAttribute)
+                self._marks[source] = any(True for _ in blocks)
+        return self._marks[source]
+
+    def _compared(
+        self, text: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, wanted: Sequence[int]
+    ) -> str:
+        """Marks the answers of some messages in the text of all.
+
+        White space after a special token is not of the answer, which ends with that token.
+        """
+        write = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
+        found, limit = text, len(text)
+        for i in reversed(wanted):
+            place = nested_answer(text, messages, i, write) or located_answer(text, messages, i, write)
+            if place is None or place[1] > limit:
+                raise ValueError(
+                    f"the chat template marks no answers by {{% generation %}}, and the place of message {i + 1} in its text "
+                    "cannot be told: put {% generation %} around the answers"
+                )
+            start, end = place
+            ends = text[start:end].rstrip()
+            if ends.endswith((*self.special, BOS, EOS)):
+                end = start + len(ends)
+            found, limit = found[:start] + ANSWER + found[start:end] + END + found[end:], start
+        return found
+
+    # What a template leaves out -------------------------------------------------------------------------------------------
+
+    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "Fitted":
+        """Returns a conversation in the form of messages that the template reads: as it is, if it is read whole.
+
+        Whether a message is read depends on its role, its fields, and those around it. So the template writes each such form once
+        with words in the place of its texts.
+
+        Raises: ValueError if the text of a message, or a call, is not written; as `prompt`.
+        """
+        shape = bool(tools), *map(shape_of, messages)
+        reading = self._readings.get(shape)
+        if reading is None:
+            if len(self._readings) >= MOST_READINGS:
+                self._readings.clear()
+            reading = self._readings[shape] = self._reading(messages, tools)
+        if reading.lost:
+            raise ValueError(reading.lost[0])
+        found = in_form(messages, reading.form)
+        ignored = list[str]()
+        for field, role in {(field, message["role"]): None for message in found for field in further_fields(message)}:
+            if not self._reads_field(field, role, found, tools):
+                ignored.append(f"the field {field!r} of messages of the role {role!r}")
+        return Fitted(found, tools, (*reading.unread, *ignored), tuple(ignored))
+
+    def whole_prompt(
+        self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> str:
+        """Returns the prompt with the options of `prompt`, from all that is given.
+
+        Raises: ValueError as `fitted` and `prompt`; for documents, or a further field of messages, that the template leaves out.
+        """
+        fitted = self.fitted(messages)
+        if fitted.ignored:
+            raise ValueError(f"the chat template leaves out {fitted.ignored[0]}: leave it out")
+        text = self.prompt(fitted.messages, documents=documents, **options)
+        if documents and text == self.prompt(fitted.messages, **options):
+            raise ValueError("the chat template reads no documents: leave them out")
+        return text
+
+    def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "Reading":
+        """Returns the first form of messages that the template reads whole; else what it leaves out of these as they are."""
+        probe, probe_tools, words = probed(messages, tools)
+        readings: list[Reading | None] = []
+        for form in forms_of(messages):
+            try:
+                text = self._written(in_form(probe, form), tools=probe_tools, strftime_now=TRAINING_DATE.strftime)
+            except ValueError:  # what the template says of the messages themselves is told with their text
+                readings.append(None)
+                continue
+            is_whole = WHOLE not in text and ascii(WHOLE)[1:-1] not in text
+            lowered = text.lower()
+            there = [is_whole and word in lowered for word in words]
+            missing = [word for word, is_there in zip(words.values(), there, strict=True) if not is_there]
+            lost = [reason for reason, is_needed in missing if is_needed]
+            readings.append(
+                Reading(form, tuple(lost), tuple(dict.fromkeys(r for r, is_needed in missing if not is_needed)))
+            )
+            if not missing:
+                break
+        whole = [reading for reading in readings if reading is not None and not reading.lost]
+        if whole:
+            return min(whole, key=lambda reading: len(reading.unread))
+        return readings[0] or Reading((), (), ())
+
+    def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
+        """Returns whether a field of the messages of a role changes the text."""
+        says_something = any(message.get(field) for message in messages if message["role"] == role)
+        key = field, role, says_something  # a template may read `prefix` where it is true alone
+        if key not in self._read_fields:
+            without = [
+                {name: value for name, value in message.items() if (name, message["role"]) != (field, role)}
+                for message in messages
+            ]
+            text = self._written(messages, tools=tools)
+            try:
+                self._read_fields[key] = text != self._written(without, tools=tools)
+            except ValueError:  # the template needs the field
+                self._read_fields[key] = True
+        return self._read_fields[key]
+
+    # Text with marks ------------------------------------------------------------------------------------------------------
+
+    def _source(self, tools: Sequence[Any] | None) -> str:
+        return self.source if tools is None or self.tools_source is None else self.tools_source
+
+    def _written(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+        """Returns the text of the messages with marks. Raises: as `prompt`."""
+        known = {"tools": None, "documents": None, "add_generation_prompt": False} | variables
+        source = self._source(known["tools"])
+        self.compile()
+        given = json.dumps([messages, known["tools"], known["documents"]], ensure_ascii=False, default=str)
+        if MARK.search(given):
+            raise ValueError(
+                "a message or a tool has a character between U+FDD0 and U+FDEF, which no text may have: leave it out"
+            )
+        known["tools"] = self._as_text(known["tools"])
+        known["documents"] = known["documents"] and [
+            {self._as_text(name): self._as_text(value, alone=True) for name, value in document.items()}
+            for document in known["documents"]
+        ]
+        known |= {name: token for name, token in self.tokens.items() if token}
+        try:
+            text = self._compiled[source].render(messages=[self._as_read(message) for message in messages], **known)
+            text.encode()  # fails for half a surrogate pair, which no tokenizer reads
+        except MemoryError:
+            raise
+        except Exception as error:  # a program may raise anything
+            raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
+        if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
+            text = text.replace(ESCAPED, INERT)
+        # No model has read it otherwise: the pieces of an answer begin where those of its prompt end.
+        return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN else text
+
+    def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a message as a template gets it: with marks in the texts of others, and reasoning under two names."""
+        trusted = {"role": message["role"]} if re.fullmatch(r"[\w-]+", message["role"]) else {}
+        if message["role"] in TRUSTED_ROLES and "content" in message:
+            trusted["content"] = message["content"]
+        found = {
+            self._as_text(name): trusted[name] if name in trusted else self._as_text(value, alone=True)
+            for name, value in message.items()
+            if name != "weight"
+        }
+        reasoning = found.get("reasoning_content")
+        return found if reasoning is None else {"thinking": reasoning, **found}
+
+    def _as_text(self, value: Any, alone: bool = False) -> Any:
+        """Returns a value with marks in its texts, so that no name of a special token begins, ends or lies in one of them.
+
+        alone: whether the value is a text, and not one of the words by which templates tell objects apart, such as a type.
+        """
+        if not self.special:
+            return value
+        if isinstance(value, list | tuple):
+            return [self._as_text(part) for part in value]
+        if isinstance(value, Mapping):
+            return {self._as_text(name): self._as_text(part) for name, part in value.items()}
+        if not isinstance(value, str):
+            return value
+        return self._names.marked(value, within=alone or not value.strip().isidentifier())
+
+    @functools.cached_property
+    def _names(self) -> "Names":
+        return Names(self.special)
+
+
+class Names:
+    """The names of special tokens, and what is between their ends."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.whole = re.compile(f"(?=(?:{'|'.join(map(re.escape, names))}))(.)", flags=re.DOTALL)
+        self.names = tuple(names)
+        self.begins = {name[:n] for name in names for n in range(1, len(name))}
+        self.ends = {name[n:] for name in names for n in range(1, len(name))}
+        self.first, self.last, self.longest = (
+            {name[0] for name in names},
+            {name[-1] for name in names},
+            max(map(len, names)),
+        )
+
+    def marked(self, text: str, within: bool) -> str:
+        """Returns a text with marks that no name reaches over, whatever stands before and behind it.
+
+        They are in each name, behind the first character of a name that could end behind the text, and before the text where a
+        name could have begun before it. White space at the ends may be trimmed. within: whether the text may lie within a name.
+        """
+        body = text.strip()
+        if not body:
+            return text
+        start = text.index(body[0])
+        stop, sizes = start + len(body), range(1, min(self.longest, len(body) + 1))
+        places = {found.end() for found in self.whole.finditer(text)}
+        if not self.first.isdisjoint(body[-self.longest :]):
+            places |= {stop - n + 1 for n in sizes if body[-n:] in self.begins}
+        is_within = within and len(body) < self.longest and any(body in name for name in self.names)
+        ends = not self.last.isdisjoint(body[: self.longest]) and any(body[:n] in self.ends for n in sizes)
+        if is_within or ends:
+            places.add(start)
+        for place in sorted(places, reverse=True):
+            text = text[:place] + INERT + text[place:]
+        return text
+
+
+def compiled(source: str) -> jinja2.Template:
+    """Returns a compiled template. Raises: ValueError if it cannot be compiled."""
+    try:
+        return ENVIRONMENT.from_string(source)
+    except MemoryError:
+        raise
+    except Exception as error:  # Jinja's, or one of Python's compiler
+        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise ValueError(f"the chat template cannot be compiled: {line}{in_one_line(error)}") from None
+
+
+def tagged(message: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Returns the text that an answer continues, and its message with `TAG` at the end of it."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content, {**message, "content": content + TAG}
+    text = content[-1]["text"]
+    return text, {**message, "content": [*content[:-1], {**content[-1], "text": text + TAG}]}
+
+
+# Answers without marks --------------------------------------------------------------------------------------------------
+
+Write = Callable[..., str]
+"""Returns the text of messages."""
+
+
+def nested_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+    """Returns the place of answer i in the text: between its prompt and the text with it as the last message, if they nest."""
+    try:
+        before, upto = write(messages[:i], add_generation_prompt=True), write(messages[: i + 1])
+    except ValueError:  # of a part of the conversation, as without a first question
+        return None
+    return (len(before), len(upto)) if upto.startswith(before) and text.startswith(upto) else None
+
+
+def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
+    """Returns the place of answer i in the text of a template whose texts do not nest, as it drops or opens thoughts.
+
+    The texts around it are those around a word in its place. It begins where the header of answers ends, and ends with what
+    follows that word where the conversation ends. None: they do not tell.
+    """
+    answer = {"role": "assistant", "content": PROBE}
+    try:
+        around = write([*messages[:i], answer, *messages[i + 1 :]]).split(PROBE)
+        alone = write([*messages[:i], answer]).split(PROBE)
+        header = header_of(messages[:i], write)
+    except ValueError:
+        return None
+    if len(around) != 2 or len(alone) != 2:
+        return None
+    (before, behind), end = around, alone[1]
+    if not behind.startswith(end) or not text.endswith(behind) or len(behind) > len(text):
+        return None
+    gap = before
+    if i and isinstance(messages[i - 1]["content"], str) and messages[i - 1]["content"].strip():
+        previous = {**messages[i - 1], "content": PROBE}
+        gap = write([*messages[: i - 1], previous, answer, *messages[i + 1 :]]).split(PROBE)[-2]
+    last, start = gap.rfind(header), len(before)
+    if last >= 0:
+        start -= len(gap) - last - len(header)
+    else:  # the prompt may open more than the text has: what both have in common is the header
+        sizes = [n for n in range(len(header)) if gap.endswith(header[:n]) and re.search(r"\w", header[:n])]
+        if not sizes:
+            return None
+        warn_once(
+            f"the chat template ends a prompt with {header[sizes[-1] :]!r}, which the text of this answer lacks: a model does not "
+            "learn what follows it"
+        )
+    stop = len(text) - len(behind) + len(end)
+    return (start, stop) if start <= stop and text.startswith(before[:start]) else None
+
+
+def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
+    """Returns what a template writes before an answer to messages; if it does not write these alone, to a question."""
+    for before in (messages, [{"role": "user", "content": PROBE}]):
+        try:
+            text, prompt = write(before), write(before, add_generation_prompt=True)
+        except ValueError:
+            continue
+        if before and prompt.startswith(text):
+            return prompt[len(text) :]
+    raise ValueError("the chat template writes no prompt behind the messages: put {% generation %} around the answers")
+
+
+# Forms of messages ------------------------------------------------------------------------------------------------------
+
+
+class Fitted(NamedTuple):
+    """A conversation in the form that a template reads."""
+
+    messages: list[Message]
+    tools: Sequence[Any] | None
+    unread: tuple[str, ...]
+    """The parts that the template leaves out, in words, such as "the reasoning of answers"."""
+    ignored: tuple[str, ...]
+    """The fields among them which no template has to know."""
+
+
+class Reading(NamedTuple):
+    """A template's way to read conversations of one shape."""
+
+    form: tuple[str, ...]
+    """The names of `FORMS` that are applied to messages."""
+    lost: tuple[str, ...]
+    """The reasons why it does not read them: each text or call that is not written."""
+    unread: tuple[str, ...]
+
+
+def joined(message: Message) -> Message:
+    content = message["content"]
+    if isinstance(content, str):
+        return message
+    return message | {"content": "".join(part["text"] for part in content)}
+
+
+def in_parts(message: Message) -> Message:
+    content = message["content"]
+    return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def with_calls(message: Message, change: Callable[[Message], Message]) -> Message:
+    calls = message.get("tool_calls")
+    return message if calls is None else message | {"tool_calls": [change(call) for call in calls]}
+
+
+def with_json(call: Message) -> Message:
+    """Returns a call whose arguments are JSON."""
+    function, arguments = call["function"], call["function"]["arguments"]
+    written = arguments if isinstance(arguments, str) else to_json(arguments)
+    return call | {"function": function | {"arguments": written}}
+
+
+def with_role(message: Message, role: str, other: str) -> Message:
+    return message | {"role": other} if message["role"] == role else message
+
+
+FORMS: dict[str, Callable[[Message], Message]] = {
+    "joined": joined,
+    "in parts": in_parts,
+    "with JSON": lambda message: with_calls(message, with_json),
+    "bare": lambda message: with_calls(
+        message, lambda call: {name: call[name] for name in ("id",) if name in call} | call["function"]
+    ),
+    "reasoning": lambda message: (
+        message | {"reasoning": message["reasoning_content"]} if "reasoning_content" in message else message
+    ),
+    "developer as system": functools.partial(with_role, role="developer", other="system"),
+    "function as tool": functools.partial(with_role, role="function", other="tool"),
+    "observation as tool": functools.partial(with_role, role="observation", other="tool"),
+}
+"""Other forms of the same message, which some templates read alone."""
+
+
+def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
+    """Yields the forms of messages that differ, first these as they are."""
+    roles = ("developer as system",), ("function as tool",), ("observation as tool",)
+    together = ("joined", "in parts"), ("with JSON", "bare"), ("reasoning",), *roles
+    choices: list[list[tuple[str, ...]]] = [[(), *((name,) for name in names)] for names in together]
+    kept = [
+        [form for form in choice if not form or any(FORMS[form[0]](message) != message for message in messages)]
+        for choice in choices
+    ]
+    return (sum(chosen, ()) for chosen in itertools.product(*kept))
+
+
+def in_form(messages: Sequence[Message], form: Sequence[str]) -> list[Message]:
+    found = list(messages)
+    for name in form:
+        found = [FORMS[name](message) for message in found]
+    return found
+
+
+KNOWN_FIELDS = {"role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name", "weight"}
+
+
+def further_fields(message: Message) -> list[str]:
+    return [name for name in message if name not in KNOWN_FIELDS]
+
+
+def shape_of(message: Message) -> tuple[Any, ...]:
+    """Returns what decides how a template reads a message, besides its texts."""
+    content = message["content"]
+    kind: object = (
+        bool(content.strip()) if isinstance(content, str) else [bool(part["text"].strip()) for part in content]
+    )
+    calls = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls", ())]
+    empty = [not call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    fields = message["role"], kind, calls, empty, sorted(message)
+    return tuple(map(str, fields))
+
+
+def probed(
+    messages: Sequence[Message], tools: Sequence[Any] | None
+) -> tuple[list[Message], list[Any] | None, dict[str, tuple[str, bool]]]:
+    """Returns a conversation with words in the place of its texts.
+
+    words: for each word what it stands for, as a reason, and whether the template must write it.
+    """
+    words: dict[str, tuple[str, bool]] = {}
+
+    def word(reason: str, is_needed: bool = True) -> str:
+        found = f"zq{len(words)}qz"
+        words[found] = reason, is_needed
+        return found
+
+    found = []
+    for number, message in enumerate(messages, 1):
+        content = message["content"]
+        lost = f"the chat template leaves out the text of message {number}, of the role {message['role']!r}"
+        if isinstance(content, list):
+            texts = [word(lost) if part["text"].strip() else part["text"] for part in content]
+            probe = message | {"content": [{"type": "text", "text": text, WHOLE: True} for text in texts]}
+        else:
+            probe = message | {"content": word(lost) if content.strip() else content}
+        if message.get("reasoning_content"):
+            probe["reasoning_content"] = word("the reasoning of answers", is_needed=False)
+        calls = []
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            lost = f"the chat template leaves out the call of {function['name']!r} in message {number}"
+            arguments = function["arguments"]
+            if isinstance(arguments, Mapping):
+                arguments = {word(lost): word(lost)} if arguments else {}
+            elif arguments:
+                arguments = word(lost)
+            calls.append(call | {"function": {"name": word(lost), "arguments": arguments}})
+        found.append(probe | ({"tool_calls": calls} if calls else {}))
+    read = None
+    if tools:
+        read = [named(tool, word("tools", is_needed=False)) for tool in tools]
+    return found, read, words
+
+
+def named(tool: Any, name: str) -> Any:
+    """Returns a tool with another name."""
+    if isinstance(tool.get("function"), Mapping):
+        return {**tool, "function": {**tool["function"], "name": name}}
+    return {**tool, "name": name}
+
+
+def in_one_line(error: Exception) -> str:
+    """Returns what an error says, cut to 500 characters."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
+
+
+class EncodedChat(NamedTuple):
+    """The token ids of a conversation."""
+
+    ids: list[int]
+    answers: list[bool]
+    """Whether each token belongs to an answer, at least with one of its characters."""
+
+
+def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedChat]:
+    """Returns the token ids of texts with marks.
+
+    Special tokens have other names here, which no text has. So what others wrote is read as any text, in one piece with what is
+    beside it, and no name in it is known: not one with a mark inside, and not one that only the tokenizer's normalizer makes.
+    """
+    special = {BOS: tokenizer.bos_id, EOS: tokenizer.eos_id}
+    sealed = tokenizer.sealed
+    rows: list[list[tuple[str, bytearray]]] = []  # the parts that are read alone, each character with its `answers`
+    for text in texts:
+        row, is_answer, part, flags = [], False, "", bytearray()
+        for piece in (*sealed.pattern.split(text), BREAK):
+            if piece in (ANSWER, END):
+                is_answer = piece == ANSWER
+            elif piece == BREAK or piece in special:
+                row += [(part, flags), ("" if piece == BREAK else piece, bytearray([is_answer]))]
+                part, flags = "", bytearray()
+            elif piece != INERT:
+                piece = sealed.names.get(piece, piece)
+                part += piece
+                flags += bytes([is_answer]) * len(piece)
+        rows.append([item for item in row if item[0]])
+    parts = [part for row in rows for part, _ in row if part not in special]
+    encoded = iter(sealed.tokenizer.encode_spans(parts))
+    found = []
+    for row in rows:
+        chat = EncodedChat([], [])
+        for part, flags in row:
+            ids, spans = ([special[part]], [(0, 1)]) if part in special else next(encoded)
+            chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id that is there
+            counts = [0, *itertools.accumulate(flags)]
+            chat.answers.extend([counts[stop] > counts[start] for start, stop in spans])
+        found.append(chat)
+    return found
+
+
+@dataclass(frozen=True)
+class ChatTokenizers(Tokenizers):
+    """Reads pairs and conversations by a template, as targets alone.
+
+    One that is too long loses its first turns, each a user's message with what follows; a system prompt stays if it can. One whose
+    last answer does not fit has no tokens. Its label is then the number of messages that were left out.
+    """
+
+    template: ChatTemplate
+    most: int
+    """Most tokens of a conversation."""
+    last_only: bool
+    """Whether only the last answer counts."""
+
+    @property
+    def reading(self) -> str:
+        parts = [READING, self.template.fields, self.most, self.last_only]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def refused(self) -> str:
+        return REFUSED
+
+    def refusal(self, pair: Sequence[str]) -> str | None:
+        try:
+            self._read(pair)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        self.template.compile()
+        read: list[tuple[Fitted, str] | None] = []
+        for pair in pairs:
+            try:
+                read.append(self._read(pair))
+            except ValueError:  # told with its file and line, by `refusal`
+                read.append(None)
+        encoded = iter(encode_marked([found[1] for found in read if found is not None], self.target))
+        for one in read:
+            if one is None:
+                yield EncodedPair([], [], REFUSED, [])
+                continue
+            found, left_out = next(encoded), 0
+            if len(found.ids) > self.most:
+                found, left_out = self._cut(one[0])
+            yield EncodedPair([], found.ids, str(left_out or ""), found.answers)
+
+    def _read(self, pair: Sequence[str]) -> tuple[Fitted, str]:
+        """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
+        fitted = self.template.fitted(*Conversation.of_pair(*pair[:2]))
+        text = self._text(fitted.messages, fitted.tools)
+        unread = list(fitted.unread)
+        if leaves_out_thoughts(text, fitted.messages):
+            unread.append("thoughts before </think> in answers")
+        for one in unread:
+            warn_once(f"the chat template leaves out {one}, so a model does not learn from it")
+        return fitted, text
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str:
+        return self.template.conversation(messages, tools, last_only=self.last_only)
+
+    def _cut(self, conversation: Fitted) -> tuple[EncodedChat, int]:
+        """Returns the conversation without its first turns, and the number of messages that it lacks.
+
+        A shorter one that the template refuses does not fit.
+        """
+        messages, tools = conversation[:2]
+        roles = [message["role"] for message in messages]
+        system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
+        last = max((i for i, role in enumerate(roles) if role == "assistant"), default=0)
+        turns = [i for i in range(system, last) if roles[i] == "user"]
+        for head, starts in ((messages[:system], [i for i in turns if i > system]), ([], turns if system else [])):
+
+            def read(start: int, head: list[Message] = head) -> EncodedChat | None:
+                try:
+                    text = self._text([*head, *messages[start:]], tools)
+                except ValueError:
+                    return None
+                return encode_marked([text], self.target)[0]
+
+            def fits(start: int) -> bool:
+                found = read(start)
+                return found is not None and len(found.ids) <= self.most
+
+            number = bisect.bisect_left(starts, True, key=fits)
+            if number < len(starts) and (found := read(starts[number])) is not None:
+                return found, starts[number] - len(head)
+        return EncodedChat([], []), len(messages)
+
+
+def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
+    """Returns whether thoughts in the content of an answer are not in the text."""
+    thinking = [m["content"] for m in messages if isinstance(m["content"], str) and THOUGHTS in m["content"]]
+    return bool(thinking) and any(content.strip() not in MARK.sub("", text) for content in thinking)
+
+
+def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Returns the chat template in a run folder; None if there is none.
+
+    Special tokens are those that a folder names, else the tokenizer's where it reads their names as one token.
+
+    Raises: ValueError for a file that is not JSON.
+    """
+    documents = {part: read_object(folder / part / "tokenizer_config.json") for part in FOLDERS}
+    named_tokens: dict[str, Any] = {}
+    for part, settings in reversed(documents.items()):
+        if "added_tokens_decoder" not in settings:  # else the library reads no further file
+            settings = settings | read_object(folder / part / "special_tokens_map.json")
+        named_tokens |= {name: settings[name] for name in (*TOKENS, *FURTHER_TOKENS) if name in settings}
+    for part, settings in documents.items():
+        sources = template_sources(folder / part, settings)
+        if sources:
+            default = sources.get(DEFAULT, NO_DEFAULT.format(", ".join(sorted(sources))))
+            return chat_template(default, tokenizer, named_tokens, sources.get("tool_use"))
+    return None
+
+
+def template_sources(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the chat templates of a folder by name; those in its files take the place of those in its settings."""
+    listed, files = settings.get("chat_template"), dict[str, str]()
+    for file in (folder / CHAT_TEMPLATE, *sorted((folder / "additional_chat_templates").glob("*.jinja"))):
+        if file.is_file():
+            files[DEFAULT if file.name == CHAT_TEMPLATE else file.stem] = file.read_text(encoding="utf-8")
+    if DEFAULT in files:
+        return files
+    if isinstance(listed, list):  # several by name
+        listed = {one["name"]: one["template"] for one in listed}
+    if isinstance(listed, str):
+        listed = {DEFAULT: listed}
+    return (listed or {}) | files
+
+
+def chat_template(
+    source: str, tokenizer: Tokenizer, named_tokens: Mapping[str, Any] = {}, tools_source: str | None = None
+) -> ChatTemplate:
+    """Returns a template for a tokenizer, with the special tokens that a folder names."""
+    tokens = dict.fromkeys(TOKENS) | own_tokens(tokenizer) | dict(named_tokens)
+    texts = {name: token_text(name, token) or "" for name, token in tokens.items()}
+    return ChatTemplate(source, texts, tokenizer.special_texts, tools_source)
+
+
+def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns the special tokens by name. Of those that the tokenizer does not read as one token BOS and EOS are marks."""
+    ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
+    pieces = {name: (i, tokenizer.piece(i)) for name, i in ids if i is not None}
+    marks = {"bos_token": BOS, "eos_token": EOS}
+    found = {name: piece if tokenizer.encode(piece) == [i] else marks.get(name) for name, (i, piece) in pieces.items()}
+    return {name: piece for name, piece in found.items() if piece is not None}
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file, empty without the file. Raises: ValueError where it is not JSON."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read as JSON: {error}") from None
+    return found if isinstance(found, dict) else {}

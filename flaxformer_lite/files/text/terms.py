@@ -1,0 +1,252 @@
+"""Terms: a source that has the one text needs the other in its translation. Placeholders of a source stay as they are."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.search.forced import NeededTokens
+from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.files.text.files import line_chunks
+from flaxformer_lite.files.text.normal_form import cased, comparable, located
+
+SCRIPTS = {
+    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    "ja": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "ko": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    "th": "\u0e01-\u0e4e",
+    "lo": "\u0e81-\u0edf",
+    "km": "\u1780-\u17d3",
+    "my": "\u1000-\u109f",
+    "bo": "\u0f00-\u0fbc",
+}
+"""The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
+UNSPACED = re.compile(f"[{''.join(SCRIPTS.values())}]")
+HANGUL = re.compile(f"[{SCRIPTS['ko']}]")
+
+NAME = r"[^\W\d][\w.:\u00b7\u0300-\u036f-]*"
+VALUE = r"""(?:"[^"<>]*+(?:[<>][^"<>]*+){0,50}"|'[^'<>]*+(?:[<>][^'<>]*+){0,50}'|[^\s"'<>`]++)"""
+LETTER = r"[\w\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff]"
+WITHIN = r"""[^\s<>()"“”„«»。、，」』】）》]"""
+AT_END = r"""[^\s<>()"“”„«»。、，」』】）》.,;:!?'’…\]}*]"""
+IN_BRACKETS = r"\((?:[^\s<>()]++|\([^\s<>()]*+\))*+\)"
+HOST = rf"(?:(?:{LETTER}|-){{1,63}}\.)+(?:{LETTER}|-){{1,63}}|\[(?:IPv6:)?[\da-fA-F.:]{{2,45}}\]"
+MAIL = rf"(?:\w(?:{LETTER}|[.!#$%&'*+/=?^`{{|}}~-]){{0,63}}|\"[^\"\s]{{1,62}}\")@(?:{HOST})"
+FORMS = {
+    "comments, declarations, instructions of XML": (
+        r"<!--.{0,1000}?-->|<!\[CDATA\[.{0,1000}?\]\]>|<\?[^\W\d].{0,1000}?\?>|<![A-Z][^<>]*>"
+    ),
+    "tags of HTML and XML": rf"</?(?::?{NAME}(?:\s+[^\s\"'<>/=]++(?:\s*=\s*{VALUE})?)*+\s*+/?|\d+\s*/?)>",
+    "addresses of pages": (
+        rf"(?<!\w)(?:[a-zA-Z][a-zA-Z\d+.-]{{1,20}}://|www\.)(?:{WITHIN}|{IN_BRACKETS})*(?:{AT_END}|{IN_BRACKETS}|\])"
+    ),
+    "addresses of mail": rf"mailto:{MAIL}(?:\?{WITHIN}*{AT_END})?|{MAIL}",
+    "templates": r"\{\{\{?[^{}]{1,200}\}?\}\}|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}",
+    "names and formats in braces": (
+        r"[$#%@]?\{(?:[^{}\s]*(?:\{[^{}\s]*\}[^{}\s]*)*| ?[\w.$-]+ ?|[\w.\[\]]*(?:![rsa])?:(?: |[^{}]?[<>=^])[^{}\s]*)\}"
+    ),
+    "conversions of printf and of Python": (
+        r"%%|%\([^()]{1,64}\)[-+ #0]*\d*(?:\.\d+)?[diouxXeEfFgGcrsa]|(?<![\d%])%[sd@]"
+        r"|%(?:\d+\$)?[-+#0']*(?:\*|\d+)?(?:\.(?:\*|\d+)?)?(?:hh|ll|[hljztLq])?[diouxXeEfFgGaAcCsSpn@](?!\w)"
+    ),
+}
+"""The placeholders. References: XML 1.1, 2.3; HTML, 13.1; RFC 3986, 5322 and 6531; ISO C, 7.21.6; Python, format strings.
+
+A per cent sign behind a number ("50 % d", "100%ig") is none unless the conversion ends the word, and has no space in it.
+"""
+PLACEHOLDER = re.compile("|".join(FORMS.values()), re.DOTALL)
+
+
+class Term(NamedTuple):
+    """A text of a source, and the text that its translation then has."""
+
+    source: str
+    target: str
+    place: str = "terms"
+    """Place of the term, for messages."""
+
+
+class Wanted(NamedTuple):
+    """A term as it is looked for."""
+
+    form: str
+    """The normal form of the source's text."""
+    exact: str
+    """The same with its case; empty where it is found in any case."""
+    target: str
+
+    @classmethod
+    def of(cls, term: Term) -> "Wanted":
+        exact = cased(term.source)
+        return cls(comparable(term.source), "" if exact == exact.lower() else exact, term.target)
+
+
+class Needed(NamedTuple):
+    """A text that a translation must have."""
+
+    text: str
+    glued: bool = False
+    """Whether it stands behind a character without a space."""
+
+
+def of_word(character: str) -> bool:
+    """Returns whether a character belongs to a word, in a script that has spaces between words."""
+    return unicodedata.category(character)[0] in "LMN" and UNSPACED.match(character) is None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms, and whether placeholders count as such: the `FORMS`, such as tags, {names}, %s, addresses.
+
+    A term stands in a source as whole words, compared in the form of `normal_form.py`; one in small letters is found in any case.
+    Where terms overlap, the longest one counts, and the words in it are no terms.
+    """
+
+    terms: tuple[Term, ...] = ()
+    placeholders: bool = False
+    known: dict[tuple[Tokenizer, Needed], tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """Token ids of texts that were needed before."""
+
+    def __post_init__(self) -> None:
+        first: dict[tuple[str, str], Term] = {}
+        for term in self.terms:
+            form, exact, _ = Wanted.of(term)
+            if not (form and cased(term.target)):
+                raise ValueError(f"{term.place}: {term.source!r} → {term.target!r}: neither text may be empty")
+            other = first.setdefault((form, exact), term)
+            if cased(other.target) != cased(term.target):
+                raise ValueError(
+                    f"{term.place}: {cut(term.source)!r} is {cut(term.target)!r} here and {cut(other.target)!r} in {other.place}: "
+                    "keep one of them"
+                )
+
+    def __bool__(self) -> bool:
+        return bool(self.terms or self.placeholders)
+
+    @classmethod
+    def of(cls, terms: "Terms | Mapping[str, str] | None", placeholders: bool = False) -> "Terms":
+        """Returns the terms of a mapping from texts of sources to texts of translations."""
+        if isinstance(terms, Terms):
+            return replace(terms, placeholders=True) if placeholders and not terms.placeholders else terms
+        return cls(tuple(Term(a.strip(), b.strip()) for a, b in (terms or {}).items()), placeholders)
+
+    @classmethod
+    def read(cls, path: str) -> "Terms":
+        """Returns the terms of a file: in each line a text of a source, a tab, and the text of the translation.
+
+        Raises: ValueError with the line if it has other columns.
+        """
+        terms, lines = [], (line for chunk in line_chunks(path) for line in chunk)
+        for number, line in enumerate(lines, 1):
+            texts, place = [text.strip() for text in line.split("\t")], f"{path}, line {number}"
+            if line.strip():
+                if len(texts) != 2:
+                    raise ValueError(f"{place}: {len(texts) - 1} tabs: write a term, one tab, and its translation")
+                terms.append(Term(texts[0], texts[1], place))
+        return cls(tuple(terms))
+
+    @cached_property
+    def by_start(self) -> dict[str, list[Wanted]]:
+        """The terms by the first character of their normal form: the longest first, then those with capitals."""
+        groups: dict[str, list[Wanted]] = {}
+        wanted = dict.fromkeys(map(Wanted.of, self.terms))
+        for term in sorted(wanted, key=lambda term: (-len(term.form), not term.exact)):
+            groups.setdefault(term.form[0], []).append(term)
+        return groups
+
+    def needed(self, source: str) -> dict[Needed, int]:
+        """Returns the texts that the translation of a source must have, and how often: a term once."""
+        form, places = located(source)
+        ends = {m.start(): m.end() for m in PLACEHOLDER.finditer(source)} if self.placeholders else {}
+        needed, at = Counter[Needed](), 0
+        while at < len(form):
+            start = places[at]
+            if start in ends:
+                text, before = source[start : ends[start]], form[at - 1 : at]
+                needed[Needed(text, bool(before.strip()) and not of_word(text[0]))] += 1
+                while places[at] < ends[start]:
+                    at += 1
+                continue
+            here = (term for term in self.by_start.get(form[at], ()) if stands(term, source, form, places, at))
+            if (term := next(here, None)) is not None:
+                first = term.target[0]
+                needed[Needed(term.target, UNSPACED.match(first) is not None and HANGUL.match(first) is None)] = 1
+            at += 1 if term is None else len(term.form)
+        return needed
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raises: ValueError with its place for a term that the tokenizer cannot write."""
+        for term in self.terms:
+            try:
+                known_ids(tokenizer, term.target)
+            except ValueError as error:
+                raise ValueError(f"{term.place}: {error}") from None
+
+    def tokens(self, source: str, tokenizer: Tokenizer) -> tuple[tuple[NeededTokens, ...], str]:
+        """Returns the token ids that the translation of a source must have, and the texts that the tokenizer cannot write."""
+        by_ids, wrong = dict[tuple[int, ...], NeededTokens](), list[str]()
+        for needed, times in self.needed(source).items():
+            try:
+                if (tokenizer, needed) not in self.known:
+                    self.known[tokenizer, needed] = inner_ids(tokenizer, needed)
+                ids = self.known[tokenizer, needed]
+                before = by_ids.get(ids, NeededTokens(ids, 0, False))
+                by_ids[ids] = NeededTokens(ids, before.times + times, before.whole or of_word(needed.text[-1]))
+            except ValueError as error:
+                wrong.append(str(error))
+        return tuple(by_ids.values()), "; ".join(wrong)
+
+
+def stands(term: Wanted, source: str, form: str, places: Sequence[int], at: int) -> bool:
+    """Returns whether a term stands as whole words at this place of the normal form of a source; places: see `Located`."""
+    end = at + len(term.form)
+    if not form.startswith(term.form, at) or min(places[at], places[end]) < 0:
+        return False
+    if term.exact and cased(source[places[at] : places[end]]) != term.exact:
+        return False
+    edges = (form[at - 1 : at], form[at]), (form[end - 1], form[end : end + 1])
+    return not any(a and b and of_word(a) and of_word(b) for a, b in edges)
+
+
+def inner_ids(tokenizer: Tokenizer, needed: Needed) -> tuple[int, ...]:
+    """Returns the ids of a text as it goes on behind other text, with a space before it unless it is glued.
+
+    Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.
+    """
+    for before in "a.1。":
+        ids, own = tokenizer.encode(before + " " * (not needed.glued) + needed.text), tokenizer.encode(before)
+        if ids[: len(own)] == own and tokenizer.unk_id not in own:
+            break
+    return known_ids(tokenizer, needed.text, ids[len(own) :])
+
+
+def known_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Returns the ids of a text, its own or those given.
+
+    Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.
+    """
+    ids = tokenizer.encode(text) if ids is None else ids
+    if tokenizer.unk_id in ids:
+        raise ValueError(f"{cut(text)!r} is not in the vocabulary: the model cannot write it, choose another text")
+    if cased(written := tokenizer.decode(ids).strip()) != cased(text):
+        raise ValueError(f"{cut(text)!r} is written {cut(written)!r} by the tokenizer: choose that, or another text")
+    return tuple(ids)
+
+
+def going_on(tokenizer: Tokenizer, size: int) -> Bool[np.ndarray, "V"]:
+    """Returns True for the ids that go on with the word before them; and for special ids but EOS, which no text shows."""
+    ids = tokenizer.with_pieces(range(min(size, tokenizer.largest_id + 1)))
+    starts = tokenizer.word_starts([ids[0], *ids])[1:] if tokenizer.word_signs else [False] * len(ids)
+    found, special = np.zeros(size, bool), tokenizer.special[:5]
+    for i, begins in zip(ids, starts, strict=True):
+        first = tokenizer.piece(i).lstrip("#")[:1]
+        word = not begins and first != "" and of_word(first)
+        found[i] = i != tokenizer.eos_id if i in special else word
+    return found

@@ -1,0 +1,80 @@
+"""Oracle: one vector of a text, by plain loops over its tokens."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.transformer import Transformer, last_token, sentence_embedding
+
+RNG = np.random.default_rng(4)
+HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)
+SHOWN = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+
+
+def one_by_one(pooling: str) -> np.ndarray:
+    """Of each text alone, without its padding."""
+    ways = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    return np.array([ways[pooling](x if pooling == "cls" else x[m]) for x, m in zip(HIDDEN, SHOWN, strict=True)])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
+    wanted = one_by_one(pooling)
+    found = sentence_embedding(
+        SentenceEmbedding(pooling=pooling, normalize=False), jnp.asarray(HIDDEN), jnp.asarray(SHOWN)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    found = sentence_embedding(SentenceEmbedding(pooling=pooling), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
+    np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, normalize: bool):
+    """Its embedding is compared with those of the other rows before its weight of 0 counts."""
+    shown = jnp.asarray(SHOWN).at[1].set(False)
+
+    def total(hidden: jax.Array) -> jax.Array:
+        return jnp.square(
+            sentence_embedding(SentenceEmbedding(pooling=pooling, normalize=normalize), hidden, shown)
+        ).sum()
+
+    value, gradient = jax.value_and_grad(total)(jnp.asarray(HIDDEN))
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+def test_without_a_mask_all_are_tokens():
+    np.testing.assert_array_equal(last_token(jnp.asarray(HIDDEN), None), HIDDEN[:, -1])
+    found = sentence_embedding(SentenceEmbedding(normalize=False), jnp.asarray(HIDDEN), None)
+    np.testing.assert_allclose(found, HIDDEN.mean(1), rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [(1, 0), (0, 1), (1, 1)], ids=str)
+def test_a_pooler_reads_the_last_token_of_the_last_stack(layers):
+    """Classes without a bias or a dense layer are one product; padding changes nothing."""
+    encoder, decoder = layers
+    config = ModelConfig(
+        vocab_size=13,
+        d_model=6,
+        num_heads=2,
+        d_ff=7,
+        num_encoder_layers=encoder,
+        num_decoder_layers=decoder,
+        pooler=Pooler(token="last", activation=None, num_classes=3, class_bias=False),
+    )
+    tokens = jnp.asarray(RNG.integers(13, size=(2, 5)))
+    shown = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    inputs = Inputs(
+        *(tokens if layers else None for layers in (encoder, decoder)),
+        *(shown if layers else None for layers in (encoder, decoder)),
+    )
+    outputs, variables = Transformer(config).init_with_output(jax.random.key(0), inputs)
+    kernel = variables["params"]["pooler"]["classes"]["kernel"]
+    assert jax.tree.map(jnp.shape, variables["params"]["pooler"]) == {"classes": {"kernel": (6, 3)}}
+    last = np.asarray(outputs.hidden if decoder else outputs.memory)[[0, 1], [2, 4]]
+    np.testing.assert_allclose(outputs.pooled, last, rtol=1e-6)
+    np.testing.assert_allclose(outputs.class_logits, last @ kernel, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,176 @@
+"""Laws: what every objective checks; the choice for a model from elsewhere; no code outside objectives/ asks for a class."""
+
+import ast
+import dataclasses
+import typing
+
+import jax
+import pytest
+
+from flaxformer_lite import objectives
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.objectives import (
+    CausalLM,
+    Classification,
+    MaskedLM,
+    Objectives,
+    Regression,
+    SentenceEmbeddings,
+    Seq2Seq,
+    SpanCorruption,
+    default_objective,
+)
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from tests.support.objectives import record, theirs, unmasked
+from tests.support.paths import ROOT
+
+DECODER = ModelConfig(vocab_size=29, num_encoder_layers=0)
+
+
+def test_an_objective_knows_its_model():
+    both = ModelConfig(vocab_size=29)
+    Seq2Seq().check_model(both)
+    CausalLM().check_model(DECODER)
+    for objective, model, words in (
+        (CausalLM(), both, r"^model\.num_encoder_layers is 6, but .*'causal_lm'.* without encoder: set it to 0"),
+        (
+            Seq2Seq(),
+            DECODER,
+            r"^model\.num_encoder_layers is 0, but .*'seq2seq'.* with encoder: set it to at least 1",
+        ),
+        (CausalLM(), dataclasses.replace(DECODER, head=None), r"^model\.head is None.*'causal_lm'"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            objective.check_model(model)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (MaskedLM(mask_token=29), r"^objective\.mask_token is 29, which is no token id: .* between 0 and 28"),
+        (
+            SpanCorruption(first_sentinel=29, num_sentinels=2),
+            r"^objective\.first_sentinel is 29, which is no token id: .* between 0 and 28",
+        ),
+    ],
+)
+def test_the_objectives_own_ids_are_ids_of_the_vocabulary(objective: MaskedLM | SpanCorruption, words: str):
+    model = ModelConfig(vocab_size=29, num_decoder_layers=0 if isinstance(objective, MaskedLM) else 6)
+    with pytest.raises(ValueError, match=words):
+        objective.check_model(model)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MaskedLM(mask_token=3), "objective.mask_token is 3"),
+        (lambda: CausalLM(z_loss=-1), "objective.z_loss is -1"),
+        (lambda: SpanCorruption(first_sentinel=99, num_sentinels=96), "objective.num_sentinels is 96"),
+        (lambda: Classification(classes=("a",)), r"objective\.classes is \('a',\): it must be at least 2"),
+        (lambda: Classification(classes=("a", "a")), r"objective\.classes is \('a', 'a'\)"),
+    ],
+)
+def test_impossible_settings_are_refused(make, words: str):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+# The objective of a model from elsewhere ------------------------------------------------------------------------------
+
+
+ENCODER_PARTS, DECODER_PARTS = {"num_decoder_layers": 0}, {"num_encoder_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("parts", "names", "objective"),
+    [
+        ({}, (), Seq2Seq()),
+        (ENCODER_PARTS, (), MaskedLM()),
+        (DECODER_PARTS, (), CausalLM()),
+        (ENCODER_PARTS | {"pooler": Pooler(num_classes=2)}, (), MaskedLM()),
+        (
+            ENCODER_PARTS | {"pooler": Pooler(num_classes=2), "head": None},
+            ("no", "yes"),
+            Classification(classes=("no", "yes")),
+        ),
+        (DECODER_PARTS | {"pooler": Pooler(num_classes=3), "head": None}, (), Classification(classes=("0", "1", "2"))),
+        (ENCODER_PARTS | {"pooler": Pooler(num_classes=1), "head": None}, ("score",), Regression()),
+        (
+            ENCODER_PARTS | {"head": None, "sentence_embedding": SentenceEmbedding(pooling="mean")},
+            (),
+            SentenceEmbeddings(),
+        ),
+    ],
+)
+def test_a_model_is_for(parts: dict, names: tuple[str, ...], objective: Objectives):
+    assert default_objective(ModelConfig(vocab_size=29, **parts), names) == objective
+
+
+# Special ids of other tokenizers --------------------------------------------------------------------------------------
+
+
+class Theirs(CharacterTokenizer):
+    """Characters with other special ids; the first four ids are free."""
+
+    pad_id, unk_id, bos_id, eos_id, mask_id = 20, 21, 22, 23, 24
+
+
+class NoBeginning(Theirs):
+    """One that begins no text, as T5's."""
+
+    bos_id = None
+
+
+def test_rows_have_the_tokenizers_own_special_ids():
+    tokenizer, plain = Theirs("abcdefghijklmnop"), NoBeginning("abcdefghijklmnop")
+    text = record([], [4, 5, 6])
+    batch = theirs(CausalLM(), [text], tokenizer)
+    assert batch.inputs.target_tokens.tolist() == [[22, 4, 5, 6, 20, 20, 20, 20, 20]]
+    assert batch.targets.tolist() == [[4, 5, 6, 23, 20, 20, 20, 20, 20]]
+    assert theirs(CausalLM(), [text], plain).inputs.target_tokens.tolist() == [[4, 5, 6] + [20] * 6]
+    batch = theirs(Seq2Seq(), [record([7, 8], [4, 5])], plain, start_id=20)
+    assert batch.inputs.source_tokens.tolist() == [[7, 8, 23] + [20] * 6]
+    assert batch.inputs.target_tokens.tolist() == [[20, 4, 5] + [20] * 6]
+    assert batch.targets.tolist() == [[4, 5, 23] + [20] * 6]
+    objective = MaskedLM(mask_rate=0.9)
+    batch = theirs(objective, [record([], [4, 5, 6, 7, 8])], tokenizer)
+    assert unmasked(jax.tree.map(lambda x: x[0], batch)) == [22, 4, 5, 6, 7, 8, 23, 20, 20]
+    assert 24 in batch.inputs.source_tokens
+    batch = theirs(objective, [record([], [4, 5, 6, 7, 8])], plain)
+    assert unmasked(jax.tree.map(lambda x: x[0], batch)) == [4, 5, 6, 7, 8, 23, 20, 20, 20]
+
+
+# No code outside asks for a class -------------------------------------------------------------------------------------
+
+
+PACKAGE = ROOT / "flaxformer_lite"
+CLASSES = {base.__name__ for kind in typing.get_args(objectives.Objectives) for base in kind.__mro__[:-1]}
+OUTSIDE = [path for path in sorted(PACKAGE.rglob("*.py")) if (PACKAGE / "objectives") not in path.parents]
+
+
+def class_checks(code: str) -> list[int]:
+    """Returns the lines that branch on an objective's class: isinstance, issubclass, match, or comparing types or kinds."""
+    lines = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            where: list[ast.AST] = node.args[1:]
+        elif isinstance(node, ast.MatchClass):
+            where = [node.cls]
+        elif isinstance(node, ast.Compare):
+            where = [node.left, *node.comparators]
+        else:
+            continue
+        names = {name for part in where for inner in ast.walk(part) if (name := name_of(inner))}
+        if names & CLASSES or any(ast.unparse(part).endswith("objective.kind") for part in where):
+            lines.append(node.lineno)
+    return lines
+
+
+def name_of(node: ast.AST) -> str:
+    return getattr(node, "id", "") or getattr(node, "attr", "")
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_code_outside_asks_for_an_objectives_class(path):
+    assert not class_checks(path.read_text(encoding="utf-8"))

@@ -1,0 +1,108 @@
+"""Laws of rows that leave a search: their answers are those of the whole search as one program."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.search.beam import beam_search
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.search.greedy import greedy
+from flaxformer_lite.core.search.rows import LAYOUTS, Layouts, Search
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.core.text.special_ids import EOS
+from tests.support.experiments import num_programs
+from tests.support.quick import quick
+from tests.support.reference_search import ALONE, SMALL, VOCAB, compiled, model_of
+
+CASES = {
+    "greedy": (ALONE, DecodeConfig(max_new_tokens=40)),
+    "beam": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=2, min_new_tokens=79, max_new_tokens=80)),
+    "sampled": (ALONE, DecodeConfig(sampling=Sampling(temperature=1.5), repetition_penalty=1.2, max_new_tokens=40)),
+    "beam_alone": (replace(ALONE, positions=Learned(max_positions=64)), DecodeConfig(beam_size=2, max_new_tokens=40)),
+}
+
+
+@pytest.mark.parametrize("case", quick([*CASES], {"beam"}.__contains__))
+def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, case):
+    """Law: tokens, lengths and scores of 32 rows, most of them short, equal those of the loop that keeps all rows."""
+    config, settings = CASES[case]
+    model, params = model_of(config)
+    generator = np.random.default_rng(7)
+    sources = [[*generator.integers(4, VOCAB, 1 + n % 7).tolist(), EOS] for n in range(30)]
+    most = settings.max_new_tokens
+    limits = [(1, 3, 5, 9)[n % 4] if n % 9 else (18, 25, most)[n // 9 % 3] for n in range(30)]
+    decoder, seen, rows = Decoder(model, settings), [], []
+    advance = decoder.search.advance
+
+    def noted(laid_out, inputs, *rest, **options):
+        rows.append(len(inputs.max_lengths))
+        return advance(laid_out, inputs, *rest, **options)
+
+    monkeypatch.setattr(decoder.search, "advance", noted)
+    start = Search.__call__
+    monkeypatch.setattr(Search, "__call__", lambda self, *a, **o: seen.append((a[2], a[3])) or start(self, *a, **o))
+    found = decoder.generate(params, sources, limits=limits)
+    ((inputs, constants),) = seen
+    whole = compiled(model, beam_search if settings.beam_size > 1 else greedy)(params, inputs, settings=constants)
+    tokens, lengths, scores = jax.device_get(whole)
+    (batch,) = decoder.batches([len(source) for source in sources])
+    for n, source in enumerate(batch.members):
+        answers = found[source]
+        assert [h.tokens for h in answers] == [tokens[n, k, : lengths[n, k]].tolist() for k in range(len(answers))]
+        np.testing.assert_allclose([h.score for h in answers], scores[n, : len(answers)], rtol=1e-6)
+    assert rows[0] == 32 and 8 in rows and rows[-1] == (8 if most < 64 else 1), rows
+    assert len({len(answers[0].tokens) for answers in found}) > 4, "all answers are of one length"
+
+
+@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_compiling_ahead_leaves_nothing_to_compile(committed):
+    """Law: after `compile` for 8 rows, answers of any length compile nothing more; also of parameters bound to a device."""
+    model, params = model_of(SMALL)
+    params = jax.device_put(params, jax.devices()[0] if committed else None)
+    decoder = Decoder(model, DecodeConfig(max_new_tokens=40))
+    decoder.compile(params, 8, [5, 6, 7, 8, 9, EOS])
+    parts = (decoder.search.start, decoder.search.advance)
+    assert [num_programs(part) for part in parts] == [1, 2]
+    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[1, 40, 3, 20, 33])
+    never = [lambda tokens: None, lambda tokens: 1]
+    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[2, 40, 3, 20, 33], watch=lambda index: never[index % 2])
+    assert [num_programs(part) for part in parts] == [1, 2]
+
+
+def test_the_layout_of_the_steps_is_kept_as_long_as_its_parameters_live():
+    """Law: the same parameters are laid out once, changed ones anew, and none are held after they are gone."""
+    params, made = jax.tree.map(jax.numpy.asarray, model_of(SMALL)[1]), []
+    layouts = Layouts()
+
+    def of(variables, key=None):
+        return layouts.of([variables], key, lambda: made.append(key) or [{}])
+
+    assert of(params) is of(params) and made == [None]
+    of(params, 5), of(params)
+    assert made == [None, 5]
+    leaves, tree = jax.tree.flatten(params)
+    of(jax.tree.unflatten(tree, [leaves[0] + 1, *leaves[1:]]))
+    assert made == [None, 5, None], "one array is another"
+    of(params)
+    del leaves[0], params
+    gc.collect()
+    assert layouts.last[1] == {}, "the parameters are gone"
+    of({"params": {"x": np.zeros(3)}}), of({"params": {"x": np.zeros(3)}})
+    assert len(made) == 6 and layouts.last[1] == {}, "an array of NumPy may change"
+
+
+def test_a_search_holds_no_parameters_that_are_gone():
+    """Law: neither do its layouts, which share some of the arrays."""
+    model, params = model_of(SMALL)
+    params = jax.tree.map(jax.numpy.asarray, params)
+    owner = weakref.ref(jax.tree.leaves(params)[0])
+    laid_out = Decoder(model, DecodeConfig(max_new_tokens=4)).search.lay_out([params], None)
+    assert LAYOUTS.last[1] and owner() is not None
+    del params, laid_out
+    gc.collect()
+    assert LAYOUTS.last[1] == {}

@@ -1,0 +1,163 @@
+"""Oracles: Parquet files and datasets written here, with the pairs or the message they must give."""
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.files.data.hub import HubDataset, Parquet
+from tests.support import needs
+from tests.support.files import PAIRS, file, message
+
+
+def test_a_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, source in (("datasets", HubDataset(path="some/name")), ("pyarrow", Parquet(path="x.parquet"))):
+        monkeypatch.setitem(sys.modules, package, None)
+        assert 'pip install "flaxformer_lite[hub]"' in message(source)
+
+
+def test_datasets_saved_to_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t, _ in PAIRS])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
+    one, parts = str(tmp_path / "one"), str(tmp_path / "parts")
+    fields = {"source_field": "translation.de", "target_field": "translation.en"}
+    assert list(HubDataset(path=one, **fields).open()) == PAIRS
+    assert list(HubDataset(path=parts, split="test", **fields).open()) == PAIRS[2:]
+    assert "no split 'validation'; it has train, test" in message(HubDataset(path=parts, split="validation"))
+    assert "no split 'test'; it has train" in message(HubDataset(path=one, split="test"))
+    assert "leave out name 'x'" in message(HubDataset(path=one, name="x"))
+    wrong = message(HubDataset(path=one, source_field="translation.fr"))
+    assert wrong == f"{one} (train):1: no field translation.fr; the fields are translation.de, translation.en"
+    assert "no field text; the fields are id, translation.de" in message(HubDataset(path=one, source_field="text"))
+    next((tmp_path / "one").glob("*.arrow")).unlink()
+    assert message(HubDataset(path=one)).startswith(f"{one} (train): cannot load this dataset: ")
+
+
+def test_a_dataset_with_messages(tmp_path: Path) -> None:
+    """A row lacks the fields that others have, which the library fills with None."""
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    chats = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], [{"role": "user", "name": "n"}]]
+    datasets.Dataset.from_list([{"messages": chat} for chat in chats]).save_to_disk(str(tmp_path / "chats"))
+    found = list(HubDataset(path=str(tmp_path / "chats"), messages_field="messages").open())
+    assert [json.loads(pair.target)["messages"] for pair in found] == [chats[0], [{"content": "", **chats[1][0]}]]
+    assert {pair.source for pair in found} == {""}
+
+
+def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "files").mkdir()
+    rows = [{"de": s, "en": t} for s, t, _ in PAIRS] + [{"de": "leer", "en": " "}]
+    file(tmp_path / "files", "train.jsonl", "\n".join(map(json.dumps, rows)))
+    source = {"path": str(tmp_path / "files"), "source_field": "de", "target_field": "en"}
+    assert message(HubDataset(**source)).startswith(f"{source['path']} (train):4: the target is empty")
+    assert list(HubDataset(**source, empty_lines="drop").open()) == PAIRS
+    assert list(HubDataset(**source, split="train[1:3]").open()) == PAIRS[1:]
+    assert 'Unknown split "dev"' in message(HubDataset(**source, split="dev"))
+    assert "BuilderConfig 'x' not found" in message(HubDataset(**source, name="x"))
+    file(tmp_path / "files", "train.jsonl", '{"de": "broken",\n')
+    assert "cannot load this dataset: " in message(HubDataset(**source))
+    missing = str(tmp_path / "missing")
+    assert message(HubDataset(path=missing)).startswith(f"{missing} (train): cannot load this dataset: ")
+
+
+def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "files").mkdir()
+    rows = [json.dumps({"de": s, "en": t, "id": n}) for n, (s, t, _) in enumerate(PAIRS)]
+    for n, row in enumerate(rows):
+        file(tmp_path / "files", f"train-{n}.jsonl", row)
+    source = HubDataset(path=str(tmp_path / "files"), source_field="de", target_field="en", streaming=True)
+    assert list(source.open()) == PAIRS and list(source.stream()) == PAIRS
+    assert not list(tmp_path.glob("cache/**/*.arrow"))
+    versions = source.versions()
+    assert versions == source.versions() and str(tmp_path / "files" / "train-2.jsonl") in versions[2]
+    os.utime(tmp_path / "files" / "train-1.jsonl", (1, 1))
+    assert source.versions() != versions
+    for part in ("dev", "train[:2]"):
+        assert f"({part}): cannot load this dataset: Bad split: {part}" in message(
+            dataclasses.replace(source, split=part)
+        )
+    file(tmp_path / "files", "train-1.jsonl", '{"de": "broken",\n')
+    assert message(source).startswith(f"{source.path} (train): cannot load this dataset: ")
+
+
+def test_streaming_leaves_a_saved_dataset_as_it_is(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    datasets.Dataset.from_list([{"de": s, "en": t} for s, t, _ in PAIRS]).save_to_disk(str(tmp_path / "saved"))
+    mapped = HubDataset(path=str(tmp_path / "saved"), source_field="de", target_field="en")
+    source = dataclasses.replace(mapped, streaming=True)
+    assert list(source.open()) == PAIRS and source.versions() == mapped.versions()
+
+
+def test_the_library_writes_its_lines_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """absl gives the root logger a handler, and the library's logger has its own."""
+    pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    logger = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(logger, "propagate", True)
+    with pytest.raises(ValueError, match="cannot load this dataset"):
+        list(HubDataset(path=str(tmp_path)).open())
+    assert logger.handlers and not logger.propagate
+
+
+def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of Parquet files is a dataset too; -1, which stands for no label, stays."""
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    features = datasets.Features({"text": datasets.Value("string"), "y": datasets.ClassLabel(names=["neg", "pos"])})
+    rows = {"text": ["good", "bad", "unknown"], "y": [1, 0, -1]}
+    wanted = [Pair("", "good", "pos"), Pair("", "bad", "neg"), Pair("", "unknown", "-1")]
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "files").mkdir()
+    dataset.to_parquet(str(tmp_path / "files" / "train.parquet"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for folder in ("saved", "files"):
+        source = HubDataset(path=str(tmp_path / folder), source_field=None, target_field="text", label_field="y")
+        assert list(source.open()) == wanted
+
+
+def parquet(path: Path, rows: list[dict]) -> str:
+    pyarrow = pytest.importorskip("pyarrow", reason=needs.TEST_ALL)
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
+    rows = [{"id": 5, "pair": {"de": s, "en": t}, "y": i} for i, (s, t, _) in enumerate(PAIRS)]
+    path = parquet(tmp_path / "a-0.parquet", rows[:2])
+    parquet(tmp_path / "a-1.parquet", rows[2:])
+    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    assert list(Parquet(path=str(tmp_path / "a-*.parquet"), **fields).open()) == PAIRS
+    assert list(Parquet(path=path, source_field=None, target_field="pair.en", label_field="y").open()) == [
+        Pair("", "a house", "0"), Pair("", "two hats", "1"),
+    ]  # fmt: skip
+    assert message(Parquet(path=path)) == f"{path}:1: no field source; the fields are id, pair.de, pair.en, y"
+    broken = file(tmp_path, "broken.parquet", "no such thing")
+    assert message(Parquet(path=broken)).startswith(f"{broken}: cannot be read as Parquet (")
+    assert message(Parquet(path=str(tmp_path / "none"))).startswith(f"{tmp_path / 'none'}: cannot be read as Parquet (")
+    assert message(Parquet(path=str(tmp_path / "b-*"))).startswith(f"{tmp_path / 'b-*'}: no file matches this pattern")
+    empty = parquet(tmp_path / "gap.parquet", [{"source": "a", "target": "A"}, {"source": " ", "target": "B"}])
+    assert message(Parquet(path=empty)).startswith(f"{empty}:2: the source is empty")
+    assert list(Parquet(path=empty, empty_lines="drop").open()) == [Pair("a", "A")]
+
+
+def test_a_null_in_the_place_of_a_text_is_an_empty_text(tmp_path: Path) -> None:
+    """So one setting treats both; a struct that is null has nulls in its fields. A label that is null is none."""
+    good = {"pair": {"de": "a", "en": "A"}, "y": 1}
+    rows = [good, {"pair": {"de": None, "en": "B"}, "y": 1}, {"pair": None, "y": 1}, {**good, "y": None}]
+    path = parquet(tmp_path / "null.parquet", rows[:3])
+    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    assert message(Parquet(path=path, **fields)).startswith(f"{path}:2: the source is empty")
+    assert Parquet(path=path, empty_lines="drop", **fields).open() == [Pair("a", "A")]
+    labelled = Parquet(path=parquet(tmp_path / "y.parquet", [rows[0], rows[3]]), label_field="y", **fields)
+    assert message(labelled).startswith(f"{labelled.path}:2: field y holds NoneType")

@@ -1,0 +1,167 @@
+"""Laws of the functional core: what it may import, what it may do, and how large it is."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+CORE = ROOT / "flaxformer_lite" / "core"
+MODULES = sorted(CORE.rglob("*.py"))
+LIBRARIES = {"numpy", "jax", "flax", "optax", "chex", "jaxtyping", "annotated_types"}
+"""The third parties that the core may import."""
+FORBIDDEN = {
+    *("os", "sys", "io", "pathlib", "shutil", "tempfile", "glob", "platform", "resource", "time", "secrets", "random"),
+    *("threading", "multiprocessing", "concurrent", "subprocess", "socket", "asyncio", "signal", "logging", "warnings"),
+}
+"""Modules of the standard library that touch the world."""
+CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+STATEMENTS = 4_600
+"""The most statements of the core. A feature of it raises the number in its commit, with the reason."""
+
+
+def statements(path: Path) -> int:
+    """Returns the number of statements, without imports and texts that stand alone."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.stmt)]
+    texts = [
+        n
+        for n in nodes
+        if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant) and isinstance(n.value.value, str)
+    ]
+    return len([node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]) - len(texts)
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields the full name of each module that is imported, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+
+
+def forbidden(tree: ast.AST) -> list[str]:
+    """Returns what a file of the core may not have: imports and calls, by name."""
+    wrong = []
+    for name in imported(tree):
+        top = name.split(".")[0]
+        if top == "flaxformer_lite":
+            allowed = name.startswith("flaxformer_lite.core.")
+        else:
+            allowed = top in LIBRARIES or (top in sys.stdlib_module_names and top not in FORBIDDEN)
+        if not allowed:
+            wrong.append(name)
+    calls = (node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    return wrong + [name for name in calls if name in CALLS]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(CORE)))
+def test_the_core_imports_nothing_that_touches_the_world(path: Path):
+    assert not forbidden(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import os", "from pathlib import Path", "import threading", "import logging", "import warnings"),
+        *("import orbax.checkpoint", "import tokenizers", "from concurrent.futures import ThreadPoolExecutor"),
+        *("from flaxformer_lite.base.console import warn", "import flaxformer_lite.files.text.files"),
+        *("print('x')", "open('x')"),
+    ],
+)
+def test_each_of_these_is_found(line: str):
+    assert forbidden(ast.parse(f"def f():\n    {line}")), "nested imports and calls count too"
+
+
+def test_the_core_has_so_many_statements():
+    number = sum(map(statements, MODULES))
+    assert number <= STATEMENTS, f"the core has {number:,} statements: raise STATEMENTS with the reason, or remove some"
+
+
+PROGRAM = """
+import functools, json, sys
+import jax, numpy as np
+from flaxformer_lite.core.data import BatchShapes, TokenPair
+from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.objectives import Seq2Seq
+from flaxformer_lite.core.optim import OptimizerConfig
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.step import TrainTask, eval_step, train_step
+
+seen = []
+
+def watch(event, arguments):
+    if listening and event in EVENTS:
+        seen.append(event + " " + str(arguments)[:200])
+
+EVENTS = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.system", "os.fork", "os.posix_spawn",
+          "subprocess.Popen", "socket.connect", "socket.bind", "_thread.start_new_thread", "import"}
+listening = False
+sys.addaudithook(watch)
+
+text = np.arange(4, 9)
+shapes = BatchShapes(bucket_lengths=(8,), max_source_length=8, max_target_length=8, rows_multiple=4, tokens_per_batch=32)
+data = Dataset.training([TokenPair(text, text[::-1])] * 8, Seq2Seq(), shapes, seed=0)
+config = ModelConfig(vocab_size=12, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+optimizer = OptimizerConfig().build(total_steps=9000, d_model=8)
+task = TrainTask(model=Transformer(config), objective=Seq2Seq(), optimizer=optimizer, seed=0)
+state = jax.jit(task.initialize)()
+step, evaluate = (jax.jit(functools.partial(function, task)) for function in (train_step, eval_step))
+decoder = Decoder(task.model, DecodeConfig(beam_size=2))
+
+def everything(number):
+    global state
+    batch = data.batch(number)
+    state, measured = step(state, batch)
+    totals = evaluate(state.params, batch)
+    answers = decoder.generate({"params": state.params}, [[4, 5, 3]])
+    jax.block_until_ready((measured, totals))
+    EXTRA
+    return answers
+
+everything(0)  # compiles
+listening = True
+everything(1)
+listening = False
+print(json.dumps(seen))
+"""
+WORLD = {
+    "": None,
+    "open('/dev/null').close()": "open",
+    "import subprocess; subprocess.run(['true'])": "subprocess.Popen",
+    "import threading; t = threading.Thread(target=int); t.start(); t.join()": "_thread.start_new_thread",
+    "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.close()": "socket.bind",
+}
+
+
+@pytest.mark.parametrize(("extra", "event"), WORLD.items(), ids=["as it is", *map(str, list(WORLD.values())[1:])])
+def test_a_batch_a_step_an_evaluation_and_a_search_touch_nothing(extra: str, event: str | None):
+    """Law: after a first call has compiled, Python's audit hooks see no file, socket, process or thread."""
+    code = PROGRAM.replace("EXTRA", extra)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    if event is None:
+        assert seen == []
+    else:
+        assert any(line.startswith(event) for line in seen)
+
+
+WITHOUT_JAX = (
+    *("core.base.bounds", "core.text", "core.data", "core.search", "core.search.forced", "core.search.settings"),
+    *("files.text", "files.text.chat", "files.text.messages", "files.text.terms", "files.text.tables", "files.metrics"),
+)
+
+
+def test_texts_and_settings_of_decoding_need_no_jax():
+    """Law: a process that only tokenizes, writes chats, reads terms or checks settings does not load JAX."""
+    names = ", ".join(f"flaxformer_lite.{name}" for name in WITHOUT_JAX)
+    code = f"import sys, {names}\nprint(*sorted({{'jax', 'jaxlib', 'flax', 'optax'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
