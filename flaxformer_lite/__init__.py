@@ -1,5 +1,6 @@
-"""A small, readable library of Transformer modules in JAX/Flax, and one trainer for all of them."""
+"""A readable library of Transformer modules in JAX/Flax, and one trainer for all of them."""
 
+import importlib
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 from flaxformer_lite.base.moved import name_new_places
 
 if TYPE_CHECKING:
+    from flaxformer_lite.core.data.dataset import Dataset
+    from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
+    from flaxformer_lite.core.search.decoder import Decoder
+    from flaxformer_lite.core.step import TrainTask, train_step
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
     from flaxformer_lite.interop.importing import import_hf
     from flaxformer_lite.run import Run, load
@@ -15,7 +20,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Dataset",
+    "Decoder",
+    "Inputs",
+    "ModelConfig",
     "Run",
+    "TrainTask",
+    "Transformer",
     "export_ctranslate2",
     "export_hf",
     "import_hf",
@@ -24,6 +35,7 @@ __all__ = [
     "plot_curves",
     "plot_lengths",
     "train",
+    "train_step",
 ]
 
 # Before any room imports JAX; a command that started itself once more has the answer already.
@@ -35,18 +47,23 @@ if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is n
 
 name_new_places()
 
+ROOMS = {
+    "Dataset": "core.data.dataset",
+    "Decoder": "core.search.decoder",
+    **dict.fromkeys(("Inputs", "ModelConfig", "Transformer"), "core.model"),
+    **dict.fromkeys(("TrainTask", "train_step"), "core.step"),
+    **dict.fromkeys(("Run", "load", "train"), "run"),
+    "import_hf": "interop.importing",
+    **dict.fromkeys(("export_hf", "export_ctranslate2"), "interop.exporting"),
+    **dict.fromkeys(("plot_attention", "plot_curves", "plot_lengths"), "tools.report.plots"),
+}
+"""Where each name is."""
+
+
 if not TYPE_CHECKING:  # a type checker would take any name for one of the module's
 
     def __getattr__(name: str) -> Any:
         """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is there."""
-        if name in ("Run", "load", "train"):
-            from flaxformer_lite import run as room
-        elif name == "import_hf":
-            from flaxformer_lite.interop import importing as room
-        elif name in ("export_hf", "export_ctranslate2"):
-            from flaxformer_lite.interop import exporting as room
-        elif name in ("plot_attention", "plot_curves", "plot_lengths"):
-            from flaxformer_lite.tools.report import plots as room
-        else:
+        if name not in ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(room, name)
+        return getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)

@@ -11,9 +11,9 @@ import typing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.core.base.bounds import legal_values
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.core.base.bounds import legal_values
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import importlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
+from flaxformer_lite.base.moved import MOVED
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "flaxformer_lite"
@@ -91,11 +95,11 @@ def test_no_circle_of_files_inside_a_room(here: str):
 
 
 def test_nothing_is_imported_by_a_string():
-    """`importlib` would hide an import from the two laws above: only the command line loads its commands so, and a config the
-    classes of tools that it names (`config/outside.py`)."""
+    """`importlib` would hide an import from the two laws above: only the command line loads its commands so, a config the classes
+    of tools that it names (`config/outside.py`), and the front door its names."""
     for path in MODULES:
         if "import_module" in path.read_text(encoding="utf-8"):
-            assert room(module_name(path)) == "cli" or path == PACKAGE / "config" / "outside.py", (
+            assert room(module_name(path)) in ("cli", "") or path == PACKAGE / "config" / "outside.py", (
                 f"{path} imports by a string"
             )
 
@@ -109,3 +113,21 @@ def test_training_loads_no_tool():
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""
+
+
+def test_every_name_of_the_front_door_is_where_it_says():
+    assert sorted(flaxformer_lite.ROOMS) == sorted(flaxformer_lite.__all__)
+    for name, place in flaxformer_lite.ROOMS.items():
+        assert hasattr(importlib.import_module(f"flaxformer_lite.{place}"), name), f"{place} has no {name}"
+    with pytest.raises(AttributeError, match="has no attribute 'Trasformer'"):
+        getattr(flaxformer_lite, "Trasformer")  # noqa: B009
+
+
+@pytest.mark.parametrize(("old", "place"), MOVED.items())
+def test_an_import_of_an_old_place_names_the_new_one(old: str, place: str):
+    with pytest.raises(
+        ModuleNotFoundError, match=re.escape(f"flaxformer_lite.{old} has moved: import it from flaxformer_lite.{place}")
+    ):
+        importlib.import_module(f"flaxformer_lite.{old}")
+    for name in re.findall(r"\b(?:core|files)(?:\.\w+)+", place):
+        importlib.import_module(f"flaxformer_lite.{name}")

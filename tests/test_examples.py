@@ -1,0 +1,27 @@
+"""Laws: the examples run as they stand, with nothing but the core."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.laws.test_core import imported
+from tests.support.paths import ROOT
+
+SPINE = ROOT / "examples" / "spine.py"
+
+
+def test_the_spine_is_short_and_uses_the_core_alone():
+    lines = SPINE.read_text(encoding="utf-8").splitlines()
+    names = [name for name in imported(ast.parse("\n".join(lines))) if name.startswith("flaxformer_lite")]
+    assert len(lines) <= 60 and names and all(name.startswith("flaxformer_lite.core.") for name in names)
+
+
+@pytest.mark.slow
+def test_the_spine_learns_to_reverse():
+    """Learning threshold: all three sources, which were not read in training as likely as not, come out reversed."""
+    done = subprocess.run([sys.executable, SPINE], cwd=ROOT, capture_output=True, text=True, check=True)
+    answers = [line.split(" (")[0].split(" → ") for line in done.stdout.splitlines() if "→" in line]
+    pairs = [(ast.literal_eval(source), ast.literal_eval(answer)) for source, answer in answers]
+    assert len(pairs) == 3 and all(source[::-1] == answer for source, answer in pairs)
