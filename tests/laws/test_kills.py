@@ -1,7 +1,7 @@
 """Law: killed or interrupted at any moment, again and again, a run ends bit for bit like one that never was.
 
 Real processes get signals at random moments, from the start of Python to the end of the run, and are started again until the run
-is finished. Runs follow each other until there were FLAXFORMER_LITE_KILLS signals of a kind (6 if it is unset); another
+is finished. Runs follow each other until there were FLAXFORMER_LITE_KILLS signals of a kind (4 if it is unset); another
 FLAXFORMER_LITE_SEED tries other moments. Each run makes its tokenizer and token store, evaluates, saves, and copies itself to a
 mirror. At times the compiled programs are thrown away first, and at times the disk of the run is lost: its mirror has it.
 """
@@ -22,7 +22,7 @@ from tests.support.experiments import use_one_device
 
 pytestmark = pytest.mark.slow
 
-KILLS = int(os.environ.get("FLAXFORMER_LITE_KILLS", "6"))
+KILLS = int(os.environ.get("FLAXFORMER_LITE_KILLS", "4"))
 SEED = os.environ.get("FLAXFORMER_LITE_SEED", "0")
 STATUSES = {
     signal.SIGKILL: (0, -signal.SIGKILL),

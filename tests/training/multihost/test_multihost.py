@@ -201,7 +201,7 @@ def test_four_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "devices"), [(2, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(("number", "devices"), [(4, 1), (2, 2)])
 def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Path, number: int, devices: int):
     """Law, dropout on: with as many micro-batches as there are devices; and evaluations are the same."""
     data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
@@ -227,7 +227,7 @@ def last_row(run: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "devices"), [(1, 1), (2, 4)])
+@pytest.mark.parametrize(("number", "devices"), [(2, 4)])
 def test_what_four_processes_saved_others_go_on_from(
     config: Path, tmp_path: Path, cache: Path, one: list[float], number: int, devices: int
 ):
@@ -265,8 +265,7 @@ def test_the_first_one_gets_whole_arrays_in_shards():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("runner", ["mesh", "pmap"])
+@pytest.mark.parametrize(("runner", "victim"), [("mesh", 0), ("pmap", 1)])
 def test_when_one_is_killed_all_stop_and_start_again(tmp_path: Path, cache: Path, victim: int, runner: str):
     """The other one ends by the missing heartbeat at the latest (100 s), says why, and leaves a folder from which both go on."""
     config = write_config_file(tmp_path / "long.json", with_train(CONFIG, steps=100_000))
