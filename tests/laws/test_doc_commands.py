@@ -125,7 +125,7 @@ NOT_RUN = {
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"prefix\.py|runs/prefix": "is an example of that page; tests/laws/test_extending.py trains it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
-    r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/objectives/test_instruction.py trains a small one",
+    r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/core/objectives/test_instruction.py trains a small one",
     r"--from": "needs a run of several languages; tests/interop/hf/test_languages.py runs it",
     r"xyz|CODE": "needs a run of several languages; tests/run/test_extending.py adds one to it",
     r"minilm|MiniLM|classify_docstrings": "needs a downloaded encoder; tests/interop/hf imports small ones",

@@ -1,6 +1,6 @@
 """Faster ways to the numbers of the formulas: layouts and random bits that suit a CPU, and steps of a search.
 
-Nothing here changes what a model computes. Each function names its formula, and `tests/model/test_fast.py` compares the two.
+Nothing here changes what a model computes. Each function names its formula, and `tests/core/model/test_fast.py` compares the two.
 """
 
 import functools

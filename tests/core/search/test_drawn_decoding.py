@@ -1,7 +1,7 @@
 """Decode settings, models and lengths drawn by a seed. Oracle: `generate` of Hugging Face's library, recorded or beside ours.
 
 The recorded draws need neither PyTorch nor transformers: tests/makers/make_drawn_decoding.py made them. Where both are installed,
-other seeds are drawn: `FLAXFORMER_LITE_SEED=7 pytest -m slow tests/inference/test_drawn_decoding.py`.
+other seeds are drawn: `FLAXFORMER_LITE_SEED=7 pytest -m slow tests/core/search/test_drawn_decoding.py`.
 
 Known differences: a forced token wins over a suppressed one (with the library id 0 is chosen), and greedy search ends where the
 rules leave no token (there it goes on with id 0); neither is compared. A beam that does not exist gives no answer (there one with a
