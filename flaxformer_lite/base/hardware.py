@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import re
-import resource
 import subprocess
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
@@ -20,9 +19,6 @@ GOOGLE = "0x1ae0"
 """The vendor of a TPU on the PCI bus; disks and network cards of Google's machines have it too, but other classes."""
 TPU_CLASSES = ("0xff", "0x12")
 """PCI classes of a TPU: none, and processing accelerator."""
-LIMITS = {resource.RLIMIT_AS: ("-v", 1_840_000, 80_000), resource.RLIMIT_DATA: ("-d", 600_000, 80_000)}
-"""The shell's option, and the least KiB to start with, for the process and for each CPU. Measured: with 1,860,000 KiB of address
-space on two CPUs a toy of a model had too few threads, with 2,000,000 it trained."""
 
 
 class NvidiaGPU(NamedTuple):
@@ -63,18 +59,6 @@ def has_tpu() -> bool:
 def scheduled_cores() -> int:
     """Returns the CPU cores that this process may run on; JAX starts threads for each of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def limit_below_start() -> str | None:
-    """Returns a limit of the shell that is so low that JAX's libraries abort a process while they start, and the remedy."""
-    for limit, (option, start, per_core) in LIMITS.items():
-        most, needed = resource.getrlimit(limit)[0], (start + per_core * scheduled_cores()) * 1024
-        if most != resource.RLIM_INFINITY and most < needed:
-            return (
-                f"`ulimit {option}` is {most // 1024}, but JAX needs {needed // 1024} KiB on {scheduled_cores()} CPUs to train the "
-                f"smallest model: give `ulimit {option} unlimited`"
-            )
-    return None
 
 
 def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:

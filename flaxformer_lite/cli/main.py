@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
-from flaxformer_lite.base.hardware import installed_versions, limit_below_start
+from flaxformer_lite.base.hardware import installed_versions
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
 from flaxformer_lite.core.base.suggest import suggest
@@ -104,8 +104,6 @@ def overview() -> Parser:
 
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
-    if name != "configs" and [*words] not in (["-h"], ["--help"]) and (reason := limit_below_start()):
-        fail(reason)
     command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)

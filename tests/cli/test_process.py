@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import importlib
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,9 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.cli import main as cli_main
 from flaxformer_lite.cli import process
-from flaxformer_lite.cli.main import COMMANDS
 from flaxformer_lite.cli.process import KEEP, has_tunables, keep_memory, keep_programs, report_ignored, report_uncaught
 from tests.support.paths import ROOT
 
@@ -203,46 +199,3 @@ def test_failures_of_a_saves_arrays_are_not_logged_again():
         loop.close()
     (record,) = heard
     assert record.getMessage() == f"Task exception was never retrieved\nfuture: {Path('/lib/a/serialization.py')!r}"
-
-
-# Limits of the shell --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("words", [("--help",), ("inspect", "--help"), ("configs",)], ids=" ".join)
-@pytest.mark.parametrize("limit", hardware.LIMITS)
-def test_help_needs_little_memory(limit: int, words: tuple[str, ...]):
-    """In real processes, with 300,000 KiB: JAX's libraries alone do not fit into that."""
-    done = under_limit(limit, 300_000, *words)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout
-
-
-@pytest.mark.parametrize("limit", hardware.LIMITS)
-def test_a_limit_of_the_shell_that_aborts_jax_is_one_line(limit: int):
-    """In real processes: Python's imports fail below the first number, JAX's threads below the last one."""
-    option, start, per_core = hardware.LIMITS[limit]
-    for kibibytes in (100_000, 250_000, start + per_core * hardware.scheduled_cores() - 1):
-        done = under_limit(limit, kibibytes, "translate", "no_run")
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert done.stderr.startswith(f"error: `ulimit {option}` is {kibibytes}, but JAX needs ")
-
-
-def test_every_command_but_those_without_jax_asks_for_the_limits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
-    """By discovery: before the file of the command is imported, so a failing import cannot come first."""
-    monkeypatch.setattr(resource, "getrlimit", lambda limit: (2**28, 2**28))
-    monkeypatch.setattr(importlib, "import_module", None)
-    for name in COMMANDS.keys() - {"configs"}:
-        with pytest.raises(SystemExit, match="2"):
-            cli_main.main([name, "a", "--help"])
-        assert "`ulimit -v` is 262144, but JAX needs" in capsys.readouterr().err
-
-
-def under_limit(limit: int, kibibytes: int, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "flaxformer_lite", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(limit, (kibibytes * 1024, kibibytes * 1024)),
-    )

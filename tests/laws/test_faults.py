@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.base import hardware
 from tests.support.disturbed_runs import NEVER_SAID, Scene
 from tests.support.experiments import use_one_device
 
@@ -136,17 +135,6 @@ def test_too_few_open_files(scene: Scene, tmp_path: Path, number: int):
     (process,) = scene.start(run, prepare)
     assert_failed_well(scene, run, process, "Too many open files")
     finish(scene, run)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", hardware.LIMITS)
-def test_the_least_memory_is_enough_for_a_toy(scene: Scene, tmp_path: Path, limit: int):
-    """`ulimit -v` and `ulimit -d` at the numbers from which on a command does not refuse to start."""
-    _, start, per_core = hardware.LIMITS[limit]
-    least = (start + per_core * hardware.scheduled_cores()) * 1024
-    (process,) = scene.start(tmp_path / "run", lambda: resource.setrlimit(limit, (least, least)))
-    assert process.wait(300) == 0, scene.said(tmp_path / "run")
-    scene.assert_undisturbed(tmp_path / "run")
 
 
 @pytest.mark.slow
