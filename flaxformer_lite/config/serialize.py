@@ -59,7 +59,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
             raise ValueError(
                 f"format is {number!r}, but this release reads format {FORMAT}: install a newer flaxformer_lite"
             )
-        return from_tree(modernize(tree), Config)
+        return from_tree(tree, Config)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
@@ -98,7 +98,7 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
 
 def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
     """Returns a dataclass of these settings. Raises: ValueError for a setting that is unknown, missing or illegal."""
-    hints, values = type_hints(owner), {}
+    hints, values = {field.name: type_hints(owner)[field.name] for field in dataclasses.fields(owner)}, {}
     for name, part in tree.items():
         if name == "kind":
             continue
@@ -132,42 +132,3 @@ def similar(setting: str, known: Sequence[str], show: Callable[[str], str] = str
         alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 2, 0.7)
         near = [path for path in known if path.rpartition(".")[2] in alike][:3]
     return f"perhaps you meant {' or '.join(map(show, near))}" if near else ""
-
-
-# Older releases -------------------------------------------------------------------------------------------------------
-
-
-def modernize(tree: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tree with the names of today: `data.tokenized` chose the tokenizer of BLEU, `decode.at_limit` was cut or end."""
-    if isinstance(tree.get("decode"), dict) and "at_limit" in tree["decode"]:
-        tree["decode"]["finish_at_limit"] = tree["decode"].pop("at_limit") == "end"
-    if isinstance(tree.get("data"), dict) and tree["data"].pop("tokenized", False) is True:
-        tree.setdefault("metrics", {})["bleu_tokenizer"] = "none"
-    if isinstance(tree.get("data"), dict) and isinstance(tree.get("objective"), dict):
-        tree["objective"] = modern_objective(tree["objective"], tree["data"].pop("predictions", None))
-    return tree
-
-
-def modern_objective(tree: dict[str, Any], predictions: str | None) -> dict[str, Any]:
-    """Returns an objective without the settings of translation, and `data.predictions`, that are objectives in `tools/research`.
-
-    Raises: ValueError if two of them are set.
-    """
-    if tree.get("kind") != "seq2seq":
-        return tree
-    names = ("risk", "consistency", "distillation")
-    risk, consistency, distillation = map(tree.get, names)
-    objectives = {
-        "minimum_risk:MinimumRisk": risk,
-        "consistency:Consistency": consistency and {"weight": consistency},
-        "distillation:Distillation": distillation and {"weight": distillation, "predictions": predictions},
-    }
-    used = {f"flaxformer_lite.tools.research.{kind}": settings for kind, settings in objectives.items() if settings}
-    if len(used) > 1:
-        raise ValueError(
-            f"two of objective.{', objective.'.join(names)} are set, but an objective has one: delete the other"
-        )
-    modern = {name: value for name, value in tree.items() if name not in names}
-    for kind, settings in used.items():
-        modern |= {"kind": kind, **settings}
-    return modern

@@ -21,8 +21,8 @@ from tests.support.paths import FIXTURES
 
 @pytest.mark.parametrize("damage", [None, "checkpoint", "metrics", "tokenizer", "tokens"])
 def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsys: pytest.CaptureFixture):
-    """Oracle: one byte of a run that an older release wrote, by hand."""
-    run = Path(shutil.copytree(FIXTURES / "before_rebuild/run", tmp_path / "run"))
+    """Oracle: one byte of a run, by hand."""
+    run = Path(shutil.copytree(FIXTURES / "runs" / "format_1", tmp_path / "run"))
     files = {
         "checkpoint": next(path for path in sorted(run.rglob("d/*")) if path.is_file()),
         "metrics": run / "metrics.jsonl",
@@ -40,7 +40,7 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
     with contextlib.nullcontext() if damage is None else pytest.raises(SystemExit) as end:
         main(["inspect", str(run), "--verify"])
     out, err = capsys.readouterr()
-    parts = {"checkpoint": "checkpoint 500", "metrics": "metrics.jsonl", "tokenizer": "tokenizers"}
+    parts = {"checkpoint": "checkpoint 2", "metrics": "metrics.jsonl", "tokenizer": "tokenizers"}
     parts["tokens"] = str(store.folder)
     for name, part in parts.items():
         assert (f"\n{part}: as it was written" in out) == (name != damage)

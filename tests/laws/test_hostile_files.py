@@ -171,7 +171,7 @@ def test_files_of_older_systems(kind: str, victim: Victim, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["config.json", "checkpoints"])
 def test_run_folders(name: str, victim: Victim, tmp_path: Path) -> None:
-    original = FIXTURES / "before_rebuild/run"
+    original = FIXTURES / "runs" / "format_1"
     files = [path.relative_to(original).as_posix() for path in sorted(original.rglob("*")) if path.is_file()]
     names = [file for file in files if file.startswith(name)]
     attack(victim, tmp_path, original, names, lambda case: ["inspect", case])
@@ -179,7 +179,7 @@ def test_run_folders(name: str, victim: Victim, tmp_path: Path) -> None:
 
 def test_metrics_and_tokenizers_of_runs(tmp_path: Path) -> None:
     """Read in this process: rows are skipped with a warning, a tokenizer is whole or a ValueError."""
-    original = FIXTURES / "before_rebuild/run"
+    original = FIXTURES / "runs" / "format_1"
     for seed in range(5 * FIRST, 5 * (FIRST + CASES)):
         case = Path(shutil.copytree(original, tmp_path / "case", ignore=shutil.ignore_patterns("checkpoints")))
         mutate(case, ["metrics.jsonl", "tokenizer.characters.json"], random.Random(seed))

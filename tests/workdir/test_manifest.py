@@ -199,9 +199,10 @@ def test_the_length_of_a_run_may_change(copy: Path):
     check_seal(copy, longer, resumed=False)
 
 
-def test_a_run_without_a_seal_is_used_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture):
-    """The folder of an older release."""
-    folder = shutil.copytree(FIXTURES / "before_rebuild" / "run", tmp_path / "run")
+def test_a_run_without_a_checkpoint_is_used_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture):
+    folder = shutil.copytree(
+        FIXTURES / "runs" / "format_1", tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints")
+    )
     config = from_json((folder / "config.json").read_bytes())
     assert sealed_config(folder / "checkpoints") is None
     for resumed in (False, True):
