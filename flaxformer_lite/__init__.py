@@ -57,7 +57,7 @@ ROOMS = {
     **dict.fromkeys(("export_hf", "export_ctranslate2"), "interop.exporting"),
     **dict.fromkeys(("plot_attention", "plot_curves", "plot_lengths"), "tools.report.plots"),
 }
-"""Where each name is."""
+"""The room of each name."""
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of the module's

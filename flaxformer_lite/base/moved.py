@@ -18,7 +18,7 @@ MOVED = {
     "base.bounds": "core.base.bounds",
     "base.tree_paths": "core.base.tree_paths",
 }
-"""What was directly in the package, and where it is now."""
+"""New places by the names of old ones, without the package's."""
 
 
 class MovedRooms:

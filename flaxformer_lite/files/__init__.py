@@ -1,1 +1,1 @@
-"""What comes from files and goes to files: texts, tables, tokenizers, chats, sources of data, stores of tokens; scores of texts."""
+"""Readers and writers of files: texts, tables, tokenizers, chats, sources of data, stores of tokens; scores of texts."""

@@ -1,1 +1,1 @@
-"""What every room of the core needs: bounds of settings, paths of arrays, facts about devices."""
+"""Bounds of settings, paths of arrays, facts about devices: for every room of the core."""

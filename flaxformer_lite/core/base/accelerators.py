@@ -1,4 +1,4 @@
-"""What makers publish of their accelerators: names, speeds, abilities. Nothing here asks the machine."""
+"""Facts that makers publish of their accelerators: names, speeds, abilities. Nothing here asks the machine."""
 
 import re
 

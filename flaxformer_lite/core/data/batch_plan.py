@@ -144,7 +144,7 @@ class Shares(NamedTuple):
 
 
 class Mixing(NamedTuple):
-    """What decides the share of the rows that each source of a mixture has."""
+    """Weights, or a temperature, which decide the share of the rows that each source of a mixture has."""
 
     weights: tuple[float, ...] | None = None
     """One for each source; None: by the temperature."""

@@ -44,7 +44,7 @@ Sampler = Callable[[Int[np.ndarray, "T"], int, np.random.Generator], Int[np.ndar
 
 
 class Samplers(NamedTuple):
-    """What segments source and target anew in each row of a batch."""
+    """Functions that segment source and target anew in each row of a batch."""
 
     source: Sampler
     target: Sampler
@@ -120,7 +120,7 @@ class Dataset(Generic[Example]):
         objective: RowMaker[Example],
         config: BatchShapes,
         seed: int,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
         samplers: Samplers | None = None,
     ) -> "Dataset[Example]":

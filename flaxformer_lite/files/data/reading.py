@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.data.dataset import Dataset, Samplers
 from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
-from flaxformer_lite.core.objectives import BaseObjective, Instruction
+from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut, cut_warning
 from flaxformer_lite.files.data.config import DataConfig
@@ -23,12 +23,22 @@ from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
 
 
+@runtime_checkable
+class ReadsConversations(Protocol):
+    """The part of an objective that decides how conversations are read, as `Instruction` has it."""
+
+    template: str | None
+    """File of a chat template; None: that of the tokenizer's run, or a plain one."""
+    answers: Literal["all", "last"]
+    """The answers of a conversation that count."""
+
+
 def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable[Pair]:
     """Returns the texts that a tokenizer is trained on, in one pass or several: pairs, or conversations by the template."""
-    return chat_texts(objective, pairs) if isinstance(objective, Instruction) else pairs
+    return chat_texts(objective, pairs) if isinstance(objective, ReadsConversations) else pairs
 
 
-def chat_texts(objective: Instruction, pairs: Iterable[Pair]) -> Iterator[Pair]:
+def chat_texts(objective: ReadsConversations, pairs: Iterable[Pair]) -> Iterator[Pair]:
     template = ChatTemplate(own_template(objective), {"bos_token": BOS, "eos_token": EOS})
     template.compile()
     for pair in pairs:
@@ -37,7 +47,7 @@ def chat_texts(objective: Instruction, pairs: Iterable[Pair]) -> Iterator[Pair]:
             yield Pair("", MARK.sub("", template.conversation(messages, tools)))
 
 
-def own_template(objective: Instruction) -> str:
+def own_template(objective: ReadsConversations) -> str:
     """Returns the text of the template for a run without one of its own. Raises: ValueError if its file cannot be read."""
     if objective.template is None:
         return PLAIN
@@ -50,7 +60,7 @@ def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, lo
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
     """
-    if not isinstance(objective, Instruction):
+    if not isinstance(objective, ReadsConversations):
         return tokenizers
     file, template = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)
     if template is None or (objective.template is not None and not file.is_file()):

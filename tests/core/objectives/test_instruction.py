@@ -103,18 +103,17 @@ def test_long_conversations_lose_their_first_turns(tmp_path: Path):
         assert (spelled(record)[0], record.label) == (wanted, left_out)
 
 
-def test_what_is_cut_and_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_what_is_cut_and_left_out_is_said(tmp_path: Path):
     pairs = conversation(*CHAT), conversation(*CHAT[:2]), Pair("long " * 9, "answer"), Pair("a", "b")
     reader, records = read(tmp_path, Instruction(), *pairs, most=40)
     made = Instruction().make_rows(records, Lengths(1, 40), 0, reader.target)
     assert sum(len(pack.pieces) for pack in made) == 2
-    said = capsys.readouterr().err
     for words in (
         "of 4 conversations 1 lost their first turns",
         "1 were left out, as their last",
         "1 were left out, as they",
     ):
-        assert words in said
+        assert words in made.note
     with pytest.raises(ValueError, match="no conversation is left"):
         Instruction().make_rows(records[1:3], Lengths(1, 40), 0, reader.target)
     with pytest.raises(ValueError, match="tokens of answers"):
@@ -378,7 +377,7 @@ def test_what_tables_write_of_conversations_is_read():
         ChatTemplate(PLAIN, {}).conversation(messages[:0] or [{"role": "user", "content": "a"}], [{"name": "\ufdd0"}])
 
 
-def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: Path):
     """An empty rendering is no long conversation."""
     file = tmp_path / "bare.jinja"
     file.write_text(
@@ -387,8 +386,8 @@ def test_conversations_that_are_left_out_are_counted_by_their_reason(tmp_path: P
     )
     objective = Instruction(template=str(file))
     _, records = read(tmp_path / "run", objective, Pair("a", "bcd"), conversation({"role": "user", "content": " "}))
-    objective.make_rows(records, Lengths(1, 200), 0, BYTES)
-    assert "of 2 conversations 1 were left out, as they have no answer" in capsys.readouterr().err
+    made = objective.make_rows(records, Lengths(1, 200), 0, BYTES)
+    assert made.note == "of 2 conversations 1 were left out, as they have no answer"
 
 
 ODD = "{% if messages[0].role == 'assistant' %}{{ raise_exception('begin with a question') }}{% endif %}"
