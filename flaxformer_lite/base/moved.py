@@ -35,5 +35,5 @@ class MovedRooms:
 
 
 def name_new_places() -> None:
-    """Lets an import of an old place end in one message."""
-    sys.meta_path.append(MovedRooms)
+    """Lets an import of an old place end in one message; first, as a folder of compiled files may be left in the old place."""
+    sys.meta_path.insert(0, MovedRooms)

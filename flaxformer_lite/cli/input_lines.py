@@ -314,10 +314,11 @@ def file_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
 
 
 def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
-    """Yields the rows of a table. A row with other columns than the first ones is reported, and is one of the bad rows."""
-    from flaxformer_lite.files.data.source import with_input  # with JAX
+    """Yields the rows of a table. One with a line that is not UTF-8, or with other columns than the first ones, is a bad row."""
+    from flaxformer_lite.files.data.source import with_input
 
-    lines = itertools.chain.from_iterable(line_chunks(path))
+    undecoded = dict[int, str]()
+    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=undecoded.__setitem__))
     table = open_table(lines, path, columns.header)
     if not (table.first or table.names):
         return
@@ -330,15 +331,23 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     for number in read:
         if table.width > len(read) and table.numbers_alone(number):
             warn(f"{path}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
+    if table.form.quoted and table.form.delimiter == "\t":
+        warn(
+            f"{path}: its cells stand in double quotes, which are not read as a part of the texts; the source tsv learns them"
+        )
     if table.header_in(read):
         warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
     bad = BadLines()
+    pairs = itertools.pairwise(itertools.chain(table.rows, [(sys.maxsize, [])]))
     for before in itertools.count(0, LINES_AT_ONCE):
         rows = list[TableRow]()
-        for line, cells in itertools.islice(table.rows, LINES_AT_ONCE):
+        for (line, cells), (next_line, _) in itertools.islice(pairs, LINES_AT_ONCE):
             blank = is_blank(cells)
-            if not blank and (reason := table.wrong(cells, max(read))):
-                bad.add(before + len(rows) + 1, f"{path}:{line}: {reason}")
+            reasons = [f"{number}: {undecoded.pop(number)}" for number in sorted(undecoded) if number < next_line]
+            if not blank and (wrong := table.wrong(cells, max(read))):
+                reasons.append(f"{line}: {wrong}")
+            if reasons:
+                bad.add(before + len(rows) + 1, f"{path}:{reasons[0]}")
             cells = [""] * table.width if blank else cells
             present = cells + [""] * (table.width - len(cells))
             texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import BadLines, LineChunk, TextColumns, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import BadLines, LineChunk, TextColumns, chosen_blocks, columns, table_blocks
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.tools.pair.folder import read_pairs
 from tests.support.files import file
@@ -107,3 +107,28 @@ def test_a_row_without_text_is_an_empty_one_for_every_reader(blank: str, tmp_pat
     assert [tuple(pair[:2]) for pair in read_pairs([path])] == [wanted[0], ("", ""), wanted[1]]
     (block,) = chosen_blocks([path], "translate", TextColumns(((0,), (1,)), wanted=2, typed=True))
     assert [row.texts for row in block.rows] == [wanted[0], ("", ""), wanted[1]] and not block.bad.numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "texts"),
+    [
+        ("a.tsv", b"1\tab\n2\t\xff\n3\tcd\n", 2, ["ab", "", "cd"]),
+        ("a.csv", b'1,ab\n2,"x\n\xff\ny"\n3,cd\n', 3, ["ab", "x\n\ny", "cd"]),
+    ],
+)
+def test_a_row_of_a_table_that_is_not_utf8_is_a_bad_row(
+    name: str, content: bytes, line: int, texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """By hand: the second row, of one line or of three. The others are read, and the count of rows stays."""
+    (tmp_path / name).write_bytes(content)
+    (block,) = table_blocks(str(tmp_path / name), TextColumns(((1,),), typed=True))
+    assert block.lines == texts and block.bad.numbers == {2}
+    assert f"{name}:{line}: not UTF-8 (byte 0xff)" in capsys.readouterr().err
+
+
+def test_a_tsv_with_quotes_says_that_they_are_no_part_of_its_texts(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """The source `tsv` learns them."""
+    for content, said in (('"a ""b"""\t"c"\n', True), ('say "b"\tc\n', False)):
+        (tmp_path / "a.tsv").write_text(content * 3)
+        (block,) = table_blocks(str(tmp_path / "a.tsv"), TextColumns(((0,),), typed=True))
+        assert (block.lines[0], "double quotes" in capsys.readouterr().err) == (['a "b"', 'say "b"'][not said], said)

@@ -87,7 +87,7 @@ def test_the_map_of_the_readme_is_true():
     block = (
         (ROOT / "README.md").read_text(encoding="utf-8").split("## The map", 1)[1].split("```")[1].strip().splitlines()
     )
-    rooms = {line.split()[0].rstrip("/") for line in block if line.startswith("  ")}
+    rooms = {line.split()[0].rstrip("/") for line in block if re.match(r"  \S", line)}
     top = {line.split()[0].rstrip("/") for line in block if not line.startswith("  ")}
     assert rooms == {path.name for path in (ROOT / "flaxformer_lite").iterdir() if (path / "__init__.py").exists()}
     assert all((ROOT / name).is_dir() for name in top)

@@ -3,7 +3,6 @@
 import ast
 import graphlib
 import importlib
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.base.moved import MOVED
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "flaxformer_lite"
@@ -121,13 +119,3 @@ def test_every_name_of_the_front_door_is_where_it_says():
         assert hasattr(importlib.import_module(f"flaxformer_lite.{place}"), name), f"{place} has no {name}"
     with pytest.raises(AttributeError, match="has no attribute 'Trasformer'"):
         getattr(flaxformer_lite, "Trasformer")  # noqa: B009
-
-
-@pytest.mark.parametrize(("old", "place"), MOVED.items())
-def test_an_import_of_an_old_place_names_the_new_one(old: str, place: str):
-    with pytest.raises(
-        ModuleNotFoundError, match=re.escape(f"flaxformer_lite.{old} has moved: import it from flaxformer_lite.{place}")
-    ):
-        importlib.import_module(f"flaxformer_lite.{old}")
-    for name in re.findall(r"\b(?:core|files)(?:\.\w+)+", place):
-        importlib.import_module(f"flaxformer_lite.{name}")
