@@ -30,7 +30,7 @@ from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.objectives.losses import LossTerm
 from flaxformer_lite.core.optim import Constant, OptimizerAlgorithm, OptimizerConfig
 from flaxformer_lite.core.runners import make_runner
-from flaxformer_lite.core.step import TrainTask, total
+from flaxformer_lite.core.step import total
 from flaxformer_lite.training import Hook, TrainingRun, setup, train_task
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
@@ -209,7 +209,7 @@ class PostOffice:
 @pytest.fixture
 def mails(monkeypatch: pytest.MonkeyPatch) -> list[EmailMessage]:
     use_one_device(monkeypatch)
-    monkeypatch.setattr(TrainTask, "of", lambda config: TASK)
+    monkeypatch.setattr(setup, "train_task", lambda config: TASK)
     monkeypatch.setattr(setup, "make_runner", runner_once)
     monkeypatch.setattr(smtplib, "SMTP", PostOffice)
     monkeypatch.setattr(PostOffice, "mails", [])
