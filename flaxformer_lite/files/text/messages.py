@@ -182,8 +182,10 @@ def read_message(message: object, name: str) -> list[Message]:
     found: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
     whole = len(texts) == 1 and (refusal or not isinstance(content, list))
     found["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
-    reasoning = take(given, "reasoning_content", name) or "".join(parts.reasoning)
-    if reasoning:
+    reasoning, in_parts = take(given, "reasoning_content", name), "".join(parts.reasoning)
+    if reasoning and in_parts and reasoning != in_parts:
+        raise ValueError(f"{name} has a reasoning as a field and another one in its content: leave one of them out")
+    if reasoning := reasoning or in_parts:
         found["reasoning_content"] = reasoning
     if calls := [*read_calls(given, name), *parts.calls]:
         found["tool_calls"] = calls
@@ -194,6 +196,8 @@ def read_message(message: object, name: str) -> list[Message]:
         found["weight"] = int(weight)
     if given.pop("audio", None):
         raise ValueError(f"{name} has audio, which cannot be read: leave it out, or give its text as content")
+    if found["role"] == "assistant" and content is None and not (texts or reasoning or calls):
+        raise ValueError(f"{name} is an answer without content, calls or reasoning: leave it out, or give its content")
     rest = [] if parts.results and not texts else [found | given]
     return [*parts.results, *rest]
 

@@ -489,7 +489,10 @@ def test_a_table_has_the_conversations_of_lines(tmp_path: Path):
 
     chats_of = [chat("weather", city="Paris", metric=False), chat("clock", zone="", hours=0)]
     parts = {
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "weight": 0}, {"role": "assistant"}]
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}], "weight": 0},
+            {"role": "assistant", "reasoning": "r"},
+        ]
     }
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*chats_of, *chats_of[:1]])))
     (tmp_path / "b.jsonl").write_text(json.dumps(parts))

@@ -134,6 +134,12 @@ def test_what_stands_beside_the_messages_belongs_to_them():
         ({"role": "user", "content": "a", "weight": 1}, "1 of an answer alone"),
         ({"role": "assistant", "content": "a", "refusal": "b"}, "a content and a refusal"),
         ({"role": "assistant", "content": None, "audio": {"id": "1"}}, "has audio"),
+        ({"role": "assistant", "content": None}, "an answer without content, calls or reasoning"),
+        ({"role": "assistant", "tool_calls": []}, "an answer without content, calls or reasoning"),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}], "reasoning": "b"},
+            "a reasoning as a field and another one in its content",
+        ),
         ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "a call without the name of a function"),
         ({"role": "assistant", "content": None, "tool_calls": 3}, "must be a list of objects"),
         ({"content": "a"}, "must be an object with role and content"),
