@@ -829,8 +829,11 @@ class ChatTokenizers(Tokenizers):
 
 def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     """Returns whether thoughts in the content of an answer are not in the text."""
-    thinking = [m["content"] for m in messages if isinstance(m["content"], str) and THOUGHTS in m["content"]]
-    return bool(thinking) and any(content.strip() not in MARK.sub("", text) for content in thinking)
+    contents = [message["content"] for message in messages]
+    texts = [content if isinstance(content, str) else "".join(part["text"] for part in content) for content in contents]
+    thinking = [content.strip() for content in texts if THOUGHTS in content]
+    written = MARK.sub("", text) if thinking else ""
+    return any(content not in written for content in thinking)
 
 
 def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -23,6 +23,7 @@ from flaxformer_lite.files.text.chat import (
     EncodedChat,
     chat_template,
     encode_marked,
+    leaves_out_thoughts,
     read_chat_template,
 )
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
@@ -621,3 +622,12 @@ def test_weights_of_messages_that_are_no_answers_ask_for_nothing():
     assert whole(source, ASKED | {"weight": 0}, answer) == "a[b][</s>]"
     with pytest.raises(ValueError, match=r"2 parts in .* for 1 answers, so their weights cannot be obeyed"):
         whole(source, ASKED, answer | {"weight": 0})
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_thoughts_of_an_answer_that_are_not_written_are_found(in_parts: bool):
+    thought = "<think>a</think>b"
+    content = [{"type": "text", "text": "<think>a"}, {"type": "text", "text": "</think>b"}] if in_parts else thought
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
+    assert leaves_out_thoughts("q b", messages) and not leaves_out_thoughts(f"q {thought}", messages)
+    assert not leaves_out_thoughts("q", messages[:1])
