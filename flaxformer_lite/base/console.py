@@ -104,7 +104,9 @@ class Bars(rich.progress.Progress):
         count = rich.progress.TextColumn("{task.fields[count]}")
         super().__init__(
             rich.progress.TextColumn("{task.description}", markup=False),
-            *(rich.progress.BarColumn(30), count, rich.progress.TimeRemainingColumn()),
+            rich.progress.BarColumn(30),
+            count,
+            rich.progress.TimeRemainingColumn(),
             console=console,
             disable=not shown,
             transient=True,

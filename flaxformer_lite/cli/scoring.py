@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     loaded = load_runs(arguments)
     data = chosen_data(loaded.config, arguments)
-    data = data._replace(name=data.name + "-ensemble" * bool(arguments.ensemble))
+    if arguments.ensemble:
+        data = data._replace(name=f"{data.name}-ensemble")
     report, hypotheses = scored(loaded, data, arguments)
     for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
         note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")

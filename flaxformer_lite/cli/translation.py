@@ -88,7 +88,9 @@ def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed options by name, for a report."""
     names = ("source_language", "target_language", "ensemble", "minimum_risk", "samples", "temperature")
     forced = ("terms", "placeholders", "prefix")
-    return typed_settings(arguments) | {name: value for name in names + forced if (value := getattr(arguments, name))}
+    return typed_settings(arguments) | {
+        name: getattr(arguments, name) for name in names + forced if getattr(arguments, name)
+    }
 
 
 def translated(

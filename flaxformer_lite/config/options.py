@@ -65,7 +65,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
         if not typed and hint is not bool and item_type(hint) is None:
             raise ValueError(f"{option} has no value: add one")
         seen.append(setting)
-        node[name] = value_of(hint, typed or ["True"] * (hint is bool))
+        node[name] = value_of(hint, typed or (["True"] if hint is bool else []))
     return from_tree(tree, Config)
 
 

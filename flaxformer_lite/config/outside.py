@@ -100,7 +100,8 @@ def outside_class(kind: str, setting: str) -> type:
             importlib.import_module(module)
     if (found := class_in(sys.modules.get(module), name)) is not None:
         return found
-    named = {typed: found for typed, imported in IMPORTED.values() if (found := class_in(imported, name)) is not None}
+    classes = {typed: class_in(imported, name) for typed, imported in IMPORTED.values()}
+    named = {typed: owner for typed, owner in classes.items() if owner is not None}
     if len(set(named.values())) > 1:
         raise ValueError(
             f"{setting}.kind is {kind!r}: {' and '.join(named)} each have a class {name}: import only one of them"

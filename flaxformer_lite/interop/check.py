@@ -109,7 +109,9 @@ def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: 
         )
         theirs = np.asarray([result.log_probs for result in found])
         outputs = answers(
-            *(model, decode, params),
+            model,
+            decode,
+            params,
             input_ids=sources if source is None else [source.as_source(row) for row in sources],
             decoder_input_ids=[[decode.start_id, *row] for row in rows],
         )

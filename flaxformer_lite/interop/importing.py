@@ -85,7 +85,11 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         }
         with atomic_write(output.path) as unfinished:
             write_run(
-                *(RunFolder(unfinished), config, 0, found.params, f"imported from {origin}"),
+                RunFolder(unfinished),
+                config,
+                0,
+                found.params,
+                f"imported from {origin}",
                 tokenizers=tokenizers,
                 imported=imported,
                 add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface"),

@@ -248,4 +248,4 @@ def listed(what: str, names: Iterable[str]) -> str:
     """Returns a complaint that lists the names, at most 8 of them; empty if there are none."""
     found = sorted(names)
     shown = ", ".join(map(cut, found[:8])) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
-    return f"{len(found)} array{'s' * (len(found) > 1)} {what}: {shown}" if found else ""
+    return f"{len(found)} array{'s' if len(found) > 1 else ''} {what}: {shown}" if found else ""

@@ -78,7 +78,11 @@ def extend(
 
     with atomic_write(folder.path) as unfinished:
         write_run(
-            *(RunFolder(unfinished), changed, loaded.step, params, f"{run} with {language}"),
+            RunFolder(unfinished),
+            changed,
+            loaded.step,
+            params,
+            f"{run} with {language}",
             tokenizers=tokenizers.base,
             add_files=save_own,
         )

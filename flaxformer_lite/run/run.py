@@ -526,7 +526,7 @@ class Run(TextPredictor):
         Raises: ValueError if there is no such data, BLEU cannot be computed, or a setting is for translations, which the run
             does not make.
         """
-        ignored = [*decode, *["bleu_tokenizer"] * (bleu_tokenizer is not None)]
+        ignored = [*decode] if bleu_tokenizer is None else [*decode, "bleu_tokenizer"]
         if ignored and not self.config.objective.translates:
             raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
         return finite(score(self, scored_data(self.config, split, source, target, bleu_tokenizer), decode)[0])

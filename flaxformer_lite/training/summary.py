@@ -55,7 +55,7 @@ def describe_parameters(state: TrainState, trainable: tuple[str, ...]) -> str:
 
 def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
     """Returns the number and kind of the devices, and how the work is divided over them."""
-    text = f"{mesh.size} {mesh.devices.flat[0].platform} device" + "s" * (mesh.size > 1)
+    text = f"{mesh.size} {mesh.devices.flat[0].platform} device{'s' if mesh.size > 1 else ''}"
     text += f" in {num_processes} processes" if num_processes > 1 else ""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     return text + (f": {runner}, {axes}" if axes else "")
@@ -121,7 +121,7 @@ def describe_weights(config: Config, checkpoints: Checkpoints) -> str:
     if weights.startswith("average:"):
         steps = sorted(checkpoints.newest_regular(int(weights.removeprefix("average:"))))
         used = f"the mean of steps {', '.join(map(str, steps))}" if len(steps) > 1 else used
-    line = f"commands use weights {weights!r}: {'the moving average at ' * (weights == 'ema')}{used}"
+    line = f"commands use weights {weights!r}: {'the moving average at ' if weights == 'ema' else ''}{used}"
     if best is None or weights == "best":
         return line
     if best == last and weights == "last":

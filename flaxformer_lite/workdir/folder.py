@@ -299,7 +299,9 @@ class RunFolder:
         if self.trained or not self.metrics.is_file():
             return
         config, last = self._config_before or self.config(), max((row["step"] for row in self.rows()), default=0)
-        periods = [config.train.checkpoint_every, *[config.train.eval_every] * (config.data.source("eval") is not None)]
+        periods = [config.train.checkpoint_every]
+        if config.data.source("eval") is not None:
+            periods.append(config.train.eval_every)
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
         if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / TRAINED).exists()):
             raise ValueError(

@@ -373,7 +373,11 @@ class MultiHeadAttention(nn.Module):
         heads = heads if self.query_norm is None else self.query_norm(heads)
         heads = heads if rotate is None else rotate(heads)
         call = kernels.AttentionCall(
-            *(heads, *key_value, v.score_scale(heads.shape[-1]), v.soft_cap, *mask),
+            heads,
+            *key_value,
+            v.score_scale(heads.shape[-1]),
+            v.soft_cap,
+            *mask,
             has_bias=bias is not None,
             hard_mask=v.masking == EXCLUDE,
             has_dropout=self.dropout_rate > 0 and self.has_rng("dropout"),

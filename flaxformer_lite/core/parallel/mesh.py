@@ -38,8 +38,8 @@ class MeshConfig(Checked, at="train.mesh"):
         fixed = math.prod(size for size in sizes if size != -1)
         if num_devices % fixed or (fixed != num_devices and -1 not in sizes):
             raise ValueError(
-                f"{in_words(sizes)} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is "
-                f"{num_devices}, or -1 for one of them"
+                f"{in_words(sizes)} do not make up {num_devices} device{'s' if num_devices > 1 else ''}: choose sizes whose "
+                f"product is {num_devices}, or -1 for one of them"
             )
         data, fsdp, tensor = (num_devices // fixed if size == -1 else size for size in sizes)
         return data, fsdp, tensor

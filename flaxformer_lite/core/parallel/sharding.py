@@ -120,7 +120,8 @@ def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
 def axes_of_owner(names: list[str], shape: tuple[int, ...], owners: dict[str, Owner]) -> tuple[str | None, ...]:
     """Returns the axes of a leaf of the state, from those of its parameter; none for a leaf without a parameter."""
     spans = [(i, j) for i in range(len(names)) for j in range(len(names), i, -1)]
-    owner = next((path for i, j in spans if (path := "/".join(names[i:j])) in owners), None)
+    paths = ("/".join(names[i:j]) for i, j in spans)
+    owner = next((path for path in paths if path in owners), None)
     if owner is not None:
         whole, axes = owners[owner]
         if shape == whole:

@@ -236,10 +236,11 @@ class Decoder:
         if forced.terms and (longest := max(len(term.ids) for term in forced.terms)) > MOST_TOKENS:
             return f"needs a term of {longest} tokens in its answer: {MOST_TOKENS} are the most"
         if forced != Forced() and needed > most:
-            parts = ["the terms"] * bool(forced.terms) + ["the beginning"] * bool(forced.beginning)
+            sides = {"the terms": forced.terms, "the beginning": forced.beginning}
+            named = " and ".join(name for name, tokens in sides.items() if tokens)
             return (
-                f"needs {needed} tokens for {' and '.join(parts)} of its answer, which has {most} at most: raise "
-                "decode.max_new_tokens or decode.max_length_extra"
+                f"needs {needed} tokens for {named} of its answer, which has {most} at most: raise decode.max_new_tokens or "
+                "decode.max_length_extra"
             )
         if forced.terms and self.config.sampling is not None:
             return "needs terms in its answer, but decode.sampling is set: samples have none; remove it"
@@ -320,7 +321,7 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
         temperature=row_numbers(np.clip([sampling.temperature for sampling in drawn], *FACTORS), rows),
         top_p=row_numbers(np.clip([sampling.top_p for sampling in drawn], *FACTORS), rows),
         # On the host: a compiled logarithm differs in the last bit from that of a constant.
-        log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows),
+        log_min_p=row_numbers([math.log(p) if p else -math.inf for p in (rounded(s.min_p) for s in drawn)], rows),
     )
     return inputs._replace(sampling=sampling)
 

@@ -96,7 +96,7 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
-    return text[: min((start for s in stop if (start := text.find(s)) >= 0), default=len(text))]
+    return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
 
 
 def translate(

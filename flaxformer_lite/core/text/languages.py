@@ -164,9 +164,10 @@ class LanguageTokenizers(Tokenizers):
         decode: dict[str, Any] = {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {})
         if self.own:
             decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
+        before = (from_id,) if places.source == "before" else ()
         return Direction(
-            (from_id,) * (places.source == "before") + self.token_ids(codes[1]) * (places.target == "source"),
-            (from_id,) * (places.source == "behind"),
+            before + (self.token_ids(codes[1]) if places.target == "source" else ()),
+            (from_id,) if places.source == "behind" else (),
             decode,
         )
 
@@ -240,4 +241,5 @@ PATTERNS = {
 
 def codes_in(texts: Sequence[str], token: str) -> tuple[str, ...]:
     """Returns the codes of the tokens of this form among texts, in order, each once."""
-    return tuple(dict.fromkeys(found[1] for text in texts if (found := PATTERNS[token].fullmatch(text))))
+    matches = filter(None, map(PATTERNS[token].fullmatch, texts))
+    return tuple(dict.fromkeys(match[1] for match in matches))

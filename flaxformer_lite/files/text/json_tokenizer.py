@@ -95,7 +95,8 @@ class JsonTokenizer(Tokenizer):
         def found(role: str) -> int | None:
             edge = {"bos": before, "eos": after}.get(role, [])
             in_model = [i for i in (model_ids or {}).get(role, ()) if plain.has_piece(i)]
-            ids = [i for text in named[role] if text is not None and (i := library.token_to_id(text)) is not None]
+            known = (library.token_to_id(text) for text in named[role] if text is not None)
+            ids = [i for i in known if i is not None]
             if not ids and not any(key in names for key in keys[role]):
                 ids = [*edge, *in_model]
             return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
@@ -172,7 +173,8 @@ class JsonTokenizer(Tokenizer):
         found, name = [], self._piece(self.unk_id)
         for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
             spans = zip(read.ids, read.offsets, strict=True)
-            found += [part for i, (a, b) in spans if i == self.unk_id and (part := text[a:b].strip()) != name]
+            unknown = (text[a:b].strip() for i, (a, b) in spans if i == self.unk_id)
+            found += [part for part in unknown if part != name]
         return found
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:

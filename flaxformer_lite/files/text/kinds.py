@@ -66,11 +66,11 @@ def copy_hub_files(run: Path, output: Path) -> list[str]:
 def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
     """Copies the files of a folder that match a pattern, but for those to skip. Returns their names."""
     files = (file for pattern in patterns for file in sorted(source.glob(pattern)) if file.is_file())
-    found = [name for file in files if (name := str(file.relative_to(source))) not in skip]
-    for name in found:
+    names = [name for name in (str(file.relative_to(source)) for file in files) if name not in skip]
+    for name in names:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, output / name)
-    return found
+    return names
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, stem: str = "tokenizer") -> Path:

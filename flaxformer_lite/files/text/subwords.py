@@ -40,9 +40,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor.LoadFromSerializedProto(model)
         self.vocab_size = self._processor.get_piece_size()
         names = ("pad_id", "unk_id", "bos_id", "eos_id")
-        pad, self.unk_id, self.bos_id, self.eos_id = (
-            None if (i := getattr(self._processor, name)()) < 0 else i for name in names
-        )
+        ids = (getattr(self._processor, name)() for name in names)
+        pad, self.unk_id, self.bos_id, self.eos_id = (None if i < 0 else i for i in ids)
         # Every model has an id for unknown text. It fills the rows of a model without padding, where nothing reads it.
         self.pad_id = int(self.unk_id or 0) if pad is None else pad
 
@@ -484,7 +483,7 @@ class MarianTokenizer(Tokenizer):
         self._unknown = self.unk_id = ids[unk]
 
     def _pieces_of(self, texts: Sequence[str]) -> list[list[str]]:
-        codes = [found[0] if (found := LANGUAGE.match(text)) else "" for text in texts]
+        codes = ["" if match is None else match[0] for match in map(LANGUAGE.match, texts)]
         rest = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         batch: list[list[str]] = self._processor.encode(rest, out_type=str)
         return [[code, *pieces] if code else pieces for code, pieces in zip(codes, batch, strict=True)]
@@ -499,7 +498,7 @@ class MarianTokenizer(Tokenizer):
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the pieces. SentencePiece keeps "▁" in pieces of the other side, so it is replaced here."""
-        text = str(self._processor.decode_pieces([piece for i in ids if (piece := self._pieces[i])]))
+        text = str(self._processor.decode_pieces([self._pieces[i] for i in ids if self._pieces[i]]))
         return text.replace("▁", " ").strip()
 
     def _piece(self, i: int) -> str:

@@ -221,10 +221,11 @@ def inner_ids(tokenizer: Tokenizer, needed: Needed) -> tuple[int, ...]:
     Raises: ValueError if the vocabulary lacks a part of it, or the tokenizer writes it otherwise.
     """
     for before in "a.1。":
-        ids, own = tokenizer.encode(before + " " * (not needed.glued) + needed.text), tokenizer.encode(before)
-        if ids[: len(own)] == own and tokenizer.unk_id not in own:
+        space = "" if needed.glued else " "
+        ids, ids_before = tokenizer.encode(before + space + needed.text), tokenizer.encode(before)
+        if ids[: len(ids_before)] == ids_before and tokenizer.unk_id not in ids_before:
             break
-    return known_ids(tokenizer, needed.text, ids[len(own) :])
+    return known_ids(tokenizer, needed.text, ids[len(ids_before) :])
 
 
 def known_ids(tokenizer: Tokenizer, text: str, ids: Sequence[int] | None = None) -> tuple[int, ...]:

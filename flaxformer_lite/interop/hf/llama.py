@@ -326,21 +326,29 @@ FAMILIES = (
         "Llama",
         ENDS,
         TEMPLATE,
-        *(ATTENTION_BIAS, option("mlp_bias", "feed_forward_bias"), ACTIVATION, ROTARY, HEADS_DIVIDE),
+        ATTENTION_BIAS,
+        option("mlp_bias", "feed_forward_bias"),
+        ACTIVATION,
+        ROTARY,
+        HEADS_DIVIDE,
     ),
     family(
         "mistral",
         "Mistral",
         ENDS,
         replaced(TEMPLATE, {"attention.num_kv_heads": 8, "sliding_window": SlidingWindow(size=4096)}),
-        *(ACTIVATION, ROTARY, WINDOW),
+        ACTIVATION,
+        ROTARY,
+        WINDOW,
     ),
     family(
         "qwen2",
         "Qwen2",
         SpecialIds(),
         replaced(TEMPLATE, {"attention.num_kv_heads": 32, "attention.bias": True}),
-        *(ACTIVATION, ROTARY, UPPER_WINDOWS),
+        ACTIVATION,
+        ROTARY,
+        UPPER_WINDOWS,
     ),
     family(
         "qwen3",
@@ -349,6 +357,9 @@ FAMILIES = (
         replaced(
             TEMPLATE, {"attention.num_kv_heads": 32, "attention.d_key": 128, "attention.qk_norm": RMSNorm(epsilon=1e-6)}
         ),
-        *(ATTENTION_BIAS, ACTIVATION, ROTARY, UPPER_WINDOWS),
+        ATTENTION_BIAS,
+        ACTIVATION,
+        ROTARY,
+        UPPER_WINDOWS,
     ),
 )

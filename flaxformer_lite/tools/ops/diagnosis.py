@@ -141,7 +141,7 @@ def report(facts: Facts) -> list[str]:
     found = list(problems(facts))
     for problem in found:
         lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
-    return [*lines, f"{len(found)} problem{'s' * (len(found) > 1)}" if found else "nothing is wrong"]
+    return [*lines, f"{len(found)} problem{'s' if len(found) > 1 else ''}" if found else "nothing is wrong"]
 
 
 def describe_gpu(gpu: NvidiaGPU) -> str:

@@ -162,7 +162,7 @@ def divide(
     for name, found in cleaned.found.items():
         if found:
             sides = (side.strip() for side in pairs[found[0]][:2])
-            example = " ||| ".join(side[:40] + "…" * (len(side) > 40) for side in sides)
+            example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
             note(f"  {len(found):>8,} {name}: {RULES[name].__doc__}; the first is number {found[0] + 1}: {example}")
     note(f"  {len(cleaned.kept):>8,} are kept")
     left = [pairs[i] for i in cleaned.kept]

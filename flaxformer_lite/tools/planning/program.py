@@ -241,7 +241,8 @@ def traffic(i: Instruction, computation: Computation, computations: dict[str, Co
         return (result.bytes if source.space == 0 else 0) + result.hbm_bytes
     if i.opcode == "fusion":
         return fusion_traffic(i, computation, computations)
-    operands = [(index, t) for index, name in enumerate(i.operands) if len(t := computation[name].types) == 1]
+    types = enumerate(computation[name].types for name in i.operands)
+    operands = [(index, t) for index, t in types if len(t) == 1]
     read = sum(min(part_read(i, index, computation), t.bytes) for index, (t,) in operands if t.space == 0)
     results = i.types
     if i.opcode == "send":

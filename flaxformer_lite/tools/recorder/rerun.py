@@ -110,7 +110,8 @@ def rerun(
     for number in range(step, last + 1):
         whole = recording.batch(number)
         less = without(number, whole)
-        changed += [number] * (less is not whole)
+        if less is not whole:
+            changed.append(number)
         found = [runner.train_step(pair[i], placed(runner, batch)) for i, batch in enumerate((whole, less))]
         pair = [after for after, _ in found]
         losses[number] = float(found[0][1]["loss"]), float(found[1][1]["loss"])

@@ -41,10 +41,10 @@ class Seen:
             groups.setdefault(r.state, []).append(
                 f"step {r.step} row {r.row}" if r.step else f"batch {r.batch} row {r.row}"
             )
-        lines = [
-            f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(names[:MOST_SHOWN])}{', …' * (len(names) > MOST_SHOWN)}"
-            for state, names in groups.items()
-        ]
+        lines = []
+        for state, names in groups.items():
+            shown = names if len(names) <= MOST_SHOWN else [*names[:MOST_SHOWN], "…"]
+            lines.append(f"  {WORDS[state]} in {counted(len(names), 'row')}: {', '.join(shown)}")
         return "\n".join([f"{self.place}\t{text}", *(lines or [f"  never: {self.never}"])])
 
     def as_json(self) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def seen(recording: Recording, found: Sequence[tuple[Place, Pair]], text: str = 
     for reading in recording.readings([place.record for place, _ in found], text) if found else ():
         readings.setdefault(reading.record, []).append(reading)
     return [
-        Seen(place, pair, readings[at], "")
-        if (at := place.record) in readings
-        else Seen(place, pair, [], recording.why_never(at))
+        Seen(place, pair, readings[place.record], "")
+        if place.record in readings
+        else Seen(place, pair, [], recording.why_never(place.record))
         for place, pair in found
     ]

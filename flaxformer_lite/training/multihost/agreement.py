@@ -192,5 +192,5 @@ def merge_messages(messages: Sequence[str]) -> str:
     lines = []
     for line in dict.fromkeys(filter(None, messages)):
         numbers = [str(i) for i, other in enumerate(messages) if other == line]
-        lines.append(f"process{'es' * (len(numbers) > 1)} {', '.join(numbers)} of {len(messages)}: {line}")
+        lines.append(f"process{'es' if len(numbers) > 1 else ''} {', '.join(numbers)} of {len(messages)}: {line}")
     return "; ".join(lines)
