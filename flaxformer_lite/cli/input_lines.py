@@ -322,6 +322,8 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     table = open_table(lines, path, columns.header)
     if not (table.first or table.names):
         return
+    if table.header and 1 in undecoded:
+        raise ValueError(f"{path}:1: {undecoded[1]}; this line is the header")
     numbers = columns.numbers(table)
     read = [number for text in numbers for number in text]
     if not columns.typed:
@@ -331,10 +333,6 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
     for number in read:
         if table.width > len(read) and table.numbers_alone(number):
             warn(f"{path}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
-    if table.form.quoted and table.form.delimiter == "\t":
-        warn(
-            f"{path}: its cells stand in double quotes, which are not read as a part of the texts; the source tsv learns them"
-        )
     if table.header_in(read):
         warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
     bad = BadLines()
@@ -343,7 +341,9 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
         rows = list[TableRow]()
         for (line, cells), (next_line, _) in itertools.islice(pairs, LINES_AT_ONCE):
             blank = is_blank(cells)
-            reasons = [f"{number}: {undecoded.pop(number)}" for number in sorted(undecoded) if number < next_line]
+            reasons = list[str]()
+            while undecoded and (number := next(iter(undecoded))) < next_line:
+                reasons.append(f"{number}: {undecoded.pop(number)}")
             if not blank and (wrong := table.wrong(cells, max(read))):
                 reasons.append(f"{line}: {wrong}")
             if reasons:

@@ -128,7 +128,17 @@ def test_a_row_of_a_table_that_is_not_utf8_is_a_bad_row(
 
 def test_a_tsv_with_quotes_says_that_they_are_no_part_of_its_texts(tmp_path: Path, capsys: pytest.CaptureFixture):
     """The source `tsv` learns them."""
-    for content, said in (('"a ""b"""\t"c"\n', True), ('say "b"\tc\n', False)):
-        (tmp_path / "a.tsv").write_text(content * 3)
+    for content, text, said in (
+        ('"a ""b"""\t"c"\n' * 3, 'a "b"', True),
+        ('say "b"\tc\n' * 3, 'say "b"', False),
+        ('"a ""b"""\tc\n"Hi" he said\ty\n', '"a ""b"""', False),
+    ):
+        (tmp_path / "a.tsv").write_text(content)
         (block,) = table_blocks(str(tmp_path / "a.tsv"), TextColumns(((0,),), typed=True))
-        assert (block.lines[0], "double quotes" in capsys.readouterr().err) == (['a "b"', 'say "b"'][not said], said)
+        assert (block.lines[0], "double quotes" in capsys.readouterr().err) == (text, said)
+
+
+def test_a_header_that_is_not_utf8_is_named(tmp_path: Path):
+    (tmp_path / "a.csv").write_bytes(b"t\xe9xt,more\nab,cd\n")
+    with pytest.raises(ValueError, match=r"a\.csv:1: not UTF-8 \(byte 0xe9\).*the header"):
+        next(table_blocks(str(tmp_path / "a.csv"), TextColumns((("text",),), header=True, typed=True)))

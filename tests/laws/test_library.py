@@ -12,7 +12,7 @@ import pytest
 from tests.support.doc_commands import python_blocks
 from tests.support.paths import ROOT
 
-SCRIPT, LAYERS = python_blocks(ROOT / "docs" / "library.md")
+SCRIPT, LAYERS, BRIDGE = python_blocks(ROOT / "docs" / "library.md")
 
 
 @pytest.mark.slow
@@ -34,3 +34,14 @@ def test_the_layers_are_called_as_the_page_says():
     for name in ("y", "z", "memory", "trained", "embedded"):
         assert names[name].shape == (2, 5, 32) and np.isfinite(names[name]).all()
     assert (names["trained"] != names["memory"]).any()  # dropout
+
+
+def test_the_bridge_to_nnx_has_the_same_parameters_and_numbers():
+    """Oracle: the Linen module's own forward pass."""
+    names: dict[str, Any] = {}
+    exec(compile(BRIDGE, "docs/library.md", "exec"), names)
+    logits = names["model"].apply({"params": names["params"]}, names["inputs"]).logits
+    np.testing.assert_array_equal(names["bridged"](names["inputs"]).logits, logits)
+    assert float(names["loss"]) == pytest.approx(float(logits.mean()), abs=1e-6)
+    leaves = jax.tree.leaves(names["gradients"])
+    assert len(leaves) == len(jax.tree.leaves(names["params"])) and any(np.any(leaf) for leaf in leaves)

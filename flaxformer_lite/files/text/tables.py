@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.files.text.files import LONGEST_LINE
 
 MOST_COMPARED = 101
@@ -203,8 +204,17 @@ def is_quoted(cell: str) -> bool:
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
 
 
+MISQUOTED = re.compile(r'(?:^|\t)"(?:[^"]|"")*"[^"\t]')
+"""A cell that goes on behind its closing quote."""
+
+
 def looks_quoted(lines: Sequence[str]) -> bool:
-    """Returns whether the cells between tabs seem to be quoted: one has doubled quotes inside, or all in three rows or more are."""
+    """Returns whether the cells between tabs seem to be quoted: one has doubled quotes inside, or all in three rows or more are.
+
+    They are not where a cell goes on behind its closing quote.
+    """
+    if any(map(MISQUOTED.search, lines)):
+        return False
     rows = [line.split("\t") for line in lines if line.strip()]
     cells = [cell for row in rows for cell in row]
     doubled = any('""' in cell[1:-1] and is_quoted(cell) for cell in cells)
@@ -214,12 +224,16 @@ def looks_quoted(lines: Sequence[str]) -> bool:
 def open_table(lines: Iterable[str], file: str, header: bool) -> Table:
     """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or a TSV.
 
-    A TSV has quotes like a CSV if its first rows seem so.
+    A TSV has quotes like a CSV if its first rows seem so; then it is said that they are no part of its texts.
     """
     rest = iter(lines)
     start = list(itertools.islice(rest, MOST_COMPARED))
     is_csv = re.search(r"\.csv(\.(gz|bz2|xz|zst))?$", file.lower()) is not None
     form = Format(best_delimiter(start), quoted=True) if is_csv else Format(quoted=looks_quoted(start))
+    if form.quoted and not is_csv:
+        warn(
+            f"{file}: its cells stand in double quotes, which are left out of the texts; a run whose source is tsv learned them"
+        )
     return Table(itertools.chain(start, rest), file, form, header)
 
 

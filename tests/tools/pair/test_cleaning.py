@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite.cli.commands.pair import RULE_NAMES
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.tools.pair import RULES, clean
-from flaxformer_lite.tools.pair.cleaning import duplicate, identical
+from flaxformer_lite.tools.pair.cleaning import duplicate, identical, markup
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from tests.support.made_up_languages import NUMBER, languages
 from tests.support.misread import misread
@@ -122,3 +122,9 @@ def test_a_pair_does_not_vouch_for_itself():
     found, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     assert found[7] <= 0 < sorted(found)[100]
     assert chance.shape == found.shape
+
+
+def test_markup_on_either_side_is_found():
+    """An entity or a tag is enough, on one side."""
+    pairs = [Pair("a &amp; b", "a b"), Pair("a b", "a <b>b</b>"), Pair("a < b", "a & b")]
+    assert markup(pairs).tolist() == [True, True, False]
