@@ -10,6 +10,7 @@ from flaxformer_lite.base.moved import name_new_places
 if TYPE_CHECKING:
     from flaxformer_lite.core.data.dataset import Dataset
     from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
+    from flaxformer_lite.core.search import Request
     from flaxformer_lite.core.search.decoder import Decoder
     from flaxformer_lite.core.step import TrainTask, train_step
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
@@ -24,6 +25,7 @@ __all__ = [
     "Decoder",
     "Inputs",
     "ModelConfig",
+    "Request",
     "Run",
     "TrainTask",
     "Transformer",
@@ -50,6 +52,7 @@ name_new_places()
 ROOMS = {
     "Dataset": "core.data.dataset",
     "Decoder": "core.search.decoder",
+    "Request": "core.search",
     **dict.fromkeys(("Inputs", "ModelConfig", "Transformer"), "core.model"),
     **dict.fromkeys(("TrainTask", "train_step"), "core.step"),
     **dict.fromkeys(("Run", "load", "train"), "run"),

@@ -32,6 +32,7 @@ from flaxformer_lite.core.search.generation import (
     stream_text,
     translate,
 )
+from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut, cut_warning
@@ -143,7 +144,7 @@ class Run(TextPredictor):
         self.unknown.report(texts, warn)
         sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
         decoder, others = self.translation_decoder(**decode), [run.params for run in self.others]
-        forced: dict[str, Any] = {}
+        requests, going_on = [Request(source) for source in sources], None
         if (wanted := Terms.of(terms, placeholders)) or prefix:
             found = self.forced(decoder, texts, sources, wanted, prefix)
             alike = isinstance(prefix, str) and not wanted
@@ -154,8 +155,9 @@ class Run(TextPredictor):
                     self.unfit.update([str(prefix)] * alike)
                     lines = "it and all lines like it are" if alike else "it is"
                     warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
-            forced = {"forced": [one for one, _ in found], "going_on": self.going_on}
-        answers = translate(decoder, self.params, sources, self.required_tokenizers, progress, others, **forced)
+            requests = [Request(source, forced=one) for source, (one, _) in zip(sources, found, strict=True)]
+            going_on = self.going_on
+        answers = translate(decoder, self.params, requests, self.required_tokenizers, progress, others, going_on)
         warn_of_missing(answers, warn, "line", first_line)
         return answers
 
@@ -315,7 +317,7 @@ class Run(TextPredictor):
         """
         decoder = self.generation_decoder(**decode)
         self.check_prompts(prompts, decoder, first_index)
-        return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first_index=first_index)
+        return decoder.generate({"params": self.params}, in_order(prompts, seed, first_index), progress)
 
     def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Decoder, first_index: int = 0) -> None:
         """Checks prompts, as texts or token ids; `decoder` is that of `generation_decoder`.
@@ -327,7 +329,7 @@ class Run(TextPredictor):
             if isinstance(prompt, str):
                 prompt = encode_prompt(self.required_tokenizers.target, prompt, decoder.config.bos_id)
             check_token_ids(prompt, self.config.model.vocab_size, f"prompt {number} has")
-            decoder.check([prompt], number)
+            decoder.check([Request(prompt, index=number)])
 
     def stream(
         self,

@@ -17,6 +17,7 @@ from flaxformer_lite.core.parallel.sharding import gather_to_first
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import encode_prompt, generate_texts, generation_settings, translate
+from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_metrics, with_language
@@ -33,7 +34,7 @@ BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 def check_sample_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]) -> None:
     """Raises: ValueError for a prompt that the model cannot continue, at the start and not at the first evaluation."""
     try:
-        decoder.check([encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts], 0)
+        decoder.check(in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts))
     except ValueError as error:
         raise ValueError(f"train.sample_prompts: {error}") from None
 
@@ -151,8 +152,8 @@ class Evaluator:
         texts = [""] * len(pairs)
         for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
             members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
-            given, own = [sources[i] for i in members], [configs[i] for i in members]
-            answers = translate(decoder.under(own[0]), params, given, tokenizers, show, configs=own)
+            requests = [Request(sources[i], configs[i]) for i in members]
+            answers = translate(decoder.under(configs[members[0]]), params, requests, tokenizers, show)
             for i, best in zip(members, answers, strict=True):
                 texts[i] = best[0].text
         if not self._text_metric_names:

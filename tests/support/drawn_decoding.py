@@ -14,6 +14,7 @@ import numpy as np
 
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search.decoder import Decoder, with_numbers
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.sampling import warp_logits
 from flaxformer_lite.core.search.search import SearchInputs
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
@@ -103,15 +104,11 @@ def our_answers(group: Group, streamed: bool = False) -> list[list[tuple[list[in
     found, settings = imported(group["model"]), our_settings(group)
     decoder, variables, rows = Decoder(Transformer(found.model), settings), {"params": found.params}, group["rows"]
     if streamed:
-        chunks = decoder.stream(variables, rows[0]["prompt"], limit=rows[0]["limit"])
+        chunks = decoder.stream(variables, Request(rows[0]["prompt"], limit=rows[0]["limit"]))
         return [[([token for chunk in chunks for token in chunk], 0.0)]]
     configs = [dataclasses.replace(settings, repetition_penalty=row["penalty"]) for row in rows]
-    answers = decoder.generate(
-        variables,
-        [row["prompt"] for row in rows],
-        limits=[row["limit"] for row in rows],
-        configs=configs,
-    )
+    asked = [Request(row["prompt"], config, row["limit"]) for row, config in zip(rows, configs, strict=True)]
+    answers = decoder.generate(variables, asked)
     return [[(answer.tokens, answer.score) for answer in row] for row in answers]
 
 

@@ -77,7 +77,7 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         evaluation,
         "translate",
-        lambda _, params, sources, *rest, configs: [[ScoredText(str(len(s)), 0.0)] for s in sources],
+        lambda _, params, requests, *rest: [[ScoredText(str(len(one.source)), 0.0)] for one in requests],
     )
 
 

@@ -24,6 +24,7 @@ from flaxformer_lite.core.search.batches import (
     plan_batches,
 )
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
 from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
@@ -79,7 +80,8 @@ class Decoder:
     `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. With
     `other_models`, which have an encoder and the same vocabulary too, it searches with the mean of all predictions.
 
-    Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`.
+    Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`; or with
+    `Request([5, 8, EOS], limit=9)` in the place of the ids.
 
     Raises: ValueError if the model has no decoder or no head, `config` names an id outside its vocabulary, or an ensemble should
     sample.
@@ -119,47 +121,35 @@ class Decoder:
     def generate(
         self,
         variables: VariableDict,
-        sources: Sequence[Sequence[int]],
+        requests: Sequence[Request | Sequence[int]],
         progress: ProgressCallback = no_progress,
         *,
-        seed: int | Sequence[int] = 0,
-        first_index: int = 0,
-        limits: Sequence[int] | None = None,
-        configs: Sequence[DecodeConfig] | None = None,
         watch: Watch | None = None,
         other_variables: tuple[VariableDict, ...] = (),
-        forced: Sequence[Forced] | None = None,
         going_on: Bool[np.ndarray, "V"] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
+        """Returns the answers to each request, best first, in their order. Token ids alone are a request for an answer to them.
 
-        A source without a token, or of padding alone, has one empty answer, with a score of 0.
-        Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
-        With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
-        ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
-        decoder's. `watch` ends answers early, unless there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
-        `other_variables` are those of the other models of an ensemble. `forced` are the tokens that the answer to each source must
-        have, a beam search where these are terms; `going_on`: see `RowTerms`.
+        A source without a token, or of padding alone, has one empty answer, with a score of 0. `watch` ends answers early, unless
+        there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more. `other_variables` are those of the other models of
+        an ensemble. `going_on`: see `RowTerms`; needed where a request has terms.
 
         Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
         """
-        check_seeds(seed)
-        self.check(sources, first_index)
+        asked = [one if isinstance(one, Request) else Request(one) for one in requests]
+        self.check(asked)
         members = (variables, *other_variables)
         laid_out = self.search.lay_out(members, self.config.num_ids)
         rows: list[Row] = []
         numbers: list[int] = []
-        for i, source in enumerate(sources):
-            config, limit = (self.config if configs is None else configs[i]), (None if limits is None else limits[i])
-            own_seed, index = (seed, first_index + i) if isinstance(seed, int | np.integer) else (seed[i], first_index)
-            numbers.append(0 if self.is_empty(source) else config.num_samples)
-            own_forced = Forced() if forced is None else forced[i]
-            if own_forced != Forced() and (reason := self.why_not(source, own_forced, limit)):
-                raise ValueError(f"source {first_index + i}: it {reason}")
-            rows += [
-                Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i, own_forced)
-                for sample in range(numbers[-1])
-            ]
+        for i, one in enumerate(asked):
+            config, index = one.settings or self.config, i if one.index is None else one.index
+            numbers.append(0 if self.is_empty(one.source) else config.num_samples)
+            if one.forced != Forced() and (reason := self.why_not(one.source, one.forced, one.limit)):
+                raise ValueError(f"source {index}: it {reason}")
+            most = self.max_length(one.source, one.limit)
+            draws = ((int(one.seed), index, sample) for sample in range(numbers[-1]))
+            rows += [Row(one.source, config, most, draw, i, one.forced) for draw in draws]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             own = [rows[i] for i in batch.members]
@@ -191,18 +181,8 @@ class Decoder:
         """Returns whether an encoder has nothing to read."""
         return self.has_encoder and all(token == self.config.pad_id for token in source)
 
-    def stream(
-        self,
-        variables: VariableDict,
-        source: Sequence[int],
-        seed: int = 0,
-        *,
-        first_index: int = 0,
-        limit: int | None = None,
-    ) -> Iterator[list[int]]:
-        """Yields the first answer of `generate` to this source alone in chunks: one token, then `CHUNK_TOKENS` at a time.
-
-        `limit` is a maximum length of the answer, its end included, beside that of the settings.
+    def stream(self, variables: VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
+        """Yields the first answer of `generate` to this request alone in chunks: one token, then `CHUNK_TOKENS` at a time.
 
         Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
         """
@@ -210,23 +190,28 @@ class Decoder:
             raise ValueError(
                 f"decode.beam_size is {self.config.beam_size}: only decode.beam_size 1 can be streamed; set it to 1"
             )
-        check_seeds(seed)
-        self.check([source], first_index)
-        (batch,) = self.batches([len(source)])
-        row = Row(source, self.config, self.max_length(source, limit), (seed, first_index, 0))
+        asked = request if isinstance(request, Request) else Request(request)
+        self.check([asked])
+        (batch,) = self.batches([len(asked.source)])
+        config, draw = asked.settings or self.config, (asked.seed, asked.index or 0, 0)
+        row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw)
         inputs, settings = self.inputs([row], batch)
         done, laid_out, never = 0, self.search.lay_out((variables,), self.config.num_ids), np.zeros(batch.rows, bool)
         for decoded in self.search((variables,), laid_out, inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
 
-    def check(self, sources: Sequence[Sequence[int]], first_index: int) -> None:
-        """Raises: ValueError if a source is longer than the model's positions, or a prompt is empty."""
-        name, lengths = "source" if self.has_encoder else "prompt", [len(source) for source in sources]
-        check_lengths(name, lengths, self.max_positions, first_index)
-        if not self.has_encoder and 0 in lengths:
-            number = first_index + lengths.index(0)
-            raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
+    def check(self, requests: Sequence[Request]) -> None:
+        """Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or a seed is out of range."""
+        name = "source" if self.has_encoder else "prompt"
+        for i, request in enumerate(requests):
+            number = i if request.index is None else request.index
+            check_seed(request.seed)
+            check_lengths(name, [len(request.source)], self.max_positions, number)
+            if not self.has_encoder and len(request.source) == 0:
+                raise ValueError(
+                    f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id"
+                )
 
     def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
         """Returns why the answer to a source cannot have the forced tokens; "" if it can."""
@@ -369,11 +354,10 @@ def warn_of_missing(
         )
 
 
-def check_seeds(seed: int | Sequence[int]) -> None:
+def check_seed(seed: int) -> None:
     """Raises: ValueError if a seed is not an unsigned 32-bit number."""
-    for number in (seed,) if isinstance(seed, int | np.integer) else seed:
-        if not 0 <= number < 2**32:
-            raise ValueError(f"seed is {number}: it must be between 0 and 2^32 - 1")
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed is {seed}: it must be between 0 and 2^32 - 1")
 
 
 def check_translates(model: ModelConfig) -> None:

@@ -3,13 +3,16 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jaxtyping import PyTree
+import numpy as np
+from jaxtyping import Bool, PyTree
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search.batches import ProgressCallback
 from flaxformer_lite.core.search.decoder import Decoder, ScoredText, Watch
+from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 
@@ -102,22 +105,21 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 def translate(
     decoder: Decoder,
     params: PyTree,
-    sources: Sequence[Sequence[int]],
+    requests: Sequence[Request],
     tokenizers: Tokenizers,
     progress: ProgressCallback,
     other_params: Sequence[PyTree] = (),
-    configs: Sequence[DecodeConfig] | None = None,
-    **forced: Any,
+    going_on: Bool[np.ndarray, "V"] | None = None,
 ) -> list[list[ScoredText]]:
     """Returns the `decode.num_hypotheses` best translations of each source, best first.
 
-    `sources`: token ids without special ids. An empty source has one empty translation, with a score of 0. `other_params`: those of
-    the other models of an ensemble. `configs`: the settings of each source, of the same `program` as the decoder's. `forced`:
-    arguments of `Decoder.generate` of this name, and `going_on`.
+    `requests`: their sources have no special ids yet; an empty one has one empty translation, with a score of 0. `other_params`:
+    those of the other models of an ensemble. `going_on`: see `Decoder.generate`.
     """
-    rows = [tokenizers.source.as_source(source) if len(source) else () for source in sources]
+    framed = tokenizers.source.as_source
+    rows = [replace(one, source=framed(one.source) if len(one.source) else ()) for one in requests]
     others = tuple({"params": other} for other in other_params)
-    answers = decoder.generate({"params": params}, rows, progress, configs=configs, other_variables=others, **forced)
+    answers = decoder.generate({"params": params}, rows, progress, other_variables=others, going_on=going_on)
     return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
 
 
@@ -139,9 +141,7 @@ def generate_texts(
     check_stop(stop)
     prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
     watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
-    answers = decoder.generate(
-        {"params": params}, prompt_ids, progress, seed=seed, first_index=first_index, watch=watch
-    )
+    answers = decoder.generate({"params": params}, in_order(prompt_ids, seed, first_index), progress, watch=watch)
     return [
         [ScoredText(truncate_at_stop(decode_after(tokenizer, ids, h.tokens), stop), h.score) for h in hypotheses]
         for ids, hypotheses in zip(prompt_ids, answers, strict=True)
@@ -165,7 +165,7 @@ def stream_text(
     """
     check_stop(stop)
     text = TextStream(tokenizer, prompt if continues else (), stop)
-    for tokens in decoder.stream({"params": params}, prompt, seed, first_index=first_index):
+    for tokens in decoder.stream({"params": params}, Request(prompt, seed=seed, index=first_index)):
         yield text.add(tokens)
         if text.stopped:
             return

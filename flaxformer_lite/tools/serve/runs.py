@@ -22,6 +22,7 @@ from flaxformer_lite.core.search.generation import (
     truncate_at_stop,
     watch_stops,
 )
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.files.text.chat import read_chat_template
@@ -55,6 +56,11 @@ class Prompt(NamedTuple):
     continues: bool = True
     """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
     forced: Forced = Forced()
+
+    @property
+    def request(self) -> Request:
+        """The request to the decoder, which draws as for this prompt alone."""
+        return Request(self.ids, self.settings, self.limit, self.seed, 0, self.forced)
 
     @property
     def before(self) -> tuple[int, ...]:
@@ -281,16 +287,12 @@ class ServedRun:
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder, ids = self.decoder(program), [prompt.ids for prompt in prompts]
+        decoder = self.decoder(program)
         before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
         found = decoder.generate(
             {"params": self.run.params},
-            ids,
-            seed=[prompt.seed for prompt in prompts],
-            limits=[prompt.limit for prompt in prompts],
-            configs=[prompt.settings for prompt in prompts],
+            [prompt.request for prompt in prompts],
             watch=watch_stops(self.tokenizers.target, before, stops),
-            forced=[prompt.forced for prompt in prompts],
             going_on=self.run.going_on if any(prompt.forced.terms for prompt in prompts) else None,
         )
         return [
@@ -320,7 +322,7 @@ class ServedRun:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
         parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
-        for tokens in decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit):
+        for tokens in decoder.stream({"params": self.run.params}, prompt.request):
             yield parts.add(tokens)
             if parts.stopped:
                 break

@@ -18,6 +18,7 @@ from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.positions import PositionScheme, sinusoids
 from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from tests.support.experiments import tiny_config
 
@@ -58,7 +59,7 @@ def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
     logits = jax.jit(model.apply)({"params": params}, inputs).logits
     assert logits[0, :-1].argmax(-1).tolist() == answer
     with pytest.raises(ValueError, match=r"has 41 tokens, but model\.positions\.max_positions is 40"):
-        decoder.check([source * 5 + source[:6]], 0)
+        decoder.check([Request(source * 5 + source[:6])])
 
 
 def test_config_checks_lengths_against_the_limit_and_json_names_the_class():

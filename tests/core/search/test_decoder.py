@@ -13,6 +13,7 @@ import pytest
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.search.batches import plan_batches
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, Row
+from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.search import Decoded
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
@@ -65,7 +66,7 @@ def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
     ]
     sources = [[4, 5, EOS], [4, 5, EOS], [9, EOS], [4, 5, EOS]]
     decoder = Decoder(model, settings[0])
-    together = decoder.generate(params, sources, configs=settings)
+    together = decoder.generate(params, list(map(Request, sources, settings)))
     assert num_programs(decoder.search.start) == 1
     assert [answers[0].tokens[0] for answers in together] == [5, 6, 6, 5]
     for source, config, answers in zip(sources, settings, together, strict=True):
@@ -107,7 +108,7 @@ def test_rows_of_smaller_batches_have_the_same_answers():
     together = Decoder(model, settings).generate(params, sources)
     split = Decoder(model, replace(settings, max_new_tokens=150))
     assert [len(batch.members) for batch in split.batches([len(source) for source in sources])] == [1] * 4
-    assert_same(split.generate(params, sources, limits=[7] * 4), together)
+    assert_same(split.generate(params, [Request(source, limit=7) for source in sources]), together)
 
 
 def test_a_source_without_tokens_has_an_empty_answer_and_keeps_its_index():
@@ -144,7 +145,7 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
     decoder = Decoder(model_of(ALONE)[0], first)
     decoder.search = OneStep()
     expected = [[pytest.approx(5.5)], [pytest.approx(5.75)] * 2]
-    together = decoder.generate({}, [[4], [5, 6], [7]], configs=[first, second, first])
+    together = decoder.generate({}, [Request([4]), Request([5, 6], second), Request([7], first)])
     assert [[h.score for h in answers] for answers in together] == [*expected, expected[0]]
     for config, scores in zip((first, second), expected, strict=True):
         (alone,) = decoder.under(config).generate({}, [[4, 5]] * 3)[:1]
@@ -161,25 +162,27 @@ def test_prompts_samples_and_streams():
     generator = np.random.default_rng(5)
     prompts = [generator.integers(4, VOCAB, n).tolist() for n in (3, 8, 1, 2, 5)]
     decoder = Decoder(model, settings)
-    together = decoder.generate(params, prompts, seed=3)
-    assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
-    for number, prompt in enumerate(prompts):
-        assert_same(decoder.generate(params, [prompt], seed=3, first_index=number), together[number : number + 1])
+    asked = in_order(prompts, seed=3)
+    together = decoder.generate(params, asked)
+    assert together == decoder.generate(params, [Request(prompt, seed=3) for prompt in prompts])
+    assert [len(answer) for answer in together] == 5 * [3]
+    for number, request in enumerate(asked):
+        assert_same(decoder.generate(params, [request]), together[number : number + 1])
     compiled, cooler = (
         num_programs(decoder.search.advance),
         replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8)),
     )
-    expected = Decoder(model, cooler).generate(params, prompts, seed=3)
-    assert decoder.under(cooler).generate(params, prompts, seed=3) == expected != together
-    mixed = decoder.generate(params, prompts, seed=3, configs=[cooler, settings] * 2 + [cooler])
+    expected = Decoder(model, cooler).generate(params, asked)
+    assert decoder.under(cooler).generate(params, asked) == expected != together
+    mixed = decoder.generate(params, [replace(one, settings=(cooler, settings)[i % 2]) for i, one in enumerate(asked)])
     assert_same(mixed, [(expected, together)[i % 2][i] for i in range(5)])
     assert num_programs(decoder.search.advance) == compiled
     drawn = [tuple(h.tokens) for answer in together for h in answer]
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
-    assert together != decoder.generate(params, prompts, seed=4)
+    assert together != decoder.generate(params, in_order(prompts, seed=4))
     for seed in (3, 4):
-        parts = list(decoder.stream(params, prompts[1], seed))
-        assert [*itertools.chain(*parts)] == decoder.generate(params, [prompts[1]], seed=seed)[0][0].tokens
+        parts = list(decoder.stream(params, Request(prompts[1], seed=seed)))
+        assert [*itertools.chain(*parts)] == decoder.generate(params, [Request(prompts[1], seed=seed)])[0][0].tokens
         assert all(len(part) <= 4 for part in parts)
     best = [Decoder(model, replace(settings, sampling=s, num_hypotheses=1)) for s in (Sampling(temperature=0), None)]
     zero, searched = (decoder.generate(params, prompts) for decoder in best)
@@ -234,7 +237,7 @@ def test_the_positions_of_an_ensemble_are_those_of_all_its_models():
         with pytest.raises(
             ValueError, match=r"source 0 has 6 tokens, but model\.positions\.max_positions is 5: shorten it"
         ):
-            decoder.check([[4] * 6], 0)
+            decoder.check([Request([4] * 6)])
 
 
 @pytest.mark.slow
@@ -244,9 +247,13 @@ def test_a_source_with_its_own_seed_and_limit_is_answered_as_alone():
     settings = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=2, batch_tokens=64, max_new_tokens=7)
     prompts, seeds, limits = [[5, 6, 7], [4], [8, 9], [8, 9]], [3, 2**32 - 1, 0, 1], [7, 2, 5, 4]
     decoder = Decoder(model, settings)
-    together = decoder.generate(params, prompts, seed=seeds, limits=limits)
-    for prompt, seed, limit, found in zip(prompts, seeds, limits, together, strict=True):
-        (cut,) = Decoder(model, replace(settings, max_new_tokens=limit)).generate(params, [prompt], seed=seed)
-        assert_same([cut], [found])
-    parts = list(decoder.stream(params, prompts[3], seeds[3], limit=limits[3]))
+    asked = [
+        Request(prompt, limit=limit, seed=seed, index=0)
+        for prompt, limit, seed in zip(prompts, limits, seeds, strict=True)
+    ]
+    together = decoder.generate(params, asked)
+    for request, found in zip(asked, together, strict=True):
+        alone = Decoder(model, replace(settings, max_new_tokens=request.limit))
+        assert_same(alone.generate(params, [Request(request.source, seed=request.seed)]), [found])
+    parts = list(decoder.stream(params, asked[3]))
     assert [*itertools.chain(*parts)] == together[3][0].tokens

@@ -16,6 +16,7 @@ from flaxformer_lite.core.search.generation import (
     translate,
     truncate_at_stop,
 )
+from flaxformer_lite.core.search.request import in_order
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS
@@ -208,7 +209,7 @@ def test_translations_are_the_decoders_answers_as_text():
     found = translate(
         decoder,
         variables["params"],
-        sources,
+        in_order(sources),
         Tokenizers(letters, letters),
         lambda done, total: reported.append((done, total)),
     )

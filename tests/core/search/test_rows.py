@@ -12,6 +12,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.search.beam import beam_search
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.greedy import greedy
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import LAYOUTS, Layouts, Search
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
@@ -46,7 +47,9 @@ def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, cas
     monkeypatch.setattr(decoder.search, "advance", noted)
     start = Search.__call__
     monkeypatch.setattr(Search, "__call__", lambda self, *a, **o: seen.append((a[2], a[3])) or start(self, *a, **o))
-    found = decoder.generate(params, sources, limits=limits)
+    found = decoder.generate(
+        params, [Request(source, limit=limit) for source, limit in zip(sources, limits, strict=True)]
+    )
     ((inputs, constants),) = seen
     whole = compiled(model, beam_search if settings.beam_size > 1 else greedy)(params, inputs, settings=constants)
     tokens, lengths, scores = jax.device_get(whole)
@@ -68,9 +71,10 @@ def test_compiling_ahead_leaves_nothing_to_compile(committed):
     decoder.compile(params, 8, [5, 6, 7, 8, 9, EOS])
     parts = (decoder.search.start, decoder.search.advance)
     assert [num_programs(part) for part in parts] == [1, 2]
-    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[1, 40, 3, 20, 33])
+    decoder.generate(params, [Request([5, 6, EOS], limit=limit) for limit in (1, 40, 3, 20, 33)])
     never = [lambda tokens: None, lambda tokens: 1]
-    decoder.generate(params, [[5, 6, EOS]] * 5, limits=[2, 40, 3, 20, 33], watch=lambda index: never[index % 2])
+    asked = [Request([5, 6, EOS], limit=limit) for limit in (2, 40, 3, 20, 33)]
+    decoder.generate(params, asked, watch=lambda index: never[index % 2])
     assert [num_programs(part) for part in parts] == [1, 2]
 
 

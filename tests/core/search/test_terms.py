@@ -9,6 +9,7 @@ import pytest
 from flaxformer_lite.core.search.beam import BeamState, extended
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.forced import Forced, NeededTokens
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.search import Decoded
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.search.terms import Choice, places_in, row_terms
@@ -51,7 +52,10 @@ def test_every_answer_has_its_terms_and_its_beginning():
     forced = [drawn(generator, (0, 3)[n > 15]) for n in range(48)]
     limits = [min(24, one.length + 1 + (0, 1, 30)[n % 3]) for n, one in enumerate(forced)]
     forced = [one if one.length < limit else Forced() for one, limit in zip(forced, limits, strict=True)]
-    found = decoder.generate(params, sources, forced=forced, limits=limits, going_on=GOING_ON)
+    asked = [
+        Request(source, limit=limit, forced=one) for source, limit, one in zip(sources, limits, forced, strict=True)
+    ]
+    found = decoder.generate(params, asked, going_on=GOING_ON)
     for one, answers, limit in zip(forced, found, limits, strict=True):
         for tokens, score in answers:
             assert np.isfinite(score) and len(tokens) <= limit
@@ -61,7 +65,7 @@ def test_every_answer_has_its_terms_and_its_beginning():
                 assert times(tokens, term) >= wanted >= term.times, (tokens, one)
     assert sum(len(one.terms) for one in forced) > 60, "few terms were drawn"
     free = [n for n, one in enumerate(forced) if one == Forced()]
-    alone = decoder.generate(params, [sources[n] for n in free], limits=[limits[n] for n in free])
+    alone = decoder.generate(params, [asked[n] for n in free])
     assert [[h.tokens for h in found[n]] for n in free] == [[h.tokens for h in answers] for answers in alone]
 
 
@@ -90,7 +94,8 @@ def test_a_placeholder_behind_a_sign_and_behind_a_space_comes_twice():
     forced = Forced((NeededTokens((4, 5), 1, False), NeededTokens((6, 4, 5), 1, False)))
     for limit in (6, 14):
         decoder = Decoder(model, DecodeConfig(beam_size=4, max_new_tokens=limit))
-        for best, *_ in decoder.generate(params, sources, forced=[forced] * 32, going_on=GOING_ON & False):
+        asked = [Request(source, forced=forced) for source in sources]
+        for best, *_ in decoder.generate(params, asked, going_on=GOING_ON & False):
             assert times(best.tokens, forced.terms[0]) >= 2 and times(best.tokens, forced.terms[1]) >= 1
             assert np.isfinite(best.score) and len(best.tokens) <= limit
 
@@ -101,10 +106,11 @@ def test_the_best_answers_are_the_same_however_many_are_asked_for():
     model, params = model_of(SMALL)
     draw = np.random.default_rng(1)
     sources = [[*draw.integers(4, VOCAB, 6).tolist(), EOS] for _ in range(48)]
-    forced, found = [Forced((NeededTokens((4, 6), 1, False),))] * 48, []
+    forced, found = Forced((NeededTokens((4, 6), 1, False),)), []
+    asked = [Request(source, forced=forced) for source in sources]
     for number in (1, 2, 3, 5):
         decoder = Decoder(model, DecodeConfig(beam_size=5, num_hypotheses=number, max_new_tokens=14))
-        answers = decoder.generate(params, sources, forced=forced, going_on=GOING_ON & False)
+        answers = decoder.generate(params, asked, going_on=GOING_ON & False)
         assert all(len(row) == number for row in answers)
         found.append([[answer.tokens for answer in row] for row in answers])
     for few, more in itertools.pairwise(found):
@@ -139,7 +145,7 @@ def test_greedy_search_goes_on_from_a_beginning_and_terms_that_do_not_fit_have_a
     model, params = model_of(SMALL)
     decoder, source = Decoder(model, DecodeConfig(max_new_tokens=9)), [5, 7, 9, EOS]
     ((free,),) = decoder.generate(params, [source])
-    ((again,),) = decoder.generate(params, [source], forced=[Forced((), tuple(free.tokens[:2]))])
+    ((again,),) = decoder.generate(params, [Request(source, forced=Forced((), tuple(free.tokens[:2])))])
     assert again.tokens == free.tokens and again.score > free.score
     term = NeededTokens((4, 5), 1, True)
     assert decoder.why_not(source, Forced((term,) * 4)) == ""

@@ -15,7 +15,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.text.kinds import HUB_FILES, FromRun, save_tokenizer
+from flaxformer_lite.files.text.kinds import HUB_FILES, FromRun, save_tokenizer, save_tokenizers
 from flaxformer_lite.files.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
@@ -211,7 +211,7 @@ def test_files_of_two_tokenizers_travel_with_both_alone(tmp_path: Path) -> None:
     """Law: files that describe two tokenizers do not come with one of them."""
     model = dataclasses.replace(BOTH, vocab_size=60, share_source_target=False)
     assert MARIAN is not None
-    save_tokenizer(MARIAN, tmp_path / "0")
+    save_tokenizers(MARIAN, tmp_path / "0")
     shutil.copytree(FIXTURES / "tokenizers/marian_separate", tmp_path / "0" / "huggingface")
     assert files_in(trained(tmp_path / "1", model, tmp_path / "0", pairs=True) / "huggingface").keys() == {
         *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "tokenizer_config.json")

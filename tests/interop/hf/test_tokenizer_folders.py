@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.files.text import load_tokenizer
-from flaxformer_lite.files.text.kinds import save_tokenizers
+from flaxformer_lite.files.text.kinds import save_tokenizer
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from tests.support.paths import FIXTURES
 from tests.support.tokenizer_folders import Case, draw_case, write_case
@@ -32,7 +32,7 @@ def compare(case: Case, expected: dict[str, Any], folder: Path) -> None:
         with pytest.raises(ValueError, match="should be the added token"):
             read(folder)
         return
-    save_tokenizers(read(folder), folder / "saved")
+    save_tokenizer(read(folder), folder / "saved")
     ours = load_tokenizer(folder / "saved")
     for text, row in zip(case["texts"], expected["rows"], strict=True):
         ids = ours.encode(text)
