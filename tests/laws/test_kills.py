@@ -1,7 +1,8 @@
 """Law: killed or interrupted at any moment, again and again, a run ends bit for bit like one that never was.
 
 Real processes get signals at random moments, from the start of Python to the end of the run, and are started again until the run
-is finished. Runs follow each other until there were FLAXFORMER_LITE_KILLS signals of a kind (4 if it is unset); another
+is finished. Runs follow each other until there were FLAXFORMER_LITE_KILLS signals of a kind (4 if it is unset), half as many with
+two processes, which wait for each other; another
 FLAXFORMER_LITE_SEED tries other moments. Each run makes its tokenizer and token store, evaluates, saves, and copies itself to a
 mirror. At times the compiled programs are thrown away first, and at times the disk of the run is lost: its mirror has it.
 """
@@ -87,8 +88,8 @@ def test_a_run_that_is_disturbed_at_any_moment_ends_as_if_nothing_was(
     scene: Scene, disturb: Callable[[random.Random, subprocess.Popen], signal.Signals]
 ):
     chance = random.Random(f"{disturb.__name__} {scene.processes} {SEED}")
-    disturbed = runs = lost = 0
-    while disturbed < KILLS:
+    disturbed, runs, lost, most = 0, 0, 0, KILLS // scene.processes
+    while disturbed < most:
         run, finished = scene.folder / f"{disturb.__name__}{SEED}-{runs}", False
         while not finished:
             if chance.random() < 0.1:
@@ -96,7 +97,7 @@ def test_a_run_that_is_disturbed_at_any_moment_ends_as_if_nothing_was(
             started = scene.start(run)
             wait_for_a_moment(chance, scene, started, run)
             victim = chance.choice(started)
-            if disturbed < KILLS and all(process.poll() is None for process in started):
+            if disturbed < most and all(process.poll() is None for process in started):
                 number = disturb(chance, victim)
                 disturbed += 1
                 statuses = [process.wait(SECONDS_TO_END) for process in started]
