@@ -258,16 +258,19 @@ def write_hf(
     if config.data.tokenizer is not None and not isinstance(config.data.tokenizer, FromRun):
         dropped += OF_TOKENIZER
     family = family_of(exported.config["model_type"])
+    longest, stated = max(config.objective.longest_row(config.data.longest)), theirs.get(family.length)
+    if origin.get("trained") and type(stated) is int:  # before the options are compared with the model, which it may scale
+        stated = max(longest, stated)
+        theirs = {**theirs, family.length: stated}
     if family.model_type == theirs.get("model_type"):
         options = carried(theirs, exported.config, family, model, exported.tensors, dropped)
     else:
         kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
         options = kept | exported.config
-    longest = max(config.objective.longest_row(config.data.longest))
     if family.length and family.model_type != theirs.get("model_type"):
         options[family.length] = longest
-    elif origin.get("trained") and type(options.get(family.length)) is int:
-        options[family.length] = max(longest, options[family.length])
+    elif type(stated) is int:
+        options[family.length] = stated
     options |= special_ids_of(config.decode, model) | class_names(config, theirs)
     if "problem_type" in theirs:
         options["problem_type"] = PROBLEMS.get(config.objective.kind, theirs["problem_type"])

@@ -832,8 +832,13 @@ def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     contents = [message["content"] for message in messages]
     texts = [content if isinstance(content, str) else "".join(part["text"] for part in content) for content in contents]
     thinking = [content.strip() for content in texts if THOUGHTS in content]
-    written = MARK.sub("", text) if thinking else ""
-    return any(content not in written for content in thinking)
+    written, place = MARK.sub("", text) if thinking else "", 0
+    for content in thinking:  # answers stand in the text in their order
+        place = written.find(content, place)
+        if place < 0:
+            return True
+        place += len(content)
+    return False
 
 
 def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:

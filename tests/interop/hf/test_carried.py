@@ -13,7 +13,9 @@ import pytest
 
 from flaxformer_lite import export_hf, import_hf, train
 from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.core.model import Rotary
 from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.model.positions import YarnScaling
 from flaxformer_lite.core.text import Characters
 from flaxformer_lite.files.data import DataConfig, PlainText
 from flaxformer_lite.interop.differences import check_same
@@ -141,6 +143,24 @@ def test_the_longest_text_is_the_imported_one_or_a_longer_one_of_training(label:
     assert export_of(label, tmp_path / "short", {}, length=7)[0]["max_position_embeddings"] == stated
     longer = export_of(label, tmp_path / "long", {}, length=101)[0]["max_position_embeddings"]
     assert longer in (101, 102)
+
+
+def test_a_scale_of_positions_that_a_length_decides_stays_with_a_longer_one(tmp_path: Path) -> None:
+    """Oracle: the model that was imported. Without a length of its own, the scale is by the longest text of the folder."""
+    found = imported("llama/yarn")
+    assert isinstance(found.model.positions, Rotary) and isinstance(found.model.positions.scaling, YarnScaling)
+    length = found.model.positions.scaling.original_length
+    theirs = {**found.config, "max_position_embeddings": length}
+    for name in ("rope_scaling", "rope_parameters"):
+        if theirs.get(name):
+            theirs[name] = {key: x for key, x in theirs[name].items() if key != "original_max_position_embeddings"}
+    data = DataConfig(tokenizer=None, max_source_length=2 * length, max_target_length=2 * length)
+    config = Config(model=found.model, objective=objective(found, None), data=data, decode=found.decode)
+    origin = {"config": theirs, "generation": found.generation, "architecture": found.architecture, "trained": True}
+    (tmp_path / "files").mkdir()
+    write_hf(config, found.params, origin, tmp_path / "files", None, tmp_path / "out", About("a", 1, []))
+    assert json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"] >= 2 * length
+    assert read_folder(tmp_path / "out").model.positions == found.model.positions
 
 
 def test_a_decoder_that_was_trained_here_states_its_own_length(tmp_path: Path) -> None:
