@@ -6,7 +6,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
-    "data": "files.data (sources, DataConfig) and core.data (Dataset, records)",
+    "data": "files.data (sources, DataConfig; tokenize in files.data.reading) and core.data (Dataset, records)",
     "inference": "core.search (DecodeConfig; Decoder in core.search.decoder) and files.metrics (MetricConfig)",
     "model": "core.model",
     "objectives": "core.objectives",
