@@ -259,7 +259,7 @@ def write_hf(
         dropped += OF_TOKENIZER
     family = family_of(exported.config["model_type"])
     longest, stated = max(config.objective.longest_row(config.data.longest)), theirs.get(family.length)
-    if origin.get("trained") and type(stated) is int:  # before the options are compared with the model, which it may scale
+    if origin.get("trained") and type(stated) is int:  # before options and model are compared: it may scale positions
         stated = max(longest, stated)
         theirs = {**theirs, family.length: stated}
     if family.model_type == theirs.get("model_type"):
