@@ -19,6 +19,7 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import encode_prompt, generate_texts, generation_settings, translate
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.tokenizer import Frame
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.training.multihost.agreement import Processes
@@ -148,7 +149,7 @@ class Evaluator:
             changes = {label: tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
             configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
             if tokenizers.target.ends_pairs:
-                tokenizers = replace(tokenizers, source=tokenizers.source.framing((), ()))
+                tokenizers = replace(tokenizers, source=tokenizers.source.framed(Frame()))
         texts = [""] * len(pairs)
         for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
             members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]

@@ -1,4 +1,4 @@
-"""What is asked of a decoder: a source or a prompt, with what its answer depends on."""
+"""Requests to a decoder: a source or a prompt, with what its answer depends on."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.core.base.bounds import Checked, cut
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.tokenizer import EncodedPair, Frame, Tokenizer, Tokenizers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +127,14 @@ class LanguageTokenizers(Tokenizers):
 
     @property
     def plain(self) -> "LanguageTokenizers":
-        """The tokenizers that give a source no language, and know all pieces of an answer."""
+        """Tokenizers that add no language token to a source and can decode any answer."""
         return self.reading_by(Direction((), (), {}), ("", ["", *self.own][-1]))
 
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
         found = self.of_codes(codes)
         end = () if found.source.eos_id is None else (found.source.eos_id,)
-        source = found.source.framing(direction.before, (*end, *direction.behind))
-        target = found.target.framing((), end)
-        target.ends_pairs = self.languages.target == "start"
+        source = found.source.framed(Frame(direction.before, (*end, *direction.behind)))
+        target = found.target.framed(Frame((), end, ends_pairs=self.languages.target == "start"))
         return replace(self, source=source, target=target)
 
     def of_codes(self, codes: tuple[str, str]) -> Tokenizers:

@@ -45,6 +45,15 @@ class Sealed(NamedTuple):
         return re.compile("|".join(["([\ufdd0-\ufdef]", *names]) + ")")
 
 
+class Frame(NamedTuple):
+    """The special ids around a source, as the direction of a translation has them."""
+
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+    ends_pairs: bool = False
+    """Whether pairs have the special ids of their rows."""
+
+
 class Tokenizer(ABC):
     """A trained tokenizer. `encode` adds no special ids, `decode` drops them.
 
@@ -63,8 +72,8 @@ class Tokenizer(ABC):
     bos_id: int | None = BOS
     eos_id: int | None = EOS
     mask_id: int | None = None
-    ends_pairs: bool = False
-    """Whether pairs have the special ids of their rows: text … EOS [from], and [to] text … EOS, as mBART reads them."""
+    frame: "Frame | None" = None
+    """The ids around a source in the place of the tokenizer's own; None: its own."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -137,14 +146,25 @@ class Tokenizer(ABC):
         return self.with_special_tokens(*truncate_longest_first(texts, max_length - num_special))
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
-        """Returns a source text for the encoder of an encoder–decoder: the tokens and EOS."""
+        """Returns a source text for the encoder of an encoder–decoder: the tokens in the frame, by default with EOS."""
+        if self.frame is None:
+            return self.own_source(tokens)
+        return [*self.frame.before, *map(int, tokens), *self.frame.behind]
+
+    def own_source(self, tokens: Sequence[int]) -> list[int]:
+        """Returns a source text without a frame: here the tokens and EOS."""
         return self.special._replace(bos=None).with_bos_eos(tokens)
 
-    def framing(self, before: Sequence[int], behind: Sequence[int]) -> "Tokenizer":
-        """Returns the same tokenizer with these ids around a source in the place of its own."""
+    def framed(self, frame: "Frame") -> "Tokenizer":
+        """Returns a tokenizer with this frame that is otherwise the same."""
         other = copy.copy(self)
-        other.as_source = lambda tokens: [*before, *map(int, tokens), *behind]  # type: ignore[method-assign]
+        other.frame = frame
         return other
+
+    @property
+    def ends_pairs(self) -> bool:
+        """Whether pairs have the special ids of their rows: text … EOS [from], and [to] text … EOS, as mBART reads them."""
+        return self.frame is not None and self.frame.ends_pairs
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
         """Returns the beginning of a text that a decoder continues: the special ids that begin a text, and the tokens."""

@@ -187,7 +187,7 @@ class JsonTokenizer(Tokenizer):
             tokens, types = tokens + more, types + [kind] * len(more)
         return EncodedText(tokens, types)
 
-    def as_source(self, tokens: Sequence[int]) -> list[int]:
+    def own_source(self, tokens: Sequence[int]) -> list[int]:
         return self.with_special_tokens(tokens).tokens
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:

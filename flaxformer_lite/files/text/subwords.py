@@ -336,7 +336,7 @@ class AddedPieces(SentencePieceTokenizer):
         rows = [self.as_source(text) for text in (first, second) if text is not None]
         return EncodedText([*itertools.chain(*rows)], [side for side, row in enumerate(rows) for _ in row])
 
-    def as_source(self, tokens: Sequence[int]) -> list[int]:
+    def own_source(self, tokens: Sequence[int]) -> list[int]:
         return [*self.as_prompt(tokens), *([self.eos_id] if self.around[1] and self.eos_id is not None else [])]
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
