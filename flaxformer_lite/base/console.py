@@ -22,7 +22,7 @@ from rich.text import Text
 
 
 class Failure(RuntimeError):
-    """An end that no other command line would have avoided: one line and exit status 1. All processes of a run raise it."""
+    """A failure that no change of options would have avoided: one line, exit status 1. All processes of a run raise it."""
 
 
 LONGEST_NOTE = 2000

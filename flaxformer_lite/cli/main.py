@@ -148,7 +148,7 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # The reader of the results has closed: nobody is left to be told, nor when Python flushes at its end.
+        # The reader of the results has closed: nobody reads a message, and Python must not print one at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:

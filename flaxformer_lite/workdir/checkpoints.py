@@ -145,7 +145,7 @@ class Checkpoints:
         """Starts saving. Returns once the state is copied, so the caller may donate or change it at once.
 
         Saving a step that this process has saved or restored replaces only `meta` and, if not None, `metrics`, atomically: the
-        state of a step is a function of the run. An interrupted evaluation is made up for in this way. A regular checkpoint
+        state of a step is a function of the run. So a resumed run can repeat an interrupted evaluation. A regular checkpoint
         never becomes interim. A damaged checkpoint is written anew.
 
         Args:

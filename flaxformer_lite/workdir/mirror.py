@@ -508,7 +508,7 @@ def stamp(path: Path) -> tuple[int, int]:
 
 
 def whole_steps(folder: Path, names: list[str]) -> list[int]:
-    """Returns the complete checkpoints of which every file is among the names: one that is being deleted lacks some."""
+    """Returns the steps whose files are all in `names`; a checkpoint that is being deleted lacks some."""
     there = set(names)
 
     def is_whole(step: int) -> bool:

@@ -291,7 +291,7 @@ def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "
 def allot(number: int, weights: Sequence[Fraction]) -> list[int]:
     """Returns whole numbers in the ratio of the weights, whose sum is `number`; none is lower for a higher `number`.
 
-    So a number that goes to somebody stays there while more are dealt out, one epoch after the other. The weights are exact
+    So what a source once received stays with it as more rows are dealt, one epoch after the other. The weights are exact
     because a rounded tie could break this.
 
     Reference: Webster's method of apportionment; Balinski & Young 1982, "Fair Representation".

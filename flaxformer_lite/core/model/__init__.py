@@ -15,7 +15,7 @@ The mathematics are plain functions; the Linen modules only hold parameters. Dro
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.
 """
 
-from flaxformer_lite.core.model.attention import Attention, DotProduct, MultiHeadAttention
+from flaxformer_lite.core.model.attention import Attention, DotProduct, MultiHeadAttention, check_attention
 from flaxformer_lite.core.model.config import POST_NORM, PRE_NORM, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates, FeedForward, Normal
@@ -59,5 +59,6 @@ __all__ = [
     "Sinusoidal",
     "Transformer",
     "causal_mask",
+    "check_attention",
     "padding_mask",
 ]

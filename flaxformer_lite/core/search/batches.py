@@ -19,7 +19,7 @@ def no_progress(done: int, total: int) -> None:
 
 
 ANSWERS_FACTOR = 32
-"""Tokens of the answers of a batch, at their maximum length and of all beams, for each of its source tokens at most.
+"""The most answer tokens (maximum length × beams) that a batch may hold for each source token.
 
 A search holds a key and a value for each. The default settings of a beam of 5 need 17, those of generation 14.
 """

@@ -264,7 +264,7 @@ def in_words(plan: Plan) -> str:
     if plan.kernel_flops is not None:
         lines.append(f"  {'these by the kernels, in the program':<39} {tera(plan.kernel_flops)}")
     if None in compiled.program.loops.values():
-        lines.append("  some loops have an unknown number of trips: they count once")
+        lines.append("  the trip count of some loops is unknown: each counts as one pass")
     lines += ["", "data exchanged by a device, in the compiled program"]
     lines += [
         f"  {e.kind:<18} {e.axes:<16} {e.count:>6} times {mib(e.bytes)} MiB {e.seconds * 1e3:>10,.3f} ms"
