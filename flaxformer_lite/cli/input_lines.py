@@ -16,7 +16,7 @@ from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.files.text.files import BadLine, check_file, line_chunks, stream_lines
-from flaxformer_lite.files.text.tables import Table, container, is_blank, open_table, require_lines
+from flaxformer_lite.files.text.tables import Format, Table, container, is_blank, open_table, require_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -216,6 +216,8 @@ class TextColumns(NamedTuple):
     """Texts of a row; None: one or two."""
     typed: bool = False
     """Whether they come from the command line, and not from the training data."""
+    form: Format | None = None
+    """The way in which the rows of the training data are written; None: unknown, a file's first rows say it."""
 
     def numbers(self, table: Table) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
@@ -266,9 +268,9 @@ def text_columns(
     data = open_run(arguments.folder).config().data
     source = data.train or data.eval or data.test
     sources = [] if source is None else [one for _, one in source.parts("data.train")]
-    chosen = {(one.text_columns(), getattr(one, "header", True)) for one in sources}
-    texts, header = chosen.pop() if len(chosen) == 1 else ((), False)
-    return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted)
+    chosen = {(one.text_columns(), getattr(one, "header", True), getattr(one, "form", None)) for one in sources}
+    texts, header, form = chosen.pop() if len(chosen) == 1 else ((), False, None)
+    return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form)
 
 
 def chosen_blocks(paths: list[str], action: str, columns: TextColumns | None = None) -> Iterator[LineChunk]:
@@ -319,7 +321,7 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
 
     undecoded = dict[int, str]()
     lines = itertools.chain.from_iterable(line_chunks(path, bad_line=undecoded.__setitem__))
-    table = open_table(lines, path, columns.header)
+    table = open_table(lines, path, columns.header, columns.form)
     if not (table.first or table.names):
         return
     if table.header and 1 in undecoded:

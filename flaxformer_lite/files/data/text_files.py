@@ -131,7 +131,7 @@ class ColumnSource(Checked, TextSource, at="data"):
 
     @property
     @abstractmethod
-    def _format(self) -> Format:
+    def form(self) -> Format:
         """The way in which rows are written."""
 
     @property
@@ -160,7 +160,7 @@ class ColumnSource(Checked, TextSource, at="data"):
         for file, lines in read_files(self.path, progress):
             start = list(itertools.islice(lines, MOST_COMPARED))
             self._check_delimiter(start, file)
-            table = Table(itertools.chain(start, lines), file, self._format, self.header)
+            table = Table(itertools.chain(start, lines), file, self.form, self.header)
             if not (table.names or table.first):
                 continue
             if before is not None and sorted(table.names) != sorted(before.names):
@@ -203,13 +203,13 @@ class TSV(ColumnSource, at="tsv"):
 
     kind: Literal["tsv"] = "tsv"
 
-    _format = Format()
+    form = Format()
 
     def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
         if looks_quoted(lines):
             warn_once(
                 f"{file}: its first rows have cells in double quotes, which tsv reads as they are: if they are not of the texts, "
-                f"set the source to CSV(path=…, delimiter={self._format.delimiter!r})"
+                f"set the source to CSV(path=…, delimiter={self.form.delimiter!r})"
             )
         if any("\t" in line for line in lines) or self._fewest < 2:
             return
@@ -238,7 +238,7 @@ class CSV(ColumnSource, at="csv"):
             raise ValueError(f"csv.delimiter is {self.delimiter!r}: it must be one character, and not a quote")
 
     @property
-    def _format(self) -> Format:
+    def form(self) -> Format:
         return Format(self.delimiter, quoted=True)
 
     def _check_delimiter(self, lines: Sequence[str], file: str) -> None:

@@ -221,19 +221,29 @@ def looks_quoted(lines: Sequence[str]) -> bool:
     return doubled or (len(rows) > 2 and all(is_quoted(cell) or cell.isdecimal() for cell in cells) and '"' in lines[0])
 
 
-def open_table(lines: Iterable[str], file: str, header: bool) -> Table:
+def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | None = None) -> Table:
     """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or a TSV.
 
-    A TSV has quotes like a CSV if its first rows seem so; then it is said that they are no part of its texts.
+    learned: the way in which the texts of a training were written, which a file of that kind has too, unless its first rows fit
+    another delimiter. Without it, a TSV has quotes like a CSV if its first rows seem so; then it is said that they are no part of
+    its texts.
     """
     rest = iter(lines)
     start = list(itertools.islice(rest, MOST_COMPARED))
     is_csv = re.search(r"\.csv(\.(gz|bz2|xz|zst))?$", file.lower()) is not None
-    form = Format(best_delimiter(start), quoted=True) if is_csv else Format(quoted=looks_quoted(start))
-    if form.quoted and not is_csv:
-        warn(
-            f"{file}: its cells stand in double quotes, which are left out of the texts; a run whose source is tsv learned them"
-        )
+    if learned is not None:
+        of_this_kind = learned.quoted if is_csv else learned.delimiter == "\t"
+        learned = learned if of_this_kind and better_delimiter(start, learned.delimiter, 2) is None else None
+    if learned is not None:
+        form = learned
+    elif is_csv:
+        form = Format(best_delimiter(start), quoted=True)
+    else:
+        form = Format(quoted=looks_quoted(start))
+        if form.quoted:
+            warn(
+                f"{file}: its cells stand in double quotes, which are left out of the texts; a source tsv would have them"
+            )
     return Table(itertools.chain(start, rest), file, form, header)
 
 

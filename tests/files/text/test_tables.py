@@ -66,3 +66,24 @@ def test_files_that_have_no_lines_are_known_by_their_names():
 
 def test_white_space_is_no_text():
     assert is_blank(["", " ", "\u3000"]) and is_blank([]) and not is_blank(["", "x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "learned", "cells"),
+    [
+        ("a.tsv", '"a ""b"""\tc', None, ['a "b"', "c"]),
+        ("a.tsv", '"a ""b"""\tc', Format(), ['"a ""b"""', "c"]),
+        ("a.tsv", '"a ""b"""\tc', Format("\t", quoted=True), ['a "b"', "c"]),
+        ("a.tsv", "a;b\tc", Format(";", quoted=True), ["a;b", "c"]),
+        ("a.csv", "Go;now, Geh", None, ["Go", "now, Geh"]),
+        ("a.csv", "Go;now, Geh", Format(",", quoted=True), ["Go;now", " Geh"]),
+        ("a.csv", "a#b", Format("#", quoted=True), ["a", "b"]),
+        ("a.csv", "a,b", Format(), ["a", "b"]),
+    ],
+)
+def test_a_file_of_the_kind_that_was_learned_is_read_as_it_was(
+    name: str, line: str, learned: Format | None, cells: list[str]
+):
+    """By hand: quotes and delimiter of the training, for a file of that kind by its name; another kind is read by its rows."""
+    (row,) = open_table([line], name, header=False, learned=learned).rows
+    assert row[1] == cells
