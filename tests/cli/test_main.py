@@ -122,7 +122,6 @@ def test_the_package_has_what_it_names():
 TRAINING = """\
 N training pairs in N batches an epoch, N shapes, N% padding
 N parameters on N DEVICE
-attention is computed by KERNEL
 step N epoch N loss N N tokens/s rate N
 step N eval accuracy N loss N perplexity N * best so far
 
@@ -138,7 +137,6 @@ NUMBERS_AND_NAMES = {
     r"\d+([.,]\d+)*(e[-+]\d+)?": "N",
     " +": " ",
     r"(cpu|gpu|tpu) devices?.*": "DEVICE",
-    "(?<=attention is computed by ).*": "KERNEL",
 }
 
 
@@ -158,6 +156,7 @@ def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
     status, out, err = typed("train", path, "--workdir", folder)
     assert (status, out) == (0, "")
     err = re.sub(r"(?m)^[a-z]+: [\d,]+/.*\n", "", err)  # how far it is, every 30 seconds of a slow machine
+    err = re.sub(r"attention is computed by .*\n", "", err)  # where the device leaves a choice; a CPU has none
     for pattern, word in NUMBERS_AND_NAMES.items():
         err = re.sub(pattern, word, err.replace(str(folder), "RUN"))
     assert err == TRAINING
