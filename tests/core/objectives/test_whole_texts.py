@@ -192,7 +192,8 @@ def test_texts_that_belong_together_come_together(
     typed(monkeypatch, capsys, "embed", tmp_path / "run", tmp_path / "lines", "--output", tmp_path / "vectors.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors[0])
     out = typed(monkeypatch, capsys, "embed", tmp_path / "run", tmp_path / "eval.tsv", "--similarity")
-    np.testing.assert_allclose([float(x) for x in out.split()], (vectors[0] * vectors[1]).sum(1), atol=2e-6)
+    alike = [float(line.rpartition("\t")[2]) for line in out.splitlines()]  # behind the cells of its row
+    np.testing.assert_allclose(alike, (vectors[0] * vectors[1]).sum(1), atol=2e-6)
 
 
 # Masked language models with pairs of texts ------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import Classification
-from flaxformer_lite.text import FromRun
+from flaxformer_lite.files.text import FromRun
 
 def get_config() -> Config:
     theirs = load_config("FOLDER/imported/config.json")
