@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import Progress, warn, warn_once
+from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import Mixing
@@ -17,7 +17,7 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
-from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize, tokenizer_texts
 from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
@@ -172,8 +172,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     samplers = samplers_of(data.subword_sampling, tokenizers)
     train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)
     objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
-    for note in train.notes:
-        warn_once(note)
+    tell_notes(train)
     evaluation = None
     if (source := data.source("eval")) is not None:
         pairs, parts = open_parts(source, "data.eval")
@@ -188,8 +187,6 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
             lambda line: say(f"data.eval: {line}"),
             Origin(source, "data.eval"),
         )
-        for note in evaluation.dataset.notes:
-            warn_once(note)
     return RunData(records, tokenizers, train, evaluation)
 
 

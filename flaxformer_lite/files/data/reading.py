@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.dataset import Dataset, Samplers
 from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
@@ -119,6 +120,12 @@ def samplers_of(sampling: SubwordSampling | None, tokenizers: Tokenizers) -> Sam
     return Samplers(source, source if joint else SubwordSampler(tokenizers.target, sampling), sampling.room)
 
 
+def tell_notes(dataset: Dataset[Any]) -> None:
+    """Warns of what the objective cut or left out."""
+    for note in dataset.notes:
+        warn_once(note)
+
+
 class EvalData:
     """Pairs for evaluation, as text, as records of token ids, and as batches.
 
@@ -145,3 +152,5 @@ class EvalData:
 
         self.dataset = dataset(self.records)
         self.datasets = [dataset(self.records[part]) for part in parts.values()] or [self.dataset]
+        for made in (self.dataset, *self.datasets):
+            tell_notes(made)
