@@ -1,4 +1,4 @@
-"""Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere; suggestions for mistyped names."""
+"""Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere."""
 
 import contextlib
 import functools

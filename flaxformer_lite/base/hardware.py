@@ -56,17 +56,12 @@ def has_tpu() -> bool:
     return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
 
 
-def scheduled_cores() -> int:
-    """Returns the CPU cores that this process may run on; JAX starts threads for each of them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Returns the CPU cores that this process may use: those it may run on, within the quota of its container.
 
     groups: where Linux shows the limits of control groups, of version 2 or 1.
     """
-    cores = scheduled_cores()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # no such file; "max" and -1 stand for no quota
             quota, period = map(int, " ".join((groups / name).read_text() for name in names).split())

@@ -27,10 +27,9 @@ class MovedRooms:
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Raises: ModuleNotFoundError for an old place."""
-        if (place := MOVED.get(name.removeprefix("flaxformer_lite."))) is not None and name.startswith(
-            "flaxformer_lite."
-        ):
-            raise ModuleNotFoundError(f"{name} has moved: import it from flaxformer_lite.{place}", name=name)
+        package, _, room = name.partition(".")
+        if package == "flaxformer_lite" and room in MOVED:
+            raise ModuleNotFoundError(f"{name} has moved: import it from flaxformer_lite.{MOVED[room]}", name=name)
         return None
 
 

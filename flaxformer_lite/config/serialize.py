@@ -98,7 +98,8 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
 
 def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
     """Returns a dataclass of these settings. Raises: ValueError for a setting that is unknown, missing or illegal."""
-    hints, values = {field.name: type_hints(owner)[field.name] for field in dataclasses.fields(owner)}, {}
+    types, values = type_hints(owner), {}
+    hints = {field.name: types[field.name] for field in dataclasses.fields(owner)}
     for name, part in tree.items():
         if name == "kind":
             continue

@@ -1,4 +1,4 @@
-"""Batches that are made before they are asked for."""
+"""Batches that a thread makes while a step computes."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""From records to batches: tokenizes all text once, then makes any batch on demand."""
+"""From records to batches: makes any batch on demand."""
 
 import bisect
 import functools

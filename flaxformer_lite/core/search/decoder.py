@@ -136,14 +136,14 @@ class Decoder:
 
         Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
         """
-        asked = [one if isinstance(one, Request) else Request(one) for one in requests]
+        asked = [Request.of(one) for one in requests]
         self.check(asked)
         members = (variables, *other_variables)
         laid_out = self.search.lay_out(members, self.config.num_ids)
         rows: list[Row] = []
         numbers: list[int] = []
         for i, one in enumerate(asked):
-            config, index = one.settings or self.config, i if one.index is None else one.index
+            config, index = one.settings or self.config, one.number(i)
             numbers.append(0 if self.is_empty(one.source) else config.num_samples)
             if one.forced != Forced() and (reason := self.why_not(one.source, one.forced, one.limit)):
                 raise ValueError(f"source {index}: it {reason}")
@@ -190,10 +190,10 @@ class Decoder:
             raise ValueError(
                 f"decode.beam_size is {self.config.beam_size}: only decode.beam_size 1 can be streamed; set it to 1"
             )
-        asked = request if isinstance(request, Request) else Request(request)
+        asked = Request.of(request)
         self.check([asked])
         (batch,) = self.batches([len(asked.source)])
-        config, draw = asked.settings or self.config, (asked.seed, asked.index or 0, 0)
+        config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
         row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw)
         inputs, settings = self.inputs([row], batch)
         done, laid_out, never = 0, self.search.lay_out((variables,), self.config.num_ids), np.zeros(batch.rows, bool)
@@ -205,7 +205,7 @@ class Decoder:
         """Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or a seed is out of range."""
         name = "source" if self.has_encoder else "prompt"
         for i, request in enumerate(requests):
-            number = i if request.index is None else request.index
+            number = request.number(i)
             check_seed(request.seed)
             check_lengths(name, [len(request.source)], self.max_positions, number)
             if not self.has_encoder and len(request.source) == 0:

@@ -24,6 +24,15 @@ class Request:
     forced: Forced = Forced()
     """The tokens that the answer must have: a beam search where these are terms."""
 
+    @classmethod
+    def of(cls, asked: "Request | Sequence[int]") -> "Request":
+        """Returns a request as it is, and token ids as a request for an answer to them."""
+        return asked if isinstance(asked, Request) else cls(asked)
+
+    def number(self, place: int) -> int:
+        """Returns the index; `place`: that among the requests, for one without."""
+        return place if self.index is None else self.index
+
 
 def in_order(sources: Iterable[Sequence[int]], seed: int = 0, first: int = 0) -> list[Request]:
     """Returns a request for each source, with one seed, and indices from `first` on."""

@@ -72,7 +72,7 @@ class Tokenizer(ABC):
     bos_id: int | None = BOS
     eos_id: int | None = EOS
     mask_id: int | None = None
-    frame: "Frame | None" = None
+    frame: Frame | None = None
     """The ids around a source in the place of the tokenizer's own; None: its own."""
 
     @abstractmethod
@@ -155,7 +155,7 @@ class Tokenizer(ABC):
         """Returns a source text without a frame: here the tokens and EOS."""
         return self.special._replace(bos=None).with_bos_eos(tokens)
 
-    def framed(self, frame: "Frame") -> "Tokenizer":
+    def framed(self, frame: Frame) -> "Tokenizer":
         """Returns a tokenizer with this frame that is otherwise the same."""
         other = copy.copy(self)
         other.frame = frame
