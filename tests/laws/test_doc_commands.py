@@ -38,7 +38,6 @@ STAND_IN = {
     "sentiment.py": "quickstart",
     "chats.py": "llama_1b",
     "llama_1b.py": "llama_1b",
-    "llama_lora.py": "llama_1b",
     "mine.py": "multi30k_en_de_raw",
     "xyz.py": "quickstart",
 }
