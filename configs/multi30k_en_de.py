@@ -10,7 +10,7 @@ Expected: about 95 minutes of one CPU core for the 40 epochs; validation loss 1.
           (tokenize=none) with the mean of 10 checkpoints, 38.77 with 5, 38.51 with the last, 38.38 with the best. With a rate
           of 0.003, test BLEU was 38.29 after 27 epochs.
 Vary it:  --train.steps 16000 goes on; residual=POST_NORM is the paper's own form and wants warmup_steps=2000;
-          lab/multi30k.md has BPE dropout, R-Drop and more.
+          lab/multi30k.md has BPE dropout and more.
 """
 
 from flaxformer_lite.config import Config, TrainConfig

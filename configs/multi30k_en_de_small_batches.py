@@ -6,7 +6,7 @@ Command:  python train.py configs/multi30k_en_de_small_batches.py      (docs/res
           flaxformer-lite evaluate runs/multi30k_en_de_small_batches
 Expected: 48 epochs, about 1 h 45 min of a free core of an Intel Xeon; validation loss 1.574 and BLEU 40.44; test BLEU 40.26
           (tokenize=none, one seed).
-Vary it:  lab/multi30k.md has BPE dropout, R-Drop and more.
+Vary it:  lab/multi30k.md has BPE dropout and more.
 """
 
 import dataclasses

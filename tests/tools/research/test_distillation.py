@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Transformer
 from flaxformer_lite.core.objectives import Apply
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.tools.research.distillation import Distillation, soft_cross_entropy
@@ -44,6 +44,12 @@ def test_soft_cross_entropy_equals_the_float64_reference(top: int, float64: None
     term = run(jnp.asarray(logits), SoftTargets(ids, probs), jnp.asarray(weights))
     assert float(term.sum) == pytest.approx(want, rel=1e-13)
     assert float(term.count) == 3.75 and term.weight == 0.3
+
+
+def test_a_student_reads_all_logits():
+    model = ModelConfig(vocab_size=11, d_model=4, num_heads=2, d_ff=6, head=LanguageModelHead(loss_chunk=8))
+    with pytest.raises(ValueError, match=r"model\.head\.loss_chunk is 8, .* set it to None"):
+        Distillation(predictions="a.npz").check_model(model)
 
 
 def test_a_student_learns_from_words_and_from_its_teacher():

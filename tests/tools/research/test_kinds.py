@@ -8,7 +8,7 @@ import pytest
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.tools.research import Consistency, MinimumRisk
+from flaxformer_lite.tools.research import MinimumRisk
 from tests.support.experiments import tiny_config
 from tests.support.paths import ROOT
 
@@ -27,7 +27,7 @@ def test_a_process_that_imported_no_tool_reads_them():
 
 
 def test_a_kind_that_no_tool_has_is_one_line():
-    text = to_json(tiny_config(objective=Consistency())).replace("consistency:Consistency", "consistency:Other")
+    text = to_json(tiny_config(objective=MinimumRisk())).replace("minimum_risk:MinimumRisk", "minimum_risk:Other")
     with pytest.raises(
         ValueError, match=r"^config\.json: objective\.kind is '.*:Other': the class Other is not part of"
     ):
