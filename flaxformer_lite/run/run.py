@@ -16,6 +16,7 @@ from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.model.kernels import platform
 from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
@@ -33,6 +34,7 @@ from flaxformer_lite.core.search.generation import (
     translate,
 )
 from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut, cut_warning
@@ -65,6 +67,8 @@ class Run(TextPredictor):
 
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""
+    laid_out: dict[int | None, Weights] = dataclasses.field(default_factory=dict)
+    """The parameters as searches read them, by `decode.num_ids`: see `weights`."""
     unfit: set[str] = dataclasses.field(default_factory=set)
     """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
     others: tuple["Run", ...] = ()
@@ -143,8 +147,7 @@ class Run(TextPredictor):
         check_list("texts", texts)
         self.unknown.report(texts, warn)
         sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
-        decoder, others = self.translation_decoder(**decode), [run.params for run in self.others]
-        requests, going_on = [Request(source) for source in sources], None
+        decoder, requests = self.translation_decoder(**decode), [Request(source) for source in sources]
         if (wanted := Terms.of(terms, placeholders)) or prefix:
             found = self.forced(decoder, texts, sources, wanted, prefix)
             alike = isinstance(prefix, str) and not wanted
@@ -156,8 +159,7 @@ class Run(TextPredictor):
                     lines = "it and all lines like it are" if alike else "it is"
                     warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
             requests = [Request(source, forced=one) for source, (one, _) in zip(sources, found, strict=True)]
-            going_on = self.going_on
-        answers = translate(decoder, self.params, requests, self.required_tokenizers, progress, others, going_on)
+        answers = translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)
         warn_of_missing(answers, warn, "line", first_line)
         return answers
 
@@ -172,8 +174,7 @@ class Run(TextPredictor):
         """
         self.check_sources(sources)
         decoder = self.translation_decoder(**decode)
-        others = tuple({"params": run.params} for run in self.others)
-        return decoder.generate({"params": self.params}, sources, progress, other_variables=others)
+        return decoder.generate(self.weights(decoder), sources, progress)
 
     def forced(
         self,
@@ -200,7 +201,9 @@ class Run(TextPredictor):
             try:
                 needed, wrong = terms.tokens(text, tokenizers.target)
                 reason = f"has a term or a placeholder that cannot be written: {wrong}" if wrong else ""
-                forced = Forced(needed if source else (), ids_of(beginning) if source else ())
+                forced = Forced()
+                if source:
+                    forced = Forced(needed, ids_of(beginning), self.going_on if needed else None)
                 if why := decoder.why_not(tokenizers.source.as_source(source), forced, limit):
                     forced, reason = Forced(), why
             except ValueError as error:
@@ -238,14 +241,32 @@ class Run(TextPredictor):
             objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
             objective.check_prompts(example, self.config.model)
-            others = tuple(run.model for run in self.others)
-            self.decoders[program] = Decoder(self.model, program, objective.prompt_attention, others)
+            models = tuple(run.model for run in self.members)
+            self.decoders[program] = Decoder(models, program, objective.prompt_attention)
         return self.decoders[program].under(settings)
+
+    def weights(self, decoder: Decoder) -> Weights:
+        """Returns the parameters as a decoder's searches read them; on a CPU, whose memory has room, kept for the next call."""
+        num_ids, variables = decoder.config.num_ids, [{"params": run.params} for run in self.members]
+        kept = self.laid_out.get(num_ids)
+        if kept is not None and all(
+            one["params"] is run.params for one, run in zip(kept.given, self.members, strict=True)
+        ):
+            return kept
+        weights = decoder.lay_out(*variables)
+        if platform() == "cpu":
+            self.laid_out[num_ids] = weights
+        return weights
+
+    @property
+    def members(self) -> tuple["Run", ...]:
+        """The runs whose predictions a search reads: this one and `others`."""
+        return (self, *self.others)
 
     @property
     def max_source_length(self) -> int:
         """Tokens of the longest source; of an ensemble, of the longest that all runs read."""
-        return min(run.config.data.max_source_length for run in (self, *self.others))
+        return min(run.config.data.max_source_length for run in self.members)
 
     @property
     def max_source_tokens(self) -> int:
@@ -295,7 +316,14 @@ class Run(TextPredictor):
         decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
         self.unknown.report(prompts, warn)
         texts = generate_texts(
-            decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first_index=first_index, progress=progress
+            decoder,
+            self.weights(decoder),
+            tokenizer,
+            prompts,
+            stop=stop,
+            seed=seed,
+            first_index=first_index,
+            progress=progress,
         )
         warn_of_missing(texts, warn, "prompt", first_index)
         return texts
@@ -317,7 +345,7 @@ class Run(TextPredictor):
         """
         decoder = self.generation_decoder(**decode)
         self.check_prompts(prompts, decoder, first_index)
-        return decoder.generate({"params": self.params}, in_order(prompts, seed, first_index), progress)
+        return decoder.generate(self.weights(decoder), in_order(prompts, seed, first_index), progress)
 
     def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Decoder, first_index: int = 0) -> None:
         """Checks prompts, as texts or token ids; `decoder` is that of `generation_decoder`.
@@ -350,7 +378,9 @@ class Run(TextPredictor):
         decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
         self.unknown.report([prompt], warn)
         ids = encode_prompt(tokenizer, prompt, decoder.config.bos_id)
-        return stream_text(decoder, self.params, tokenizer, ids, stop=stop, seed=seed, first_index=first_index)
+        return stream_text(
+            decoder, self.weights(decoder), tokenizer, ids, stop=stop, seed=seed, first_index=first_index
+        )
 
     def chat(
         self,
@@ -379,7 +409,7 @@ class Run(TextPredictor):
         (prompt,) = encode_marked([template.whole_prompt(read)], tokenizer)
         self.check_prompts([prompt.ids], decoder)
         options: dict[str, Any] = {"stop": stop, "seed": seed, "first_index": first_index, "continues": False}
-        return stream_text(decoder, self.params, tokenizer, prompt.ids, **options)
+        return stream_text(decoder, self.weights(decoder), tokenizer, prompt.ids, **options)
 
     def generation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.

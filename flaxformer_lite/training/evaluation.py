@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+from flax.typing import VariableDict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
@@ -128,18 +129,22 @@ class Evaluator:
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(
             [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
-            lambda: answer(decoder, local, evaluation_name(step), progress),
+            lambda: answer(decoder, {"params": local}, evaluation_name(step), progress),
         )
 
-    def _continue(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
+    def _continue(
+        self, decoder: Decoder, variables: VariableDict, name: str, progress: EvaluationProgress
+    ) -> dict[str, float]:
         """Writes the texts that continue the prompts under `name`; returns no metrics."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
         show = functools.partial(progress, "generating")
-        found = generate_texts(decoder, params, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=show)
-        self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], [texts[0].text for texts in found])
+        answers = generate_texts(decoder, variables, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=show)
+        self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], [texts[0].text for texts in answers])
         return {}
 
-    def _translate(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
+    def _translate(
+        self, decoder: Decoder, variables: VariableDict, name: str, progress: EvaluationProgress
+    ) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
@@ -154,7 +159,7 @@ class Evaluator:
         for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
             members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
             requests = [Request(sources[i], configs[i]) for i in members]
-            answers = translate(decoder.under(configs[members[0]]), params, requests, tokenizers, show)
+            answers = translate(decoder.under(configs[members[0]]), variables, requests, tokenizers, show)
             for i, best in zip(members, answers, strict=True):
                 texts[i] = best[0].text
         if not self._text_metric_names:

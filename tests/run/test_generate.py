@@ -108,7 +108,6 @@ def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pyte
             yield decoded
 
     monkeypatch.setattr(decoder, "search", noted)
-    monkeypatch.setattr(noted, "lay_out", search.lay_out, raising=False)
     found = decoder.generate(variables, prompts, watch=watch_stops(BYTES, prompts, stops))
     for row, stop, expected, answers in zip(prompts, stops, whole, found, strict=True):
         for long, short in zip(expected, answers, strict=True):

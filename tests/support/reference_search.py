@@ -13,7 +13,7 @@ from flaxformer_lite.core.model.inputs import Inputs, example_inputs
 from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.core.model.positions import Learned, Rotary
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.search import SearchInputs, SearchSettings
+from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, search_whole
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 
@@ -88,15 +88,20 @@ def padded(sources, width, left=False):
 
 
 @functools.lru_cache
-def compiled(model, search):
-    return jax.jit(functools.partial(search, model), static_argnames="settings")
+def compiled(models, method):
+    """All of a search as one program of the variables of each model, a batch and settings."""
+    return jax.jit(functools.partial(search_whole, method, models), static_argnames="settings")
 
 
-def decode(search, model, params, sources, config, max_lengths, width=7, max_new_tokens=None):
+def decode(method, model, params, sources, config, max_lengths, width=7, max_new_tokens=None, more=()):
+    """The answers of a search as one program; `more`: pairs of further models and their variables."""
+    (models, variables) = zip((model, params), *more, strict=True)
     tokens, mask = padded(sources, width, left=model.config.num_encoder_layers == 0)
     max_lengths = np.broadcast_to(np.int32(max_lengths), len(sources))
     settings = SearchSettings(config, max_new_tokens or int(max(max_lengths)))
-    return jax.device_get(compiled(model, search)(params, SearchInputs(tokens, mask, max_lengths), settings=settings))
+    return jax.device_get(
+        compiled(models, method)(variables, SearchInputs(tokens, mask, max_lengths), settings=settings)
+    )
 
 
 def answers(decoded):

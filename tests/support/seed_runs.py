@@ -15,9 +15,9 @@ from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Noam
-from flaxformer_lite.core.search.beam import beam_search
-from flaxformer_lite.core.search.greedy import greedy
-from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.core.search.beam import BEAM_SEARCH
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, search_whole
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
@@ -130,12 +130,13 @@ def decode_config(c: Mapping[str, Any], run: Mapping[str, Any]) -> DecodeConfig:
 def search(whole: Whole, sources: Any, most: int, config: DecodeConfig) -> Decoded:
     """The answers to a matrix of sources, just as it stands."""
     sources = jnp.asarray(sources)
-    look = beam_search if config.beam_size > 1 else greedy
+    method = BEAM_SEARCH if config.beam_size > 1 else GREEDY_SEARCH
     limits = jnp.full(len(sources), most - 1, jnp.int32)
     found = jax.jit(
-        lambda variables: look(
-            Transformer(whole.config),
-            variables,
+        lambda variables: search_whole(
+            method,
+            (Transformer(whole.config),),
+            (variables,),
             SearchInputs(sources, sources != config.pad_id, limits),
             SearchSettings(config, most - 1),
         )

@@ -13,7 +13,6 @@ indices are reordered. For K = 2, if both beams of step 2 continue beam 1 of ste
     beam 1 reads  | all    |         x     |            x  |            x  |  ancestors [0, 1, 1]
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,19 +26,18 @@ from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.contexts import DecodeCache, StepContext, masks_by_window, slot_positions
 from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.model.masks import AttentionMask, combine_masks, padding_mask
-from flaxformer_lite.core.model.transformer import step_variables
 from flaxformer_lite.core.search.sampling import TokenHistory, forced_ids, process_logits, top_k
 from flaxformer_lite.core.search.search import (
     Decoded,
+    Method,
     SearchInputs,
     SearchSettings,
     answer_score,
-    decode_loop,
     is_end,
     prefill,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.search.terms import Choice, begun, choose
+from flaxformer_lite.core.search.terms import Choice, TermBeams, begun, choose
 
 
 class BeamState(NamedTuple):
@@ -62,41 +60,6 @@ class BeamState(NamedTuple):
     """With terms: the number of finished answers that keep their places, as `enough` were found."""
 
 
-def beam_search(
-    model: Transformer,
-    variables: VariableDict,
-    batch: SearchInputs,
-    settings: SearchSettings,
-    other_models: tuple[Transformer, ...] = (),
-    other_variables: tuple[VariableDict, ...] = (),
-) -> Decoded:
-    """Returns the `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds; `config` is the settings'.
-
-    Each step takes the best 2K continuations of the K open beams by their log-probability (3K with two end ids, and so on). A
-    continuation that ends is finished if it is among the best K, else dropped. The best K of the others stay open. The K finished
-    answers with the best scores are kept.
-
-    A row is done when it has K finished answers and `early_stopping` is True, or no open beam can beat the worst of them: scored as
-    if it ended now, or with early_stopping "never" as if it ended as late as allowed. At `batch.max_lengths` tokens (EOS
-    counts) open beams join the finished answers: without `finish_at_limit` only in a row that is not done.
-
-    Ties go to the earlier answer, then to the better beam, then to the lowest id.
-
-    With other models, which have an encoder and the same vocabulary too, the probabilities of the next token are the mean of all.
-
-    With `batch.terms` an answer has all its terms, and beams compete as terms.py says. Only open beams with all terms count for
-    `early_stopping`. Half of K finished answers are enough then. If more are asked for, the search goes on, and those that it finds
-    come behind: so the best answers are the same ones, however many are asked for.
-    """
-    models, members = (model, *other_models), (variables, *other_variables)
-    inputs, state = start_beams(models, members, batch, settings)
-    num_ids = settings.config.num_ids
-    laid_out = [step_variables(*member, num_ids) for member in zip(models, members, strict=True)]
-    step = functools.partial(beams_step, models, laid_out, inputs, settings.config)
-    room = functools.partial(beams_room, model, settings.config, inputs.prefill_length)
-    return beam_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))
-
-
 def start_beams(
     models: Sequence[Transformer], variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
 ) -> tuple[SearchInputs, BeamState]:
@@ -112,6 +75,7 @@ def beams_room(model: Transformer, config: DecodeConfig, prefill_length: int, st
 
 
 def beam_answers(inputs: SearchInputs, config: DecodeConfig, state: BeamState) -> Decoded:
+    """Returns the best finished answers."""
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
@@ -147,8 +111,8 @@ def beams_step(
     parts = begun(state.tokens, first + state.step, first, inputs.terms)
     left = inputs.max_lengths - state.step - 1
     assert state.counts is not None
-    beams = state.log_probs, state.counts, parts
-    ended, chosen = choose(*beams, token_log_probs, model_log_probs, left, inputs.terms, config)
+    beams = TermBeams(state.log_probs, state.counts, parts)
+    ended, chosen = choose(beams, token_log_probs, model_log_probs, left, inputs.terms, config)
     assert chosen.complete is not None
     best_open = jnp.where(chosen.complete, chosen.log_probs, -jnp.inf).max(-1)
     return extended(state, ended, chosen, best_open, inputs.max_lengths, config)
@@ -329,3 +293,24 @@ def merge_best(first: Decoded, second: Decoded, settled: Int[Array, "B"] | None 
 def gather_beams(x: Array, beams: Int[Array, "B K"]) -> Array:
     """Returns the given beams of each row, in the given order; beams are the second axis of `x`."""
     return jax.vmap(lambda x, beams: x[beams])(x, beams)
+
+
+BEAM_SEARCH = Method(start_beams, beams_step, beam_answers, beams_room)
+"""The `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds; `config` is that of `SearchSettings`.
+
+Each step takes the best 2K continuations of the K open beams by their log-probability (3K with two end ids, and so on). A
+continuation that ends is finished if it is among the best K, else dropped. The best K of the others stay open. The K finished
+answers with the best scores are kept.
+
+A row is done when it has K finished answers and `early_stopping` is True, or no open beam can beat the worst of them: scored as
+if it ended now, or with early_stopping "never" as if it ended as late as allowed. At `SearchInputs.max_lengths` tokens (EOS
+counts) open beams join the finished answers: without `finish_at_limit` only in a row that is not done.
+
+Ties go to the earlier answer, then to the better beam, then to the lowest id.
+
+Several models have an encoder and the same vocabulary each; the probabilities of the next token are the mean of all.
+
+With `SearchInputs.terms` an answer has all its terms, and beams compete as terms.py says. Only open beams with all terms count for
+`early_stopping`. Half of K finished answers are enough then. If more are asked for, the search goes on, and those that it finds
+come behind: so the best answers are the same ones, however many are asked for.
+"""

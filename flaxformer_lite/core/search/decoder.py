@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -23,11 +24,13 @@ from flaxformer_lite.core.search.batches import (
     padded_length,
     plan_batches,
 )
+from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.rows import Search
+from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
-from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, lay_out
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 from flaxformer_lite.core.search.terms import row_terms
 from flaxformer_lite.core.text.special_ids import check_token_ids
@@ -77,11 +80,11 @@ class Decoder:
     """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
 
     Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
-    `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. With
-    `other_models`, which have an encoder and the same vocabulary too, it searches with the mean of all predictions.
+    `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. Several models,
+    which have an encoder and the same vocabulary, search with the mean of their predictions.
 
     Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`; or with
-    `Request([5, 8, EOS], limit=9)` in the place of the ids.
+    `Request([5, 8, EOS], limit=9)` in the place of the ids. Who asks again keeps `lay_out({"params": params})`, and passes that.
 
     Raises: ValueError if the model has no decoder or no head, `config` names an id outside its vocabulary, or an ensemble should
     sample.
@@ -89,28 +92,31 @@ class Decoder:
 
     def __init__(
         self,
-        model: Transformer,
+        models: Transformer | tuple[Transformer, ...],
         config: DecodeConfig,
         prompt_attention: PromptAttention = "causal",
-        other_models: tuple[Transformer, ...] = (),
     ) -> None:
+        models = (models,) if isinstance(models, Transformer) else models
+        model, ensemble = models[0], len(models) > 1
         if model.config.num_decoder_layers == 0:
             raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
         if model.config.head is None:
             raise ValueError("model.head is None, so the model generates no tokens: use one with a language-model head")
         check_vocabulary(config, model.config.output_size)
-        self.model, self.config, self.prompt_attention = model, config, prompt_attention
+        self.models, self.config, self.prompt_attention = models, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0
-        positions = [member.config.positions.max_positions for member in (model, *other_models)]
+        positions = [member.config.positions.max_positions for member in models]
         self.max_positions = min((number for number in positions if number is not None), default=None)
         """The number of positions that the model has, of an ensemble the least of all models; None: any number."""
-        if other_models and config.program.sampling is not None:
+        if ensemble and config.program.sampling is not None:
             raise ValueError(
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
-        self.search = Search((model, *other_models), beams=config.beam_size > 1 or bool(other_models))
-        self.beam_search = self.search if self.search.beams else Search((model,), beams=True)
+        by_beams = config.beam_size > 1 or ensemble
+        self.beam_search = Search(models, BEAM_SEARCH)
+        self.search = self.beam_search if by_beams else Search(models, GREEDY_SEARCH)
         self.sample_keys = jax.jit(sample_keys)
+        self._lay_out = jax.jit(functools.partial(lay_out, models), static_argnums=1)
 
     def under(self, config: DecodeConfig) -> "Decoder":
         """Returns a decoder with settings of the same `program`, which shares the compiled programs of this one."""
@@ -118,28 +124,28 @@ class Decoder:
         other.config = config
         return other
 
+    def lay_out(self, *variables: VariableDict) -> Weights:
+        """Returns the variables of each model as the searches of `generate` and `stream` read them, under these settings."""
+        return Weights(variables, self._lay_out(variables, self.config.num_ids))
+
     def generate(
         self,
-        variables: VariableDict,
+        weights: Weights | VariableDict,
         requests: Sequence[Request | Sequence[int]],
         progress: ProgressCallback = no_progress,
         *,
         watch: Watch | None = None,
-        other_variables: tuple[VariableDict, ...] = (),
-        going_on: Bool[np.ndarray, "V"] | None = None,
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each request, best first, in their order. Token ids alone are a request for an answer to them.
 
         A source without a token, or of padding alone, has one empty answer, with a score of 0. `watch` ends answers early, unless
-        there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more. `other_variables` are those of the other models of
-        an ensemble. `going_on`: see `RowTerms`; needed where a request has terms.
+        there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
 
         Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
         """
         asked = [Request.of(one) for one in requests]
         self.check(asked)
-        members = (variables, *other_variables)
-        laid_out = self.search.lay_out(members, self.config.num_ids)
+        weights = self.weights(weights)
         rows: list[Row] = []
         numbers: list[int] = []
         for i, one in enumerate(asked):
@@ -152,12 +158,14 @@ class Decoder:
             rows += [Row(one.source, config, most, draw, i, one.forced) for draw in draws]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
-            own = [rows[i] for i in batch.members]
-            inputs, settings = self.inputs(own, batch, going_on)
+            members = [rows[i] for i in batch.members]
+            inputs, settings = self.inputs(members, batch)
             over = np.zeros(batch.rows, bool)
-            watched = [watch(row.number) for row in own] if watch is not None and self.config.beam_size == 1 else None
+            watched = (
+                [watch(row.number) for row in members] if watch is not None and self.config.beam_size == 1 else None
+            )
             search = self.search if inputs.terms is None else self.beam_search
-            growing = search(members, laid_out, inputs, settings, over, chunks=watched is not None)
+            growing = search(weights, inputs, settings, over, chunks=watched is not None)
             return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
 
         batches: list[Batch] = []
@@ -167,21 +175,25 @@ class Decoder:
             batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
         answers = iter(map_batches(answer, batches, progress))
         return [
-            [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
+            [answer for _ in range(number) for answer in next(answers)] if number else [Hypothesis([], 0.0)]
             for number in numbers
         ]
 
-    def compile(self, variables: VariableDict, rows: int, source: Sequence[int]) -> None:
+    def weights(self, given: Weights | VariableDict) -> Weights:
+        """Returns weights as they are, and variables of one model laid out."""
+        return given if isinstance(given, Weights) else self.lay_out(given)
+
+    def compile(self, weights: Weights | VariableDict, rows: int, source: Sequence[int]) -> None:
         """Compiles the programs of so many sources of that length, and answers none."""
         row = Row(source, self.config, self.max_length(source))
         (batch, *_) = self.batches([len(source)] * rows)
-        self.search.compile((variables,), *self.inputs([row] * len(batch.members), batch))
+        self.search.compile(self.weights(weights), *self.inputs([row] * len(batch.members), batch))
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""
         return self.has_encoder and all(token == self.config.pad_id for token in source)
 
-    def stream(self, variables: VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
+    def stream(self, weights: Weights | VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
         """Yields the first answer of `generate` to this request alone in chunks: one token, then `CHUNK_TOKENS` at a time.
 
         Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
@@ -196,8 +208,8 @@ class Decoder:
         config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
         row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw)
         inputs, settings = self.inputs([row], batch)
-        done, laid_out, never = 0, self.search.lay_out((variables,), self.config.num_ids), np.zeros(batch.rows, bool)
-        for decoded in self.search((variables,), laid_out, inputs, settings, never, chunks=True):
+        done, never = 0, np.zeros(batch.rows, bool)
+        for decoded in self.search(self.weights(weights), inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
 
@@ -250,9 +262,7 @@ class Decoder:
         left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
         return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
 
-    def inputs(
-        self, rows: Sequence[Row], batch: Batch, going_on: Bool[np.ndarray, "V"] | None = None
-    ) -> tuple[SearchInputs, SearchSettings]:
+    def inputs(self, rows: Sequence[Row], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         sources = [row.source for row in rows]
         shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder
@@ -276,8 +286,7 @@ class Decoder:
             beginning = pad_rows([row.beginning for row in forced], (batch.rows, padded_length(longest)), -1)
             inputs = inputs._replace(beginning=beginning)  # type: ignore[arg-type]
         if room := forced[0].room:
-            assert going_on is not None
-            inputs = inputs._replace(terms=row_terms(forced, batch.rows, going_on))
+            inputs = inputs._replace(terms=row_terms(forced, batch.rows, self.models[0].config.output_size))
             config = dataclasses.replace(config, beam_size=self.beams(room))
         settings = SearchSettings(config, self.max_new_tokens(batch.length), self.prompt_attention)
         return with_numbers(inputs, [row.config for row in rows], keys), settings
@@ -322,9 +331,9 @@ def watched_hypotheses(
     """Returns the answers of a batch as they grow, each ended by `over` once the function for its row says so."""
     kept, done = dict[int, int](), [0] * len(watched)
     for decoded in growing:
-        found, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
+        tokens, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
         for row, ends in enumerate(watched):
-            if row not in kept and (number := ends(found[row, done[row] : lengths[row]].tolist())) is not None:
+            if row not in kept and (number := ends(tokens[row, done[row] : lengths[row]].tolist())) is not None:
                 kept[row], over[row] = number, True
             done[row] = int(lengths[row])
     answers = hypotheses(decoded)
@@ -337,14 +346,14 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
         [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if math.isfinite(score)]
         for row in zip(*decoded, strict=True)
     ]
-    return [found or [NO_ANSWER] for found in finite]
+    return [answers or [NO_ANSWER] for answers in finite]
 
 
 def warn_of_missing(
     answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
 ) -> None:
     """Warns of `NO_ANSWER`s, in one line; `name` is what an answer is to, counted from `first`."""
-    missing = [i for i, found in enumerate(answers, first) if any(answer.score == NO_ANSWER.score for answer in found)]
+    missing = [i for i, texts in enumerate(answers, first) if any(text.score == NO_ANSWER.score for text in texts)]
     if missing:
         more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
         warn(

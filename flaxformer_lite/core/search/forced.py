@@ -1,6 +1,10 @@
 """The tokens that an answer must have: terms, and a beginning."""
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
 
 MOST_TERMS, MOST_TOKENS = 16, 64
 """The most terms of an answer, and the most tokens of a term: they decide the size of the compiled search."""
@@ -15,11 +19,14 @@ class NeededTokens(NamedTuple):
     """Whether its last word must end with it."""
 
 
-class Forced(NamedTuple):
+@dataclass(frozen=True)
+class Forced:
     """The tokens that an answer must have."""
 
     terms: tuple[NeededTokens, ...] = ()
     beginning: tuple[int, ...] = ()
+    going_on: Bool[np.ndarray, "V"] | None = field(default=None, compare=False)
+    """True for the ids that go on with the word before them, which `NeededTokens.whole` asks of; None: no id does."""
 
     @property
     def length(self) -> int:

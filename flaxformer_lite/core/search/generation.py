@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool, PyTree
+from flax.typing import VariableDict
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search.batches import ProgressCallback
 from flaxformer_lite.core.search.decoder import Decoder, ScoredText, Watch
 from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 
@@ -104,28 +104,24 @@ def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
 
 def translate(
     decoder: Decoder,
-    params: PyTree,
+    weights: Weights | VariableDict,
     requests: Sequence[Request],
     tokenizers: Tokenizers,
     progress: ProgressCallback,
-    other_params: Sequence[PyTree] = (),
-    going_on: Bool[np.ndarray, "V"] | None = None,
 ) -> list[list[ScoredText]]:
     """Returns the `decode.num_hypotheses` best translations of each source, best first.
 
-    `requests`: their sources have no special ids yet; an empty one has one empty translation, with a score of 0. `other_params`:
-    those of the other models of an ensemble. `going_on`: see `Decoder.generate`.
+    `requests`: their sources have no special ids yet; an empty one has one empty translation, with a score of 0.
     """
     framed = tokenizers.source.as_source
     rows = [replace(one, source=framed(one.source) if len(one.source) else ()) for one in requests]
-    others = tuple({"params": other} for other in other_params)
-    answers = decoder.generate({"params": params}, rows, progress, other_variables=others, going_on=going_on)
+    answers = decoder.generate(weights, rows, progress)
     return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
 
 
 def generate_texts(
     decoder: Decoder,
-    params: PyTree,
+    weights: Weights | VariableDict,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     *,
@@ -141,7 +137,7 @@ def generate_texts(
     check_stop(stop)
     prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
     watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
-    answers = decoder.generate({"params": params}, in_order(prompt_ids, seed, first_index), progress, watch=watch)
+    answers = decoder.generate(weights, in_order(prompt_ids, seed, first_index), progress, watch=watch)
     return [
         [ScoredText(truncate_at_stop(decode_after(tokenizer, ids, h.tokens), stop), h.score) for h in hypotheses]
         for ids, hypotheses in zip(prompt_ids, answers, strict=True)
@@ -150,7 +146,7 @@ def generate_texts(
 
 def stream_text(
     decoder: Decoder,
-    params: PyTree,
+    weights: Weights | VariableDict,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
     *,
@@ -165,7 +161,7 @@ def stream_text(
     """
     check_stop(stop)
     text = TextStream(tokenizer, prompt if continues else (), stop)
-    for tokens in decoder.stream({"params": params}, Request(prompt, seed=seed, index=first_index)):
+    for tokens in decoder.stream(weights, Request(prompt, seed=seed, index=first_index)):
         yield text.add(tokens)
         if text.stopped:
             return

@@ -1,6 +1,6 @@
 """Greedy search and sampling: one token at a time."""
 
-import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,14 +11,13 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.contexts import DecodeCache
 from flaxformer_lite.core.model.layers import accumulation_dtype
-from flaxformer_lite.core.model.transformer import step_variables
 from flaxformer_lite.core.search.sampling import TokenHistory, forced_ids, process_logits, sample_token
 from flaxformer_lite.core.search.search import (
     Decoded,
+    Method,
     SearchInputs,
     SearchSettings,
     answer_score,
-    decode_loop,
     is_end,
     prefill,
 )
@@ -39,57 +38,45 @@ class GreedyState(NamedTuple):
     cache: DecodeCache
 
 
-def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
-    """Returns one answer a row: the most probable token at each step, or a sampled one if `batch.sampling` is set.
-
-    An answer ends with EOS, at `batch.max_lengths` tokens (EOS counts), or where the rules leave no token. Its score is made of the
-    model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
-    """
-    return greedy_from(model, variables, *prefill(model, variables, batch, settings), settings)
-
-
-def greedy_from(
-    model: Transformer, variables: VariableDict, inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings
-) -> Decoded:
-    """Returns what `greedy` does, from the state after the prefill."""
-    step = functools.partial(
-        greedy_step, model, step_variables(model, variables, settings.config.num_ids), inputs, settings.config
-    )
-    state = init_greedy_state(inputs, cache, settings)
-    room = functools.partial(greedy_room, model, inputs.prefill_length)
-    return greedy_answers(inputs, settings.config, decode_loop(step, state, settings.max_new_tokens, room))
-
-
-def greedy_room(model: Transformer, prefill_length: int, steps: int) -> int:
-    """Returns the slots of the cache that so many steps need."""
-    return model.cache_room(prefill_length + steps)
-
-
-def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
-    lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
-    scores = answer_score(config, state.log_probs, lengths)
-    return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
-
-
-def init_greedy_state(inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:
-    batch, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
-    return GreedyState(
+def start_greedy(
+    models: Sequence[Transformer], variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
+) -> tuple[SearchInputs, GreedyState]:
+    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt alone."""
+    inputs, cache = prefill(models[0], variables[0], batch, settings)
+    size, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
+    return inputs, GreedyState(
         step=jnp.int32(0),
         tokens=jnp.pad(inputs.tokens, room, constant_values=settings.config.pad_id),
-        lengths=jnp.zeros(batch, jnp.int32),
-        log_probs=jnp.zeros(batch, accumulation_dtype(cache[0].own.key)),
+        lengths=jnp.zeros(size, jnp.int32),
+        log_probs=jnp.zeros(size, accumulation_dtype(cache[0].own.key)),
         active=inputs.max_lengths > 0,
         cache=cache,
     )
 
 
+def greedy_room(model: Transformer, config: DecodeConfig, prefill_length: int, steps: int) -> int:
+    """Returns the slots of the cache that so many steps need."""
+    return model.cache_room(prefill_length + steps)
+
+
+def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
+    """Returns one answer a row; its score is that of the tokens so far."""
+    lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
+    scores = answer_score(config, state.log_probs, lengths)
+    return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
+
+
 def greedy_step(
-    model: Transformer, variables: VariableDict, inputs: SearchInputs, config: DecodeConfig, state: GreedyState
+    models: Sequence[Transformer],
+    variables: Sequence[VariableDict],
+    inputs: SearchInputs,
+    config: DecodeConfig,
+    state: GreedyState,
 ) -> GreedyState:
     """Returns the state with one more token in each active row."""
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     token, padded = state.tokens[:, position, None], inputs.left_padding
-    logits, cache = model.bind(variables).decode_step(token, position, state.cache, inputs.mask, padded)
+    logits, cache = models[0].bind(variables[0]).decode_step(token, position, state.cache, inputs.mask, padded)
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     forced = inputs.first, inputs.beginning
@@ -108,3 +95,11 @@ def greedy_step(
         active=extends & ~is_last,
         cache=cache,
     )
+
+
+GREEDY_SEARCH = Method(start_greedy, greedy_step, greedy_answers, greedy_room)
+"""One answer a row, by one model: the most probable token at each step, or a sampled one if `SearchInputs.sampling` is set.
+
+An answer ends with EOS, at `SearchInputs.max_lengths` tokens (EOS counts), or where the rules leave no token. Its score is made of
+the model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
+"""

@@ -1,12 +1,13 @@
 """Shared by greedy search, sampling and beam search: the prompt in the cache (prefill), and the loop over new tokens.
 
-Pure functions of arrays, compiled once a batch shape by `rows.py`. A model with an encoder answers a source; its decoder starts
+A `Method` is one of the two searches, as pure functions of arrays: `rows.py` compiles them in parts, once a batch shape, and
+`search_whole` is all of a search as one function. A model with an encoder answers a source; its decoder starts
 from BOS. A decoder alone continues a prompt, padded on the left. Both are P tokens here: the first P - 1 go into the cache at once
 (prefill), the last one is the input of the first step. R is the number of new tokens that the arrays have room for.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.contexts import Caches, DecodeCache, map_own
+from flaxformer_lite.core.model.transformer import step_variables
 from flaxformer_lite.core.search.sampling import RowSampling
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 
@@ -76,6 +78,56 @@ class SearchSettings(NamedTuple):
     prompt_attention: PromptAttention = "causal"
 
 
+class Method(NamedTuple):
+    """A search by a model, or by several that predict together. Its state has at least `step`, `active` and `cache`."""
+
+    start: Callable[
+        [Sequence[Transformer], Sequence[VariableDict], SearchInputs, SearchSettings], tuple[SearchInputs, Any]
+    ]
+    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt alone."""
+    step: Callable[[Sequence[Transformer], Sequence[VariableDict], SearchInputs, DecodeConfig, Any], Any]
+    """Returns the state with one more token in each active answer. It reads the variables that `lay_out` returns."""
+    answers: Callable[[SearchInputs, DecodeConfig, Any], Decoded]
+    """Returns the answers that a state has."""
+    room: Callable[[Transformer, DecodeConfig, int, int], int]
+    """Returns the slots of the cache for a prefill of so many positions and so many steps."""
+
+
+def lay_out(
+    models: Sequence[Transformer], variables: Sequence[VariableDict], num_ids: int | None
+) -> tuple[VariableDict, ...]:
+    """Returns each model's variables as the steps of a search read them. `num_ids`: see `step_variables`."""
+    return tuple(step_variables(*member, num_ids) for member in zip(models, variables, strict=True))
+
+
+def search_whole(
+    method: Method,
+    models: Sequence[Transformer],
+    variables: Sequence[VariableDict],
+    batch: SearchInputs,
+    settings: SearchSettings,
+) -> Decoded:
+    """Returns the answers to a batch: all of a search as one pure function, in which rows stay until the last one is done."""
+    return finish(method, models, variables, *method.start(models, variables, batch, settings), settings)
+
+
+def finish(
+    method: Method,
+    models: Sequence[Transformer],
+    variables: Sequence[VariableDict],
+    inputs: SearchInputs,
+    state: Any,
+    settings: SearchSettings,
+) -> Decoded:
+    """Returns what `search_whole` does, from the state that `method.start` returned."""
+    config = settings.config
+    step = functools.partial(method.step, models, lay_out(models, variables, config.num_ids), inputs, config)
+    for max_steps in stages(settings.max_new_tokens):
+        capacity = method.room(models[0], config, inputs.prefill_length, max_steps)
+        state = advance(step, state._replace(cache=grow_cache(state.cache, capacity)), max_steps)
+    return method.answers(inputs, config, state)
+
+
 def prefill(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
 ) -> tuple[SearchInputs, DecodeCache]:
@@ -104,20 +156,6 @@ def prefill(
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
     """Returns True for the tokens that end an answer."""
     return functools.reduce(jnp.logical_or, (token == i for i in config.eos_ids), jnp.zeros(token.shape, bool))
-
-
-def decode_loop(
-    step: Callable[[Any], Any], state: Any, max_new_tokens: int, cache_capacity: Callable[[int], int]
-) -> Any:
-    """Returns the state once no row is active, after at most `max_new_tokens` steps. A state has `step`, `active` and `cache`.
-
-    `cache_capacity` returns the number of keys in the cache after a number of steps. All rows stay until the last one is done;
-    `rows.py` does the same steps and lets rows go.
-    """
-    for max_steps in stages(max_new_tokens):
-        state = state._replace(cache=grow_cache(state.cache, cache_capacity(max_steps)))
-        state = advance(step, state, max_steps)
-    return state
 
 
 def stages(max_new_tokens: int) -> list[int]:

@@ -35,7 +35,7 @@ class RowTerms(NamedTuple):
     whole: Bool[Array, "B M"]
     """Whether no id of `going_on` may follow."""
     going_on: Bool[Array, "B V"]
-    """True for the ids that go on with the word before them; the same in all rows."""
+    """True for the ids that go on with the word before them."""
     inside: Int[Array, "B M M"] | None = None
     """Number of times that each term (the first axis) stands in each one before it; None: no term is a part of another."""
 
@@ -59,25 +59,25 @@ def places_in(term: NeededTokens, other: NeededTokens, going_on: Bool[np.ndarray
     return sum(not term.whole or (other.whole if end == last else not going_on[other.ids[end]]) for end in ends)
 
 
-def row_terms(rows: Sequence[Forced], batch: int, going_on: Bool[np.ndarray, "V"]) -> RowTerms:
+def row_terms(rows: Sequence[Forced], batch: int, vocab_size: int) -> RowTerms:
     """Returns the terms of the rows of a batch, in arrays of few sizes."""
     longest = max(len(term.ids) for row in rows for term in row.terms)
     room = max(row.room for row in rows)
-    shape, inside = (batch, room), np.zeros((batch, room, room), np.int32)
-    tokens, (lengths, times), whole = (
-        np.full((*shape, padded_length(longest)), -1, np.int32),
-        np.zeros((2, *shape), np.int32),
-        np.zeros(shape, bool),
-    )
+    tokens = np.full((batch, room, padded_length(longest)), -1, np.int32)
+    lengths, times = np.zeros((2, batch, room), np.int32)
+    whole, going_on = np.zeros((batch, room), bool), np.zeros((batch, vocab_size), bool)
+    inside = np.zeros((batch, room, room), np.int32)
     for i, row in enumerate(rows):
+        if row.going_on is not None:
+            going_on[i] = row.going_on
         terms = sorted(row.terms, key=lambda term: -len(term.ids))  # one that has another comes before it
         for j, term in enumerate(terms):
-            inside[i, j, :j] = [places_in(term, other, going_on) for other in terms[:j]]
+            inside[i, j, :j] = [places_in(term, other, going_on[i]) for other in terms[:j]]
             tokens[i, j, : len(term.ids)] = term.ids
             lengths[i, j], whole[i, j] = len(term.ids), term.whole
             times[i, j] = term.times + inside[i, j, :j] @ [other.times for other in terms[:j]]
     nested = inside if inside.any() else None
-    on_host = tokens, lengths, times, whole, np.broadcast_to(going_on, (batch, len(going_on))), nested
+    on_host = tokens, lengths, times, whole, going_on, nested
     return RowTerms(*on_host)  # type: ignore[arg-type]
 
 
@@ -103,10 +103,30 @@ def begun(tokens: Int[Array, "B K R"], end: Int[Array, ""], first: int, terms: R
     return ((last[:, :, None] == terms.tokens[:, None, :, None]) | (places >= lengths)).all(-1)
 
 
+class TermBeams(NamedTuple):
+    """The open beams of a search with terms."""
+
+    log_probs: Float[Array, "B K"]
+    counts: Int[Array, "B K M"]
+    """Number of times that each has each term."""
+    parts: Bool[Array, "B K M Q"]
+    """What `begun` says of each."""
+
+
+class Candidates(NamedTuple):
+    """The continuations of each beam that may be chosen, C of them, and what they have of the terms."""
+
+    token: Int[Array, "B K C"]
+    scores: Float[Array, "B K C"]
+    """Log-probabilities; -inf for one that stands for a continuation before it, or leaves no room for the terms."""
+    counts: Int[Array, "B K C M"]
+    ends: Bool[Array, "B K C"]
+    bank: Int[Array, "B K C"]
+    """Twice the number of terms that it has, and one more inside a term."""
+
+
 def choose(
-    log_probs: Float[Array, "B K"],
-    counts: Int[Array, "B K M"],
-    parts: Bool[Array, "B K M Q"],
+    beams: TermBeams,
     next_log_probs: Float[Array, "B K V"],
     of_terms: Float[Array, "B K V"],
     left: Int[Array, "B"],
@@ -115,54 +135,92 @@ def choose(
 ) -> tuple[Choice, Choice]:
     """Returns the best K continuations that end, and the best K that stay open; -inf where there are fewer.
 
-    `log_probs`, `counts`: those of the beams, and how often each has each term. `parts`: see `begun`. `next_log_probs`: under the
-    rules of decoding; `of_terms`: those of tokens of terms, which obey no rule. `left`: tokens that may still follow.
+    `next_log_probs`: under the rules of decoding; `of_terms`: those of tokens of terms, which obey no rule. `left`: tokens that may
+    still follow.
     """
-    batch, k, vocab_size = next_log_probs.shape
-    steps, lengths, times, whole = (x[:, None] for x in (jnp.arange(1, parts.shape[-1])[None], *terms[1:4]))
+    token, scores = continuations(beams, next_log_probs, of_terms, terms, config)
+    return best_of(candidates(beams, token, scores, left, terms, config), terms)
 
-    def needed_for(counts: Int[Array, "B *K M"]) -> Int[Array, "B *K"]:
-        """Returns the number of tokens of missing terms."""
-        return (terms.missing(counts) * lengths).sum(-1)
 
-    def at_risk(at_end: Bool[Array, "B *K M"], counts: Int[Array, "B *K M"]) -> Int[Array, "B *K"]:
-        """Returns the number of tokens of terms that are missing again if their last word goes on."""
-        return needed_for(counts - (at_end & whole)) - needed_for(counts)
+def needed_for(counts: Int[Array, "B *K M"], terms: RowTerms) -> Int[Array, "B *K"]:
+    """Returns the number of tokens of the terms that are missing at these counts."""
+    lengths = jnp.expand_dims(terms.lengths, tuple(range(1, counts.ndim - 1)))
+    return (terms.missing(counts) * lengths).sum(-1)
 
-    at_end = ((steps == lengths[..., None]) & parts[..., 1:]).any(-1)
-    part = jnp.where((steps < lengths[..., None]) & parts[..., 1:], steps, 0).max(-1)
+
+def at_risk(at_end: Bool[Array, "B *K M"], counts: Int[Array, "B *K M"], terms: RowTerms) -> Int[Array, "B *K"]:
+    """Returns the number of tokens of terms that are missing again if their last word goes on."""
+    whole = jnp.expand_dims(terms.whole, tuple(range(1, counts.ndim - 1)))
+    return needed_for(counts - (at_end & whole), terms) - needed_for(counts, terms)
+
+
+def ended_terms(parts: Bool[Array, "B K M Q"], terms: RowTerms) -> Bool[Array, "B K M"]:
+    """Returns True for the terms whose last token is the newest one."""
+    steps = jnp.arange(1, parts.shape[-1])
+    return ((steps == terms.lengths[:, None, :, None]) & parts[..., 1:]).any(-1)
+
+
+def continuations(
+    beams: TermBeams,
+    next_log_probs: Float[Array, "B K V"],
+    of_terms: Float[Array, "B K V"],
+    terms: RowTerms,
+    config: DecodeConfig,
+) -> tuple[Int[Array, "B K C"], Float[Array, "B K C"]]:
+    """Returns tokens and scores of each beam: the next token of each missing term, the most probable ones, and the ends."""
+    (batch, k, vocab_size), parts, counts = next_log_probs.shape, beams.parts, beams.counts
+    steps = jnp.arange(1, parts.shape[-1])
+    longest = jnp.where((steps < terms.lengths[:, None, :, None]) & parts[..., 1:], steps, 0).max(-1)
     # The next token of each missing term, or its first one where to go on might cost other terms as much.
-    place = jnp.where(part > at_risk(at_end, counts)[..., None], part, 0)
+    risk = at_risk(ended_terms(parts, terms), counts, terms)
+    place = jnp.where(longest > risk[..., None], longest, 0)
     wanted = jnp.take_along_axis(terms.tokens[:, None], place[..., None], -1)[..., 0]
     forced = jnp.where(terms.missing(counts) > 0, jnp.take_along_axis(of_terms, wanted, -1), -jnp.inf)
     wanted = jnp.where(forced > -jnp.inf, wanted, -1)
     free, token = top_k(next_log_probs.reshape(batch * k, vocab_size), k + len({*config.eos_ids}))
     # The ends too: no other token may follow a term at the maximum length.
     ends = jnp.broadcast_to(jnp.asarray(config.eos_ids, jnp.int32), (batch, k, len(config.eos_ids)))
-    token = jnp.concatenate([wanted, token.reshape(batch, k, -1), ends], -1)
     ended = jnp.take_along_axis(next_log_probs, ends, -1)
-    scores = log_probs[..., None] + jnp.concatenate([forced, free.reshape(batch, k, -1), ended], -1)
+    next_scores = jnp.concatenate([forced, free.reshape(batch, k, -1), ended], -1)
+    return jnp.concatenate([wanted, token.reshape(batch, k, -1), ends], -1), beams.log_probs[..., None] + next_scores
+
+
+def candidates(
+    beams: TermBeams,
+    token: Int[Array, "B K C"],
+    scores: Float[Array, "B K C"],
+    left: Int[Array, "B"],
+    terms: RowTerms,
+    config: DecodeConfig,
+) -> Candidates:
+    """Returns what each continuation has of the terms, and drops those that come twice or leave no room for them."""
+    batch, parts = len(token), beams.parts
+    lengths, steps = terms.lengths[:, None, None], jnp.arange(1, parts.shape[-1])
     before = jnp.tri(token.shape[-1], k=-1, dtype=bool)
     again = ((token[..., None] == token[..., None, :]) & before).any(-1)
-
-    # For each candidate (C of them): how often it has each term, and how many tokens it still needs.
-    lengths, times, whole = lengths[:, None], times[:, None], whole[:, None]
     goes_on = jnp.take_along_axis(terms.going_on, token.reshape(batch, -1), -1).reshape(token.shape)
+    undone = ended_terms(parts, terms)[:, :, None] & terms.whole[:, None, None] & goes_on[..., None]
     grown = parts[:, :, None, :, :-1] & (terms.tokens[:, None, None] == token[..., None, None])
-    reached = jnp.where(grown, steps[:, None, None], 0).max(-1)
-    counts = counts[:, :, None] - (at_end[:, :, None] & whole & goes_on[..., None])
+    reached = jnp.where(grown, steps, 0).max(-1)
     at_end = (reached == lengths) & (lengths > 0)
-    counts += at_end
+    counts = beams.counts[:, :, None] - undone + at_end
     reached = jnp.where((terms.missing(counts) > 0) & ~at_end, reached, 0).max(-1)
-    needed = needed_for(counts) - jnp.maximum(reached - at_risk(at_end, counts), 0)
-    left = left[:, None, None]
-    ends = is_end(token, config)
+    needed = needed_for(counts, terms) - jnp.maximum(reached - at_risk(at_end, counts, terms), 0)
+    ends, left = is_end(token, config), left[:, None, None]
     fits = needed <= jnp.where(ends, 0, jnp.maximum(left - 1, 0))
-    scores = jnp.where(fits & ~again, scores, -jnp.inf)
-    ends |= config.finish_at_limit & (left == 0)
-    bank = 2 * jnp.minimum(times, counts).sum(-1) + (reached > 0)
+    return Candidates(
+        token=token,
+        scores=jnp.where(fits & ~again, scores, -jnp.inf),
+        counts=counts,
+        ends=ends | (config.finish_at_limit & (left == 0)),
+        bank=2 * jnp.minimum(terms.times[:, None, None], counts).sum(-1) + (reached > 0),
+    )
 
-    scores, ends, bank = (x.reshape(batch, -1) for x in (scores, ends, bank))
+
+def best_of(among: Candidates, terms: RowTerms) -> tuple[Choice, Choice]:
+    """Returns the best K that end, by score, and the best K that stay open, from all banks in turn."""
+    batch, k, per_beam = among.token.shape
+    token, scores, ends, bank = (x.reshape(batch, -1) for x in (among.token, among.scores, among.ends, among.bank))
     places = jnp.arange(scores.shape[-1])
     other, one = scores[:, None], scores[..., None]
     better = (other > one) | ((other == one) & (places < places[:, None]))
@@ -170,11 +228,17 @@ def choose(
     in_turn = jnp.where(ends | (scores == -jnp.inf), 2**30, rank * (bank.max() + 1) - bank)
     ended = jnp.where(ends & (rank < k), scores, -jnp.inf)
 
-    def taken(order: Int[Array, "B K"], scores: Float[Array, "B C"]) -> Choice:
-        """Returns these candidates."""
-        own, log_probs = (jnp.take_along_axis(x, order, 1) for x in (token.reshape(batch, -1), scores))
-        found = jnp.take_along_axis(counts.reshape(batch, len(places), -1), order[..., None], 1)
-        return Choice(order // token.shape[-1], own, log_probs, found, (found >= terms.times[:, None]).all(-1))
+    def taken(order: Int[Array, "B K"], log_probs: Float[Array, "B C"]) -> Choice:
+        counts = jnp.take_along_axis(among.counts.reshape(batch, len(places), -1), order[..., None], 1)
+        return Choice(
+            beam=order // per_beam,
+            token=jnp.take_along_axis(token, order, 1),
+            log_probs=jnp.take_along_axis(log_probs, order, 1),
+            counts=counts,
+            complete=(counts >= terms.times[:, None]).all(-1),
+        )
 
-    chosen = jnp.where(ends, -jnp.inf, scores)
-    return taken(jnp.argsort(-ended)[:, :k], ended), taken(jnp.argsort(in_turn)[:, :k], chosen)
+    return (
+        taken(jnp.argsort(-ended)[:, :k], ended),
+        taken(jnp.argsort(in_turn)[:, :k], jnp.where(ends, -jnp.inf, scores)),
+    )

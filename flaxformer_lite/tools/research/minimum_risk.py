@@ -13,9 +13,9 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, Seq2Seq
 from flaxformer_lite.core.objectives.losses import LogitStats, logit_stats
 from flaxformer_lite.core.search import Sampling
-from flaxformer_lite.core.search.greedy import greedy_from
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.sampling import RowSampling
-from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, prefill
+from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, finish
 
 ORDER = 4
 """The longest n-grams of BLEU."""
@@ -89,15 +89,18 @@ def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, ke
     sources = SearchInputs(inputs.source_tokens, inputs.source_mask, jnp.where(exists, room, 0))
     settings = SearchSettings(config, room)
     # Sources are encoded once, then repeated for their answers.
-    repeated = jax.tree.map(lambda x: jnp.repeat(x, number, axis=0), prefill(model, variables, sources, settings))
+    inputs, state = jax.tree.map(
+        lambda x: jnp.repeat(x, number, axis=0) if x.ndim else x,
+        GREEDY_SEARCH.start((model,), (variables,), sources, settings),
+    )
     sampling = RowSampling(keys, temperature=each * temperature, top_p=each, log_min_p=-jnp.inf * each)
-    found = greedy_from(model, variables, repeated[0]._replace(sampling=sampling), repeated[1], settings)
-    found = jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), found)
-    lengths, at = found.lengths[..., None], jnp.arange(room)
+    drawn = finish(GREEDY_SEARCH, (model,), (variables,), inputs._replace(sampling=sampling), state, settings)
+    drawn = jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), drawn)
+    lengths, at = drawn.lengths[..., None], jnp.arange(room)
     starts = jnp.full((rows, number, 1), config.start_id)
     return Answers(
-        inputs=jnp.concatenate([starts, found.tokens[..., :-1]], axis=-1),
-        targets=jnp.where(at == lengths, config.eos_id, found.tokens),
+        inputs=jnp.concatenate([starts, drawn.tokens[..., :-1]], axis=-1),
+        targets=jnp.where(at == lengths, config.eos_id, drawn.tokens),
         mask=(at <= lengths) & exists[:, None, None],
     )
 

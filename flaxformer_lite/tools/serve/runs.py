@@ -268,7 +268,7 @@ class ServedRun:
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
             ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
-            decoder.compile({"params": self.run.params}, rows, ids)
+            decoder.compile(self.run.weights(decoder), rows, ids)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
@@ -290,10 +290,9 @@ class ServedRun:
         decoder = self.decoder(program)
         before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
         found = decoder.generate(
-            {"params": self.run.params},
+            self.run.weights(decoder),
             [prompt.request for prompt in prompts],
             watch=watch_stops(self.tokenizers.target, before, stops),
-            going_on=self.run.going_on if any(prompt.forced.terms for prompt in prompts) else None,
         )
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
@@ -322,7 +321,7 @@ class ServedRun:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
         parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
-        for tokens in decoder.stream({"params": self.run.params}, prompt.request):
+        for tokens in decoder.stream(self.run.weights(decoder), prompt.request):
             yield parts.add(tokens)
             if parts.stopped:
                 break

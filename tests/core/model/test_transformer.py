@@ -17,8 +17,8 @@ from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.core.model.positions import RelativeBias, Rotary
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.beam import beam_search
-from flaxformer_lite.core.search.greedy import greedy
+from flaxformer_lite.core.search.beam import BEAM_SEARCH
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.settings import DecodeConfig
 from tests.support import reference_search
 from tests.support.quick import quick
@@ -269,9 +269,9 @@ GROUPED_ROTARY = dataclasses.replace(
 )
 BEAM = DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False)
 SEARCHES = {
-    "greedy_like_t5_window": (greedy, reference_search.reference_greedy, DecodeConfig(), LIKE_T5_WINDOW),
-    "beam_like_t5_window": (beam_search, reference_search.reference_beam, BEAM, LIKE_T5_WINDOW),
-    "beam_rotary": (beam_search, reference_search.reference_beam, BEAM, GROUPED_ROTARY),
+    "greedy_like_t5_window": (GREEDY_SEARCH, reference_search.reference_greedy, DecodeConfig(), LIKE_T5_WINDOW),
+    "beam_like_t5_window": (BEAM_SEARCH, reference_search.reference_beam, BEAM, LIKE_T5_WINDOW),
+    "beam_rotary": (BEAM_SEARCH, reference_search.reference_beam, BEAM, GROUPED_ROTARY),
 }
 
 

@@ -1,6 +1,5 @@
 """Oracles of beam search: plain Python over full passes, all sequences there are, hand-worked values."""
 
-import functools
 import itertools
 import math
 from dataclasses import replace
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.search.beam import beam_search, cache_positions, log_mean_probs
+from flaxformer_lite.core.search.beam import BEAM_SEARCH, cache_positions, log_mean_probs
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support import reference_search
@@ -38,7 +37,7 @@ from tests.support.reference_search import (
 def test_beam_search_equals_uncached_reference(name):
     """Oracle: the algorithm in plain Python over full passes; tokens equal, scores to 1e-5."""
     (model, params), settings = model_of(SMALL), BEAMS[name]
-    found = answers(decode(beam_search, model, params, SOURCES, settings, 13))
+    found = answers(decode(BEAM_SEARCH, model, params, SOURCES, settings, 13))
     assert_same(found, [reference_beam(model, params, source, 13, settings) for source in SOURCES])
 
 
@@ -56,7 +55,7 @@ def test_wide_beam_equals_exhaustive_search(config):
         expected[answer] = reference_score(sums[-1], longest, settings)
         for n in range(longest):
             expected[answer[:n]] = reference_score(sums[n] + row[n, EOS], n, settings)
-    found = answers(decode(beam_search, model, params, [source], settings, longest, width=3))[0]
+    found = answers(decode(BEAM_SEARCH, model, params, [source], settings, longest, width=3))[0]
     found = [(tokens, score) for tokens, score in found if score > -math.inf]
     assert len(found) == len(expected) == 85
     assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
@@ -65,7 +64,7 @@ def test_wide_beam_equals_exhaustive_search(config):
 def test_one_token_may_be_all():
     """By hand, for the same model as below: the end has a probability of 0.3, `4` of 0.6."""
     model, params = model_of(SMALL)
-    found = decode(beam_search, model, constant(params), SOURCES, DecodeConfig(beam_size=2, alpha=0.0), 1)
+    found = decode(BEAM_SEARCH, model, constant(params), SOURCES, DecodeConfig(beam_size=2, alpha=0.0), 1)
     assert_same(answers(found), 5 * [[((4,), math.log(0.6))]])
 
 
@@ -73,7 +72,7 @@ def test_beams_beyond_the_possible_answers_give_no_answer():
     """By hand, for the same model: after one token there are as many answers as ids, the end among them; an end id counts once."""
     model, params = model_of(SMALL)
     config = DecodeConfig(beam_size=VOCAB + 4, num_hypotheses=VOCAB + 4, finish_at_limit=True, eos_ids=12 * (EOS,))
-    scores = np.asarray(decode(beam_search, model, constant(params), SOURCES[:2], config, 1).scores)
+    scores = np.asarray(decode(BEAM_SEARCH, model, constant(params), SOURCES[:2], config, 1).scores)
     expected = [*sorted(np.log(PROBABILITIES), reverse=True), *4 * [-math.inf]]
     np.testing.assert_allclose(scores, 2 * [expected], atol=1e-5)
 
@@ -90,7 +89,7 @@ def test_answers_by_hand():
     end, word = math.log(0.3), math.log(0.6)
     # Step 1: the end comes second, so "" is finished; `4`, `0` and another stay open.
     # Step 2: `4` and the end come second, after `4 4`, so "4" is finished. Step 3: so is "4 4", and three are enough.
-    found = decode(beam_search, model, constant(params), SOURCES, BEAMS["early"], 13)
+    found = decode(BEAM_SEARCH, model, constant(params), SOURCES, BEAMS["early"], 13)
     assert_same(answers(found), 5 * [[((), end), ((4,), word + end), ((4, 4), 2 * word + end)]])
 
 
@@ -100,7 +99,7 @@ def test_answers_at_the_limit_by_hand():
     model, params = model_of(SMALL)
     end, word, zero = math.log(0.3), math.log(0.6), math.log(0.05)
     # The open `4` and `0` are taken as they are; with the end that they lack they count two.
-    found = decode(beam_search, model, constant(params), SOURCES, BEAMS["late"], 1, max_new_tokens=13)
+    found = decode(BEAM_SEARCH, model, constant(params), SOURCES, BEAMS["late"], 1, max_new_tokens=13)
     assert_same(answers(found), 5 * [[((4,), word / 2), ((), end), ((0,), zero / 2)]])
 
 
@@ -121,11 +120,9 @@ def test_an_ensemble_searches_with_the_mean_of_all_probabilities(monkeypatch: py
     def log_mean(_, __, *prefixes):
         return np.logaddexp(log_probs(model, params, *prefixes), log_probs(other, other_params, *prefixes)) - np.log(2)
 
-    search = functools.partial(
-        beam_search, other_models=(other,), other_variables=(jax.tree.map(jnp.asarray, other_params),)
-    )
-    found = answers(decode(search, model, params, SOURCES, BEAMS["early"], 13))
-    alone = answers(decode(beam_search, model, params, SOURCES, BEAMS["early"], 13))
+    more = [(other, jax.tree.map(jnp.asarray, other_params))]
+    found = answers(decode(BEAM_SEARCH, model, params, SOURCES, BEAMS["early"], 13, more=more))
+    alone = answers(decode(BEAM_SEARCH, model, params, SOURCES, BEAMS["early"], 13))
     assert [row[0][0] for row in found] != [row[0][0] for row in alone]
     monkeypatch.setattr(reference_search, "log_probs", log_mean)
     assert_same(found, [reference_beam(model, params, source, 13, BEAMS["early"]) for source in SOURCES])

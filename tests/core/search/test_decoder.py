@@ -14,6 +14,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.search.batches import plan_batches
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, Row
 from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.search import Decoded
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
@@ -135,9 +136,7 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
         return Decoded(ones[..., None], ones, scores[:, None])
 
     class OneStep:
-        lay_out = staticmethod(lambda variables, num_ids: variables)
-
-        def __call__(self, variables, laid_out, inputs, settings, over, chunks):
+        def __call__(self, weights, inputs, settings, over, chunks):
             yield compiled(inputs, settings)
 
     first = DecodeConfig(sampling=Sampling(temperature=0.5, top_p=0.3, min_p=0.02), max_new_tokens=3)
@@ -145,13 +144,13 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
     decoder = Decoder(model_of(ALONE)[0], first)
     decoder.search = OneStep()
     expected = [[pytest.approx(5.5)], [pytest.approx(5.75)] * 2]
-    together = decoder.generate({}, [Request([4]), Request([5, 6], second), Request([7], first)])
+    together = decoder.generate(Weights((), ()), [Request([4]), Request([5, 6], second), Request([7], first)])
     assert [[h.score for h in answers] for answers in together] == [*expected, expected[0]]
     for config, scores in zip((first, second), expected, strict=True):
-        (alone,) = decoder.under(config).generate({}, [[4, 5]] * 3)[:1]
+        (alone,) = decoder.under(config).generate(Weights((), ()), [[4, 5]] * 3)[:1]
         assert [h.score for h in alone] == scores
     with pytest.raises(AssertionError, match="traced > 1 times"):
-        decoder.under(replace(first, sampling=Sampling(top_k=3))).generate({}, [[4]])
+        decoder.under(replace(first, sampling=Sampling(top_k=3))).generate(Weights((), ()), [[4]])
 
 
 @pytest.mark.slow
@@ -229,7 +228,7 @@ def test_the_positions_of_an_ensemble_are_those_of_all_its_models():
     models = [model_of(replace(SMALL, positions=Learned(max_positions=number)))[0] for number in (9, 5)]
     unlimited, _ = model_of(SMALL)
     for first, *others in itertools.permutations([*models, unlimited]):
-        decoder = Decoder(first, DecodeConfig(max_new_tokens=7), other_models=tuple(others))
+        decoder = Decoder((first, *others), DecodeConfig(max_new_tokens=7))
         assert decoder.max_length([4, EOS]) == decoder.max_new_tokens(8) == 5
         (batch,) = decoder.batches([5])
         inputs, settings = decoder.inputs([Row([4, 5, 6, 7, EOS], decoder.config, 5)], batch)

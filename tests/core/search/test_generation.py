@@ -208,7 +208,7 @@ def test_translations_are_the_decoders_answers_as_text():
     sources, reported = [[5, 7], [], [9, 4, 4]], []
     found = translate(
         decoder,
-        variables["params"],
+        variables,
         in_order(sources),
         Tokenizers(letters, letters),
         lambda done, total: reported.append((done, total)),

@@ -1,7 +1,5 @@
 """Laws of rows that leave a search: their answers are those of the whole search as one program."""
 
-import gc
-import weakref
 from dataclasses import replace
 
 import jax
@@ -9,11 +7,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.search.beam import beam_search
+from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.greedy import greedy
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.rows import LAYOUTS, Layouts, Search
+from flaxformer_lite.core.search.rows import Search
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.experiments import num_programs
@@ -46,12 +44,13 @@ def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, cas
 
     monkeypatch.setattr(decoder.search, "advance", noted)
     start = Search.__call__
-    monkeypatch.setattr(Search, "__call__", lambda self, *a, **o: seen.append((a[2], a[3])) or start(self, *a, **o))
+    monkeypatch.setattr(Search, "__call__", lambda self, *a, **o: seen.append((a[1], a[2])) or start(self, *a, **o))
     found = decoder.generate(
         params, [Request(source, limit=limit) for source, limit in zip(sources, limits, strict=True)]
     )
     ((inputs, constants),) = seen
-    whole = compiled(model, beam_search if settings.beam_size > 1 else greedy)(params, inputs, settings=constants)
+    method = BEAM_SEARCH if settings.beam_size > 1 else GREEDY_SEARCH
+    whole = compiled((model,), method)((params,), inputs, settings=constants)
     tokens, lengths, scores = jax.device_get(whole)
     (batch,) = decoder.batches([len(source) for source in sources])
     for n, source in enumerate(batch.members):
@@ -78,35 +77,13 @@ def test_compiling_ahead_leaves_nothing_to_compile(committed):
     assert [num_programs(part) for part in parts] == [1, 2]
 
 
-def test_the_layout_of_the_steps_is_kept_as_long_as_its_parameters_live():
-    """Law: the same parameters are laid out once, changed ones anew, and none are held after they are gone."""
-    params, made = jax.tree.map(jax.numpy.asarray, model_of(SMALL)[1]), []
-    layouts = Layouts()
-
-    def of(variables, key=None):
-        return layouts.of([variables], key, lambda: made.append(key) or [{}])
-
-    assert of(params) is of(params) and made == [None]
-    of(params, 5), of(params)
-    assert made == [None, 5]
-    leaves, tree = jax.tree.flatten(params)
-    of(jax.tree.unflatten(tree, [leaves[0] + 1, *leaves[1:]]))
-    assert made == [None, 5, None], "one array is another"
-    of(params)
-    del leaves[0], params
-    gc.collect()
-    assert layouts.last[1] == {}, "the parameters are gone"
-    of({"params": {"x": np.zeros(3)}}), of({"params": {"x": np.zeros(3)}})
-    assert len(made) == 6 and layouts.last[1] == {}, "an array of NumPy may change"
-
-
-def test_a_search_holds_no_parameters_that_are_gone():
-    """Law: neither do its layouts, which share some of the arrays."""
+def test_weights_that_are_laid_out_once_serve_every_search():
+    """Law: answers by weights are those by variables, and to lay them out again is to copy."""
     model, params = model_of(SMALL)
-    params = jax.tree.map(jax.numpy.asarray, params)
-    owner = weakref.ref(jax.tree.leaves(params)[0])
-    laid_out = Decoder(model, DecodeConfig(max_new_tokens=4)).search.lay_out([params], None)
-    assert LAYOUTS.last[1] and owner() is not None
-    del params, laid_out
-    gc.collect()
-    assert LAYOUTS.last[1] == {}
+    decoder, copies = Decoder(model, DecodeConfig(max_new_tokens=4)), []
+    lay_out = decoder._lay_out
+    decoder._lay_out = lambda *arguments: copies.append(1) or lay_out(*arguments)
+    weights, asked = decoder.lay_out(params), [[5, 6, EOS], [7, EOS]]
+    answers = [decoder.generate(weights, asked) for _ in range(2)]
+    assert answers[0] == answers[1] and len(copies) == 1
+    assert decoder.generate(params, asked) == answers[0] and len(copies) == 2

@@ -15,9 +15,9 @@ from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import replicated
-from flaxformer_lite.core.search.beam import beam_search
-from flaxformer_lite.core.search.greedy import greedy
-from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, decode_loop, prefill
+from flaxformer_lite.core.search.beam import BEAM_SEARCH
+from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
+from flaxformer_lite.core.search.search import Method, SearchInputs, SearchSettings, finish, prefill, search_whole
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.quick import quick
@@ -39,12 +39,14 @@ from tests.support.reference_search import (
     reference_greedy,
 )
 
-each_search = pytest.mark.parametrize("search", quick([greedy, beam_search], lambda search: search is beam_search))
+each_search = pytest.mark.parametrize(
+    "search", quick([GREEDY_SEARCH, BEAM_SEARCH], lambda search: search is BEAM_SEARCH)
+)
 
 LONG = {
-    "greedy": (greedy, reference_greedy, DecodeConfig(length_penalty="gnmt", alpha=0.6)),
+    "greedy": (GREEDY_SEARCH, reference_greedy, DecodeConfig(length_penalty="gnmt", alpha=0.6)),
     "beam": (
-        beam_search,
+        BEAM_SEARCH,
         reference_beam,
         DecodeConfig(beam_size=5, num_hypotheses=5, length_penalty="gnmt", alpha=0.6),
     ),
@@ -85,7 +87,7 @@ def test_rules_for_answers_equal_uncached_reference(rule):
     with jax.enable_x64(config is WINDOW):
         model, params = model_of(config, seed=4 if config is SMALL else 1)
         settings = replace(settings, beam_size=beam_size, num_hypotheses=beam_size)
-        search, reference = (greedy, reference_greedy) if beam_size == 1 else (beam_search, reference_beam)
+        search, reference = (GREEDY_SEARCH, reference_greedy) if beam_size == 1 else (BEAM_SEARCH, reference_beam)
         found = answers(decode(search, model, params, SOURCES, settings, 9))
         assert_same(found, [reference(model, params, source, 9, settings) for source in SOURCES])
         assert len({len(row[0][0]) for row in found}) > 1
@@ -95,7 +97,7 @@ def test_rules_for_answers_equal_uncached_reference(rule):
 def test_without_end_ids_answers_have_their_maximum_length(search):
     """Oracle: the lengths, for a model whose most probable token is the end."""
     model, params = model_of(SMALL)
-    settings = replace(LIKE_THEIRS, eos_ids=(), beam_size=1 if search is greedy else 3)
+    settings = replace(LIKE_THEIRS, eos_ids=(), beam_size=1 if search is GREEDY_SEARCH else 3)
     likely_end = [0.9 if i == EOS else 0.01 for i in range(VOCAB)]
     found = decode(search, model, constant(params, likely_end), SOURCES, replace(settings, no_repeat_ngram=0), 5)
     assert found.lengths.tolist() == 5 * [[5]] and (np.asarray(found.tokens)[:, 0, :5] == EOS).all()
@@ -104,7 +106,7 @@ def test_without_end_ids_answers_have_their_maximum_length(search):
 @each_search
 def test_left_padding_changes_nothing(search):
     """Law: prompts are answered alike in rows of any width, also where the cache keeps a window only; in float64, to 1e-10."""
-    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    settings = DecodeConfig() if search is GREEDY_SEARCH else BEAMS["late"]
     with jax.enable_x64(True):
         model, params = model_of(WINDOW, seed=1)
         found = [answers(decode(search, model, params, SOURCES, settings, 13, width=width)) for width in (7, 12)]
@@ -130,7 +132,8 @@ def test_no_step_cuts_a_layer_from_the_array_of_all(search):
     """Oracle: the shapes that the loops read; on a CPU a step would copy each layer's parameters."""
     model, params = model_of(SMALL)
     inputs = SearchInputs(np.zeros((5, 7), np.int32), np.ones((5, 7), bool), np.full(5, 13))
-    program = jax.make_jaxpr(search, static_argnums=(0, 3))(model, params, inputs, SearchSettings(DecodeConfig(), 13))
+    settings = SearchSettings(DecodeConfig(), 13)
+    program = jax.make_jaxpr(search_whole, static_argnums=(0, 1, 4))(search, (model,), (params,), inputs, settings)
     read = {x.aval.shape for loop in program.eqns if loop.primitive.name == "while" for x in loop.invars}
     of_all = {x.shape for x in jax.tree.leaves(params["params"]["decoder"]["layers"])}
     assert {shape[1:] for shape in of_all} <= read and not of_all & read
@@ -140,7 +143,7 @@ def test_no_step_cuts_a_layer_from_the_array_of_all(search):
 def test_neighbours_change_nothing(search):
     """Law: an answer is the same beside other sentences with other maximum lengths as beside empty rows."""
     model, params = model_of(SMALL)
-    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    settings = DecodeConfig() if search is GREEDY_SEARCH else BEAMS["late"]
     limits = np.array([11, 2, 5, 1, 8], np.int32)
     together = decode(search, model, params, SOURCES, settings, limits, max_new_tokens=13)
     assert (together.lengths <= limits[:, None]).all()
@@ -159,7 +162,7 @@ def test_neighbours_change_nothing(search):
 def test_parameters_on_several_devices_answer_alike(search):
     """Law: parameters replicated over several devices, as in a loaded run, give the answers of one device."""
     model, params = model_of(SMALL)
-    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    settings = DecodeConfig() if search is GREEDY_SEARCH else BEAMS["late"]
     everywhere = jax.device_put(params, replicated(make_mesh()))
     expected, found = (decode(search, model, p, SOURCES, settings, 13) for p in (params, everywhere))
     assert_same(answers(found), answers(expected))
@@ -169,7 +172,7 @@ def test_parameters_on_several_devices_answer_alike(search):
 def test_weights_of_nan_still_answer(search):
     """Law: every sentence has an answer, also from weights that are NaN."""
     model, params = model_of(SMALL)
-    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    settings = DecodeConfig() if search is GREEDY_SEARCH else BEAMS["late"]
     params = jax.tree.map(lambda p: p * np.nan, params)
     decoded = decode(search, model, params, SOURCES, settings, 13)
     assert (decoded.scores[:, 0] != -math.inf).all()
@@ -188,13 +191,25 @@ def counter() -> Counter:
     return Counter(jnp.int32(0), jnp.ones(1, bool), cache)
 
 
+def counted(step, state, most, room=lambda n: n):
+    """The last state of a search that takes these steps."""
+    method = Method(
+        start=lambda *_: None,
+        step=lambda models, variables, inputs, config, state: step(state),
+        answers=lambda inputs, config, state: state,
+        room=lambda model, config, prefill_length, steps: room(steps),
+    )
+    model, params = model_of(SMALL)
+    inputs = SearchInputs(jnp.zeros((1, 1), jnp.int32), None, jnp.ones(1, jnp.int32))
+    return finish(method, (model,), (params,), inputs, state, SearchSettings(DecodeConfig(), most))
+
+
 @pytest.mark.parametrize(("ends", "steps"), [(5, 5), (20, 20), (99, 40)])
 def test_a_search_ends_with_its_last_row_or_at_the_maximum(ends, steps):
     def step(state):
         return state._replace(step=state.step + 1, active=state.active & (state.step + 1 < ends))
 
-    found = jax.jit(lambda state: decode_loop(step, state, 40, lambda n: n))(counter())
-    assert found.step == steps
+    assert jax.jit(lambda state: counted(step, state, 40))(counter()).step == steps
 
 
 @pytest.mark.parametrize(
@@ -206,7 +221,7 @@ def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
     state = counter()
 
     def run(state):
-        return decode_loop(lambda s: s._replace(step=s.step + 1), state, maximum, lambda n: asked.append(n) or n)
+        return counted(lambda s: s._replace(step=s.step + 1), state, maximum, lambda n: asked.append(n) or n)
 
     found = jax.eval_shape(run, state)
     assert asked == stages

@@ -31,7 +31,7 @@ def drawn(generator: np.random.Generator, terms: int) -> Forced:
         )
         for _ in range(terms)
     ]
-    return Forced(tuple({term.ids: term for term in found}.values()), beginning)
+    return Forced(tuple({term.ids: term for term in found}.values()), beginning, GOING_ON)
 
 
 def times(tokens: list[int], term: NeededTokens) -> int:
@@ -55,7 +55,7 @@ def test_every_answer_has_its_terms_and_its_beginning():
     asked = [
         Request(source, limit=limit, forced=one) for source, limit, one in zip(sources, limits, forced, strict=True)
     ]
-    found = decoder.generate(params, asked, going_on=GOING_ON)
+    found = decoder.generate(params, asked)
     for one, answers, limit in zip(forced, found, limits, strict=True):
         for tokens, score in answers:
             assert np.isfinite(score) and len(tokens) <= limit
@@ -73,13 +73,16 @@ def test_a_place_inside_another_term_is_counted_once():
     """By hand: 4 5 twice in a term and once at the end of another, of which each is needed; 5 is in all of them."""
     whole, glued = NeededTokens((6, 4, 5), 1, True), NeededTokens((4, 5), 2, True)
     long, inner = NeededTokens((4, 5, 4, 5, 7), 1, False), NeededTokens((5,), 1, False)
-    terms = row_terms([Forced((glued, whole, inner, long)), Forced((glued,))], 3, GOING_ON)
+    rows = [Forced((glued, whole, inner, long), going_on=GOING_ON), Forced((glued,), going_on=GOING_ON)]
+    terms = row_terms(rows, 3, VOCAB)
     assert terms.tokens[0, :, 0].tolist() == [4, 6, 4, 5] and terms.inside is not None
     assert terms.times.tolist() == [[1, 1, 2 + 1 + 2, 1 + 2 + 1 + 2], [2, 0, 0, 0], [0] * 4]
     counts = jnp.array([[[0, 0, 0, 0], [1, 0, 2, 3], [1, 1, 5, 5], [0, 1, 5, 6]]] * 3)
     # Of 4 5 the two places in the first term and the one in the second come with these.
     assert terms.missing(counts)[0].tolist() == [[1, 1, 2, 1], [0, 1, 2, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
-    assert row_terms([Forced((glued, NeededTokens((4, 6, 5), 1, True)))], 1, GOING_ON).inside is None
+    apart = Forced((glued, NeededTokens((4, 6, 5), 1, True)), going_on=GOING_ON)
+    assert row_terms([apart], 1, VOCAB).inside is None
+    assert terms.going_on.tolist() == [GOING_ON.tolist()] * 2 + [[False] * VOCAB]
     before, behind = NeededTokens((4, 5, 8), 1, True), NeededTokens((6, 4, 5), 1, False)
     assert places_in(glued, before, GOING_ON) == places_in(glued, behind, GOING_ON) == 0, "8 may go on with it"
     assert places_in(glued._replace(whole=False), behind, GOING_ON) == 1
@@ -95,7 +98,7 @@ def test_a_placeholder_behind_a_sign_and_behind_a_space_comes_twice():
     for limit in (6, 14):
         decoder = Decoder(model, DecodeConfig(beam_size=4, max_new_tokens=limit))
         asked = [Request(source, forced=forced) for source in sources]
-        for best, *_ in decoder.generate(params, asked, going_on=GOING_ON & False):
+        for best, *_ in decoder.generate(params, asked):
             assert times(best.tokens, forced.terms[0]) >= 2 and times(best.tokens, forced.terms[1]) >= 1
             assert np.isfinite(best.score) and len(best.tokens) <= limit
 
@@ -110,7 +113,7 @@ def test_the_best_answers_are_the_same_however_many_are_asked_for():
     asked = [Request(source, forced=forced) for source in sources]
     for number in (1, 2, 3, 5):
         decoder = Decoder(model, DecodeConfig(beam_size=5, num_hypotheses=number, max_new_tokens=14))
-        answers = decoder.generate(params, asked, going_on=GOING_ON & False)
+        answers = decoder.generate(params, asked)
         assert all(len(row) == number for row in answers)
         found.append([[answer.tokens for answer in row] for row in answers])
     for few, more in itertools.pairwise(found):
