@@ -201,7 +201,7 @@ def random_data(config: Any) -> Any:
     special = 2 if config.model.num_decoder_layers == 0 else 1
     length = config.data.bucket_lengths[0] - special
     sides = ((length if pairs else 0), length)
-    return Dataset(
+    return Dataset.training(
         [TokenPair(*(rng.integers(4, most, n) for n in sides)) for _ in range(rows)], config.objective, config.data, 0
     )
 

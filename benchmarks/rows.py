@@ -34,7 +34,7 @@ def dataset(config: Config, documents: int = 3000) -> Dataset[Any]:
     nothing = np.zeros(0, np.int32)
     records = [TokenPair(text() if config.objective.translates else nothing, text()) for _ in range(documents)]
     tokenizer: Any = SimpleNamespace(special=SpecialIds(size=ids), vocab_size=ids, as_source=lambda ids: [*ids, 3])
-    return Dataset(records, config.objective, config.data, 0, tokenizer)
+    return Dataset.training(records, config.objective, config.data, 0, tokenizer)
 
 
 def main() -> None:

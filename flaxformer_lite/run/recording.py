@@ -141,9 +141,10 @@ class Recording:
         text: of records that are cut into pieces only those rows count that have this text, if one has it.
         """
         train, last = self.data.train, self.loop_state.batch_of(self.config.train.steps)
-        wanted, rows = set(records), train.origins.rows_of(records)
-        of_pieces = train.origins.records
-        if text and len(own := of_pieces[np.isin(of_pieces, records)]) > len(np.unique(own)):
+        wanted, rows = set(records), train.made.rows_of(records)
+        of_pieces = train.made.spans.record
+        asked = of_pieces[np.isin(of_pieces, records)]
+        if text and len(asked) > len(np.unique(asked)):
             tokenizer = self.data.tokenizers.target
             texts = {i: [decoded(tokenizer, piece) for piece in train.records[i].pieces] for i in rows.tolist()}
             form = comparable(text)
@@ -183,7 +184,7 @@ class Recording:
     def why_never(self, record: int) -> str:
         """Returns why no step up to the last one reads a record."""
         train, data = self.data.train, self.config.data
-        rows = train.origins.rows_of([record])
+        rows = train.made.rows_of([record])
         if not len(rows):
             return "the objective makes no row of it"
         if not train.plan.placed[rows].any():

@@ -1,6 +1,7 @@
 """Laws on inputs that nobody chose: hypothesis draws them, the same ones in every run, and shrinks what breaks a law."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW, BatchPlan, make_buckets
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack
+from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack, packs, with_ends
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim.schedules import Constant
@@ -73,9 +74,10 @@ def test_packs_hold_every_token_once(sizes: list[int], most: int, seed: int, win
     whole = [np.arange(4, 4 + size, dtype=np.int32) for size in sizes]
     found = documents([TokenPair(np.zeros(0, np.int32), document) for document in whole], "causal_lm")
     pieces, lengths = overlapping_pieces(found, most, DEFAULT_SPECIAL_IDS)
-    rows = pack(pieces, lengths, 12, seed, window)
-    used = rows.lengths[:, 1].tolist()
-    assert max(used) <= 12 and used == [sum(len(piece) - 1 for piece in row.pieces) for row in rows]
+    spans, used = pack(pieces, lengths, 12, seed, window)
+    make = packs(spans, functools.partial(with_ends, found, DEFAULT_SPECIAL_IDS))
+    rows = [make(i) for i in range(len(used))]
+    assert max(used) <= 12 and used.tolist() == [sum(len(piece) - 1 for piece in row.pieces) for row in rows]
     predicted = sorted(token for row in rows for piece in row.pieces for token in piece[1:].tolist())
     assert predicted == sorted(token for document in whole for token in [*document.tolist(), EOS])
     assert sum(piece[0] == BOS for row in rows for piece in row.pieces) == len(whole)
@@ -116,7 +118,9 @@ def test_hosts_make_the_rows_of_one_batch(lengths: list[int], owners: list[int],
     data = dataclasses.replace(tiny_config().data, bucket_lengths=(8, 16), tokens_per_batch=64, rows_multiple=4)
     empty = np.zeros(0, np.int32)
     records = [TokenPair(empty, np.arange(4, 4 + length, dtype=np.int32)) for length in lengths]
-    dataset = Dataset(records, MaskedLM(mask_token=39), data, seed, Characters().train(["0123456789abcdefghij"], 40))
+    dataset = Dataset.training(
+        records, MaskedLM(mask_token=39), data, seed, Characters().train(["0123456789abcdefghij"], 40)
+    )
     whole = dataset.batch(step)
     hosts = np.array(owners[: len(whole.weights)])
     for host in set(hosts.tolist()):

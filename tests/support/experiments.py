@@ -108,7 +108,7 @@ def train_losses(config: Config, steps: int) -> list[float]:
     pairs = config.data.train.open("data.train")
     tokenizer = config.data.tokenizer.train((text for pair in pairs for text in pair[:2]), config.model.vocab_size)
     records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
-    dataset = Dataset(records, config.objective, config.data, config.train.seed, tokenizer)
+    dataset = Dataset.training(records, config.objective, config.data, config.train.seed, tokenizer)
     task = train_task(config)
     state = jax.jit(task.initialize)()
     step, losses = jax.jit(functools.partial(train_step, task)), []
@@ -138,7 +138,7 @@ def first_batch() -> Batch:
     pairs = data.train.open("data.train")
     tokenizer = data.tokenizer.train((text for pair in pairs for text in pair[:2]), config.model.vocab_size)
     records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
-    return Dataset(records, objective, data, config.train.seed, tokenizer).batch(0)
+    return Dataset.training(records, objective, data, config.train.seed, tokenizer).batch(0)
 
 
 def after_steps(runner: Runner, steps: int) -> tuple[TrainState, TrainState]:

@@ -49,4 +49,4 @@ def theirs(objective: BaseObjective, documents: list[TokenPair], tokenizer: Toke
     data = DataConfig(
         max_source_length=9, max_target_length=9, tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,)
     )
-    return Dataset(documents, objective, data, None, tokenizer, start_id).batch(0)
+    return Dataset.evaluation(documents, objective, data, tokenizer, start_id).batch(0)

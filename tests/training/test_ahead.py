@@ -15,7 +15,7 @@ CONFIG = tiny_config()
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     texts = np.arange(5, 405, dtype=np.int32).reshape(100, 4) % 30 + 4
-    return Dataset([TokenPair(text, text) for text in texts], CONFIG.objective, CONFIG.data, seed=7)
+    return Dataset.training([TokenPair(text, text) for text in texts], CONFIG.objective, CONFIG.data, seed=7)
 
 
 def test_prefetched_batches_come_in_order(dataset: Dataset):

@@ -26,7 +26,7 @@ from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.data.batch_plan import Bucket
-from flaxformer_lite.core.data.dataset import Dataset, zero_batch
+from flaxformer_lite.core.data.dataset import Dataset, draw_by_example, zero_batch
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.optim.optimizers import OptimizerConfig
@@ -570,7 +570,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, *batches: int) -> None:
 
     def spoilt(self: Dataset, number: int, *rest: Any) -> Any:
         batch = original(self, number, *rest)
-        if self.seed is None or number not in batches:  # not the evaluation's
+        if self.draw is draw_by_example or number not in batches:  # not the evaluation's
             return batch
         return batch._replace(weights=np.where(batch.weights > 0, np.float32("nan"), batch.weights))
 

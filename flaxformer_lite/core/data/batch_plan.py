@@ -177,6 +177,7 @@ class BatchPlan:
         self._which = bucket_indices(lengths, buckets)
         self._num_shapes = len(buckets)
         counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
+        self.shares = shares
         self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
         if self._weights is not None:
             of_buckets = np.array([float(sum(row)) for row in self._weights])

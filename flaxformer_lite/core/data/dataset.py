@@ -22,7 +22,7 @@ from flaxformer_lite.core.data.batch_plan import (
     fewer_buckets,
 )
 from flaxformer_lite.core.data.records import Example, Lengths, RowMaker, TokenPair
-from flaxformer_lite.core.data.token_arrays import Origins, Rows, TokenArrays
+from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.core.text.special_ids import BOS
 
@@ -54,64 +54,37 @@ class Samplers(NamedTuple):
 
 LocalRows = Callable[[int], Int[np.ndarray, "R"]]
 """Maps the number of rows in a batch to the row indices this process reads."""
+Draw = Callable[[Any, int, int], np.random.Generator]
+"""Returns the random numbers of a row, by its record, the batch and the row in it."""
 
 
 class Dataset(Generic[Example]):
-    """Batches by step number, made by `training` or `evaluation`.
+    """Batches by step number. `training` and `evaluation` make one.
 
     `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
-    the longest bucket, and `notes` tell what the objective cut or left out. `fingerprint` changes with the data. `start_id` is the
-    first token that a decoder reads. `samplers` segment source and target anew in each row of a batch, whose length is planned from
-    the usual segmentation.
+    the longest bucket, and `notes` tell what the objective cut or left out. `fingerprint` changes with the data.
     """
 
     def __init__(
         self,
-        records: Sequence[TokenPair],
+        made: "MadeRows",
+        records: Sequence[Any],
         objective: RowMaker[Example],
-        config: BatchShapes,
-        seed: int | None,
-        tokenizer: Tokenizer | None = None,
-        start_id: int | None = BOS,
+        special: SpecialIds,
+        plan: BatchPlan,
+        draw: Draw,
         samplers: Samplers | None = None,
     ):
-        if not len(records):
-            raise ValueError("the data has no records: at least one is needed to make batches")
-        records = TokenArrays.of(records)
-        made = [objective.make_rows(part, config.longest, seed or 0, tokenizer) for part in records.parts]
-        rows = made[0] if len(made) == 1 else concat_rows(made, objective)
-        self._made, self._sizes = made, [len(part) for part in records.parts]
-        self.records: Sequence[Any] = rows if seed is None else objective.training_rows(rows)
-        self.objective, self.seed = objective, seed
-        special = DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
-        self.special = special._replace(start=None if tokenizer is not None and tokenizer.ends_pairs else start_id)
-        self.lengths = lengths = lengths_of(rows, objective)
-        self.samplers, planned = samplers, lengths
-        if samplers is not None:
-            more = lengths + np.ceil(lengths * samplers.room).astype(lengths.dtype)
-            # No record is dropped for the room of samples.
-            planned = np.maximum(lengths, np.minimum(more, config.longest))
-        shares = None
-        if isinstance(records, MixedRecords) and seed is not None:
-            sizes = [len(part) for part in made]
-            shares = Shares(sizes, records.mixing.shares(sizes))
-        shapes = batch_shapes(objective, config)
-        self.plan = BatchPlan(planned, fewer_buckets(planned, shapes) if seed is None else shapes, seed or 0, shares)
-        placed = self.plan.placed
-        self.dropped = len(rows) - int(placed.sum())
-        self.notes = [part.note for part in made if isinstance(part, Rows) and part.note]
-        if not placed.any():
-            shortest = Lengths(*lengths[np.maximum(lengths - config.longest, 0).sum(-1).argmin()].tolist())
-            raise ValueError(
-                f"none of the {len(records)} records fits in data.max_source_length {config.max_source_length} and "
-                f"data.max_target_length {config.max_target_length}: the shortest needs {shortest.source} and {shortest.target}; "
-                "raise them, or check the data"
-            )
-        self.fingerprint = f"{records.fingerprint()} {getattr(self.records, 'fingerprint', '')}".rstrip()
-        if shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
-            first = self.plan.epoch(0).examples
-            placed = first[first != PADDING_ROW]
-        self.padding = 1 - int(lengths[placed].sum(dtype=np.int64)) / self.plan.positions_per_epoch
+        self.made, self.records, self.objective, self.special, self.plan = made, records, objective, special, plan
+        self.draw, self.samplers = draw, samplers
+        self.lengths, self.notes = made.rows.lengths, made.notes
+        self.dropped = len(self.lengths) - int(plan.placed.sum())
+        self.fingerprint = f"{made.fingerprint} {getattr(records, 'fingerprint', '')}".rstrip()
+        read = plan.placed
+        if plan.shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
+            read = plan.epoch(0).examples
+            read = read[read != PADDING_ROW]
+        self.padding = 1 - int(self.lengths[read].sum(dtype=np.int64)) / plan.positions_per_epoch
 
     @classmethod
     def training(
@@ -124,8 +97,18 @@ class Dataset(Generic[Example]):
         start_id: int | None = BOS,
         samplers: Samplers | None = None,
     ) -> "Dataset[Example]":
-        """Returns batches in another order in each epoch, segmented anew by `samplers`."""
-        return cls(records, objective, config, seed, tokenizer, start_id, samplers)
+        """Returns batches in another order in each epoch.
+
+        `start_id` is the first token that a decoder reads. `samplers` segment source and target anew in each row of a batch, whose
+        length is planned from the usual segmentation.
+        """
+        made = make_rows(records, objective, config, seed, tokenizer)
+        shares = None if made.mixing is None else Shares(made.sizes, made.mixing.shares(made.sizes))
+        lengths = planned_lengths(made.rows.lengths, samplers, config.longest)
+        plan = BatchPlan(lengths, batch_shapes(objective, config), seed, shares)
+        check_some_fit(made, plan, config)
+        special, draw = special_ids(tokenizer, start_id), functools.partial(draw_in_step, seed)
+        return cls(made, objective.training_rows(made.rows), objective, special, plan, draw, samplers)
 
     @classmethod
     def evaluation(
@@ -133,11 +116,15 @@ class Dataset(Generic[Example]):
         records: Sequence[TokenPair],
         objective: RowMaker[Example],
         config: BatchShapes,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
     ) -> "Dataset[Example]":
         """Returns the same batches in every run, with random numbers that are functions of the examples."""
-        return cls(records, objective, config, None, tokenizer, start_id)
+        made = make_rows(records, objective, config, 0, tokenizer)
+        lengths = made.rows.lengths
+        plan = BatchPlan(lengths, fewer_buckets(lengths, batch_shapes(objective, config)), 0)
+        check_some_fit(made, plan, config)
+        return cls(made, made.rows, objective, special_ids(tokenizer, start_id), plan, draw_by_example)
 
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
         """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Rows that only fill up are all zeros."""
@@ -155,7 +142,7 @@ class Dataset(Generic[Example]):
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
         """Returns record i as the given row of batch `step`."""
         record = self.records[i]
-        generator = self.generator(record, step, row)
+        generator = self.draw(record, step, row)
         if self.samplers is not None:
             source, target = (
                 sampler(tokens, there - least, generator)
@@ -166,19 +153,113 @@ class Dataset(Generic[Example]):
             record = record._replace(source=source, target=target)
         return self.objective.example(record, lengths, generator, self.special)
 
-    @functools.cached_property
-    def origins(self) -> Origins:
-        """The records in all rows, those of a mixture numbered one source after the other. Raises: ValueError if nothing tells."""
-        return join_origins(self._made, self._sizes)
-
-    def generator(self, record: Any, step: int, row: int) -> np.random.Generator:
-        return example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
-
     def records_read(self, i: int, step: int, row: int) -> list[int]:
         """Returns the record of each piece that the given row of batch `step` reads of row i."""
-        records, record = self.origins.records_of(i), self.records[i]
-        read = self.objective.pieces_read(record, self.generator(record, step, row))
+        record, records = self.records[i], self.made.records_of(i)
+        read = self.objective.pieces_read(record, self.draw(record, step, row))
         return records if read is None else [records[number] for number in read]
+
+
+def draw_in_step(seed: int, record: Any, step: int, row: int) -> np.random.Generator:
+    """Returns the random numbers of a row in a training: those of `row_generator`."""
+    return row_generator(seed, step, row)
+
+
+def draw_by_example(record: Any, step: int, row: int) -> np.random.Generator:
+    """Returns the random numbers of a row in an evaluation: those of `example_generator`."""
+    return example_generator(record)
+
+
+def special_ids(tokenizer: Tokenizer | None, start_id: int | None) -> SpecialIds:
+    """Returns the special ids of rows; without a start where the tokenizer ends both texts of a pair itself."""
+    special = DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
+    return special._replace(start=None if tokenizer is not None and tokenizer.ends_pairs else start_id)
+
+
+def planned_lengths(
+    lengths: Int[np.ndarray, "I 2"], samplers: Samplers | None, longest: Lengths
+) -> Int[np.ndarray, "I 2"]:
+    """Returns the positions to plan for each row; no record is dropped for the room of samples."""
+    if samplers is None:
+        return lengths
+    more = lengths + np.ceil(lengths * samplers.room).astype(lengths.dtype)
+    return np.maximum(lengths, np.minimum(more, longest))
+
+
+class MadeRows(NamedTuple):
+    """The rows that an objective made of all records, source after source of a mixture."""
+
+    rows: Rows
+    sizes: list[int]
+    """The number of rows of each source."""
+    num_records: int
+    fingerprint: str
+    """The records' own."""
+    notes: list[str]
+    mixing: Mixing | None
+    """Decides the shares of the sources; None: one source."""
+
+    @property
+    def spans(self) -> Spans:
+        """The pieces of all rows. Raises: ValueError if the objective does not tell, and a row is not a record."""
+        if self.rows.spans is not None:
+            return self.rows.spans
+        if len(self.rows) != self.num_records:
+            raise ValueError(
+                "the objective does not tell which records are in a row: let its make_rows return Rows with spans"
+            )
+        return whole_records(self.num_records)
+
+    def records_of(self, row: int) -> list[int]:
+        """Returns the number of the record of each piece of a row."""
+        return [record for record, _, _ in self.spans.row(row)] if self.rows.spans is not None else [row]
+
+    def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
+        """Returns the rows that hold a piece of one of the records, ascending."""
+        spans = self.spans
+        return np.unique(np.searchsorted(spans.ends, np.flatnonzero(np.isin(spans.record, records)), side="right"))
+
+
+def make_rows(
+    records: Sequence[TokenPair],
+    objective: RowMaker[Any],
+    config: BatchShapes,
+    seed: int,
+    tokenizer: Tokenizer | None,
+) -> MadeRows:
+    """Returns the objective's rows of all records. Raises: ValueError if there are none."""
+    if not len(records):
+        raise ValueError("the data has no records: at least one is needed to make batches")
+    arrays = TokenArrays.of(records)
+    made = [as_rows(objective.make_rows(part, config.longest, seed, tokenizer), objective) for part in arrays.parts]
+    rows = made[0] if len(made) == 1 else join_rows(made, [len(part) for part in arrays.parts])
+    return MadeRows(
+        rows=rows,
+        sizes=[len(part) for part in made],
+        num_records=len(records),
+        fingerprint=arrays.fingerprint(),
+        notes=[part.note for part in made if part.note],
+        mixing=arrays.mixing if isinstance(arrays, MixedRecords) else None,
+    )
+
+
+def as_rows(rows: Sequence[Any], objective: RowMaker[Any]) -> Rows:
+    """Returns the rows that an objective made with the lengths of all."""
+    if isinstance(rows, Rows):
+        return rows
+    return Rows(np.array([objective.lengths(row) for row in rows], np.int32).reshape(-1, 2), rows.__getitem__)
+
+
+def check_some_fit(made: MadeRows, plan: BatchPlan, config: BatchShapes) -> None:
+    """Raises: ValueError if no row is short enough for any batch."""
+    if not plan.placed.any():
+        lengths = made.rows.lengths
+        shortest = Lengths(*lengths[np.maximum(lengths - config.longest, 0).sum(-1).argmin()].tolist())
+        raise ValueError(
+            f"none of the {made.num_records} records fits in data.max_source_length {config.max_source_length} and "
+            f"data.max_target_length {config.max_target_length}: the shortest needs {shortest.source} and {shortest.target}; "
+            "raise them, or check the data"
+        )
 
 
 class MixedRecords(TokenArrays):
@@ -198,39 +279,31 @@ class MixedRecords(TokenArrays):
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
-def concat_rows(made: Sequence[Sequence[Any]], objective: RowMaker[Any]) -> Rows:
-    """Returns the rows of all sources, one source after the other."""
-    firsts = np.cumsum([0, *map(len, made)]).tolist()
+def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
+    """Returns the rows of all sources, which have so many records each, one source after the other."""
+    firsts, records = np.cumsum([0, *map(len, made)]).tolist(), np.cumsum([0, *sizes]).tolist()
 
     def make(i: int) -> Any:
-        part = bisect.bisect_right(firsts, i) - 1
-        return made[part][i - firsts[part]]
+        source = bisect.bisect_right(firsts, i) - 1
+        return made[source][i - firsts[source]]
 
-    return Rows(np.concatenate([lengths_of(part, objective).reshape(-1, 2) for part in made]), make)
-
-
-def join_origins(made: Sequence[Sequence[Any]], sizes: Sequence[int]) -> Origins:
-    """Returns the records in the rows of all sources, which have these numbers of records.
-
-    Raises: ValueError if the objective does not tell, and has not as many rows as there are records.
-    """
-    records, ends, first, pieces = list[Any](), list[Any](), 0, 0
-    for rows, number in zip(made, sizes, strict=True):
-        tell = getattr(rows, "origins", None)
-        if tell is None and len(rows) != number:
-            raise ValueError(
-                "the objective does not tell which records are in a row: let its make_rows return Rows with origins"
-            )
-        found = Origins(np.arange(number), np.arange(1, number + 1)) if tell is None else tell()
-        records.append(found.records + first)
-        ends.append(found.ends + pieces)
-        first, pieces = first + number, pieces + len(found.records)
-    return Origins(np.concatenate(records), np.concatenate(ends))
+    spans = None
+    if any(rows.spans is not None for rows in made):
+        of_sources = [whole_records(len(rows)) if rows.spans is None else rows.spans for rows in made]
+        pieces = np.cumsum([0, *(len(each.record) for each in of_sources)]).tolist()
+        spans = Spans(
+            np.concatenate([each.record + first for each, first in zip(of_sources, records, strict=False)]),
+            np.concatenate([each.start for each in of_sources]),
+            np.concatenate([each.stop for each in of_sources]),
+            np.concatenate([each.ends + first for each, first in zip(of_sources, pieces, strict=False)]),
+        )
+    return Rows(np.concatenate([rows.lengths for rows in made]), make, spans)
 
 
-def lengths_of(rows: Sequence[Any], objective: RowMaker[Any]) -> Int[np.ndarray, "..."]:
-    """Returns the lengths of the rows that an objective made, `[I, 2]`."""
-    return rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
+def whole_records(number: int) -> Spans:
+    """Returns the spans of rows that are a record each; of its tokens nothing is said."""
+    nothing = np.zeros(number, np.int32)
+    return Spans.one_each(np.arange(number), nothing, nothing)
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:

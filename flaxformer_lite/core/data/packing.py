@@ -1,6 +1,6 @@
 """Packing for objectives on documents: cuts documents into pieces and puts pieces together until they fill rows.
 
-Pieces and rows are numbers in arrays until one is read: a piece is part k of a document, a row a few piece numbers.
+Pieces and rows are numbers in arrays until one is read: `Spans` of records.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from jaxtyping import Int, Integer
 
 from flaxformer_lite.core.data.batch_plan import slices
 from flaxformer_lite.core.data.records import Pack, TokenPair
-from flaxformer_lite.core.data.token_arrays import Lazy, Origins, Rows, TokenArrays
+from flaxformer_lite.core.data.token_arrays import Spans, TokenArrays
 from flaxformer_lite.core.text import SpecialIds
 
 WINDOW = 1024
@@ -23,16 +23,8 @@ NUM_OTHERS = 8
 Tokens = Integer[np.ndarray, "_"]
 
 
-class Documents(Lazy[Tokens]):
-    """The texts of records without a source, and the number of tokens of each."""
-
-    def __init__(self, arrays: TokenArrays) -> None:
-        super().__init__(len(arrays), lambda i: arrays.view(i, 1))
-        self.sizes = arrays.sizes[:, 1]
-
-
-def documents(records: Sequence[TokenPair], kind: str) -> Documents:
-    """Returns the texts of records without a source. Raises: ValueError for a record with a source: nothing would read it."""
+def documents(records: Sequence[TokenPair], kind: str) -> TokenArrays:
+    """Returns records without a source, each a document. Raises: ValueError for one with a source: nothing would read it."""
     arrays = TokenArrays.of(records)
     with_source = np.flatnonzero(arrays.sizes[:, 0])
     if len(with_source):
@@ -40,25 +32,14 @@ def documents(records: Sequence[TokenPair], kind: str) -> Documents:
             f"objective.kind is '{kind}', which reads documents, but record {with_source[0] + 1} of the data has a source too: "
             "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
         )
-    return Documents(arrays)
+    return arrays
 
 
-class Pieces(Lazy[Tokens]):
-    """The pieces of all documents, in order: document i has `counts[i]` of them, and `make(i, k)` returns piece k."""
-
-    def __init__(self, counts: Int[np.ndarray, "D"], make: Callable[[int, int], Tokens]) -> None:
-        self.firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._make_piece = make
-        super().__init__(int(self.firsts[-1]), self._piece)
-
-    @property
-    def records(self) -> Int[np.ndarray, "P"]:
-        """The document of each piece."""
-        return np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
-
-    def _piece(self, i: int) -> Tokens:
-        document = int(np.searchsorted(self.firsts, i, side="right")) - 1
-        return self._make_piece(document, i - int(self.firsts[document])).astype(np.int32)
+def piece_numbers(counts: Int[np.ndarray, "D"]) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    """Returns for each piece of all documents, which have so many, the document, and its number among the document's pieces."""
+    record = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    firsts = (np.cumsum(counts) - counts).astype(np.int32)
+    return record, np.arange(len(record), dtype=np.int32) - firsts[record]
 
 
 def cut_evenly(
@@ -72,40 +53,59 @@ def cut_evenly(
     return counts, piece_sizes
 
 
-def overlapping_pieces(texts: Documents, max_inputs: int, special: SpecialIds) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+def overlapping_pieces(texts: TokenArrays, max_inputs: int, special: SpecialIds) -> tuple[Spans, Int[np.ndarray, "P"]]:
     """Cuts BOS, each document and EOS into pieces of at most `max_inputs` input tokens and the token after the last one.
 
     Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once. Also returns the
-    number of input tokens of every piece.
+    number of input tokens of every piece. BOS is before the token 0, EOS behind the last: `with_ends` reads such a piece.
     """
-    counts, sizes = cut_evenly(texts.sizes + len(special.with_bos_eos([])) - 1, max_inputs)
-
-    def piece(i: int, k: int) -> Tokens:
-        before = int(special.bos is not None)
-        start, stop = k * max_inputs - before, (k + 1) * max_inputs + 1 - before
-        first = [special.bos] if special.bos is not None and start < 0 else []
-        last = [special.eos] if special.eos is not None and stop > len(texts[i]) else []
-        return np.concatenate([first, texts[i][max(start, 0) : stop], last], dtype=np.int32, casting="unsafe")
-
-    return Pieces(counts, piece), sizes
+    lengths, before, behind = texts.sizes[:, 1], int(special.bos is not None), int(special.eos is not None)
+    counts, sizes = cut_evenly(lengths + before + behind - 1, max_inputs)
+    record, number = piece_numbers(counts)
+    start = number * max_inputs - before
+    return Spans.one_each(record, start, np.minimum(start + max_inputs + 1, lengths[record] + behind)), sizes
 
 
-def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+def with_ends(texts: TokenArrays, special: SpecialIds, record: int, start: int, stop: int) -> Tokens:
+    """Returns a piece of `overlapping_pieces`."""
+    text = texts.view(record, 1)
+    tokens = text[max(start, 0) : stop].tolist()
+    if start < 0:
+        tokens = [special.bos, *tokens]
+    if stop > len(text):
+        tokens = [*tokens, special.eos]
+    return np.array(tokens, np.int32)
+
+
+def separate_pieces(texts: TokenArrays, max_length: int) -> tuple[Spans, Int[np.ndarray, "P"]]:
     """Cuts each document into pieces of at most `max_length` tokens, and returns their sizes too; an empty one is one piece."""
-    counts, sizes = cut_evenly(texts.sizes, max_length, least_pieces=1)
-    return Pieces(counts, lambda i, k: texts[i][k * max_length : (k + 1) * max_length]), sizes
+    lengths = texts.sizes[:, 1]
+    counts, sizes = cut_evenly(lengths, max_length, least_pieces=1)
+    record, number = piece_numbers(counts)
+    start = number * max_length
+    return Spans.one_each(record, start, np.minimum(start + max_length, lengths[record])), sizes
+
+
+def without_ends(texts: TokenArrays, record: int, start: int, stop: int) -> Tokens:
+    """Returns a piece of a document, without special tokens."""
+    return texts.view(record, 1)[start:stop].astype(np.int32)
+
+
+def packs(spans: Spans, read: Callable[[int, int, int], Tokens]) -> Callable[[int], Pack]:
+    """Returns the function that makes row i; `read` returns a piece by its record, start and stop."""
+    return lambda i: Pack(tuple(read(*span) for span in spans.row(i)))
 
 
 def pack(
-    pieces: Sequence[Tokens], sizes: Sequence[int] | Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
-) -> Rows:
-    """Packs all pieces into rows, targets of at most `room` positions; `sizes` has the positions that each piece needs.
+    pieces: Spans, sizes: Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
+) -> tuple[Spans, Int[np.ndarray, "R"]]:
+    """Packs all pieces into rows of at most `room` positions; `sizes` has those that each piece needs. Also returns each row's.
 
     The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
     first row with room for it.
     """
     sizes = np.asarray(sizes, np.int32)
-    order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(pieces))
+    order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(sizes))
     whole = len(order) - len(order) % window
     blocks = [order[part].reshape(-1, window) for part in slices(whole, BLOCK * window)]
     if whole < len(order):
@@ -114,14 +114,7 @@ def pack(
     members, counts = (np.concatenate(parts) for parts in zip(*packed, strict=True))
     ends = np.cumsum(counts)
     used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
-
-    def make(i: int) -> Pack:
-        return Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
-
-    def origins() -> Origins:
-        return Origins(pieces.records[members] if isinstance(pieces, Pieces) else members, ends)
-
-    return Rows(np.stack([np.zeros_like(used), used], 1), make, origins=origins)
+    return Spans(pieces.record[members], pieces.start[members], pieces.stop[members], ends), used
 
 
 def first_fit_decreasing(
@@ -147,15 +140,15 @@ def first_fit_decreasing(
     return members.reshape(-1), counts[counts > 0].astype(np.int32)
 
 
-def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
+def pairs_of_texts(texts: TokenArrays, max_length: int, seed: int) -> tuple[Spans, Int[np.ndarray, "R 2"]]:
     """Returns for every second piece of each document: the piece, its next one, and `NUM_OTHERS` drawn from other documents.
 
-    A document is cut into an even number of pieces of nearly the same length, at most `max_length` tokens each. The lengths of
-    a row are those of its first piece and of its longest other one.
+    A document is cut into an even number of pieces of nearly the same length, at most `max_length` tokens each. Also returns the
+    lengths of each row's first piece and of its longest other one.
 
     Raises: ValueError if there are no other documents.
     """
-    sizes = texts.sizes.astype(np.int64)
+    sizes = texts.sizes[:, 1].astype(np.int64)
     counts = 2 * np.maximum(1, -(-sizes // (2 * max_length)))
     filled = np.flatnonzero(sizes >= counts)  # no piece is empty
     if not len(filled) and len(texts) == 1:  # an empty row, for its shape
@@ -167,19 +160,11 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
         )
     else:
         members, pieces = drawn_texts(filled, counts[filled], seed)
-
-    def make(i: int) -> Pack:
-        found = []
-        for document, k in zip(members[i].tolist(), pieces[i].tolist(), strict=True):
-            whole, longer = divmod(int(sizes[document]), int(counts[document]))
-            start = k * whole + min(k, longer)
-            found.append(texts[document][start : start + whole + (k < longer)].astype(np.int32))
-        return Pack(tuple(found))
-
     whole, longer = np.divmod(sizes[members], counts[members])
-    lengths = whole + (pieces < longer)
-    both, ends = np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), np.arange(1, len(members) + 1) * members.shape[1]
-    return Rows(both, make, origins=lambda: Origins(members.reshape(-1), ends))
+    start, lengths = pieces * whole + np.minimum(pieces, longer), whole + (pieces < longer)
+    spans = Spans.one_each(members.reshape(-1), start.reshape(-1), (start + lengths).reshape(-1))
+    ends = members.shape[1] * np.arange(1, len(members) + 1)
+    return spans._replace(ends=ends), np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1)
 
 
 def drawn_texts(

@@ -40,29 +40,35 @@ class Lazy(Sequence[Item], Generic[Item]):
         return self._make(i % self._number)
 
 
-class Origins(NamedTuple):
-    """The record of each piece in all rows, row after row."""
+class Spans(NamedTuple):
+    """The pieces of all rows, row after row: P pieces, of I rows."""
 
-    records: Int[np.ndarray, "M"]
+    record: Int[np.ndarray, "P"]
+    """The number of the record that each piece is from."""
+    start: Int[np.ndarray, "P"]
+    stop: Int[np.ndarray, "P"]
+    """A piece has the tokens from `start` to before `stop` of its record's target."""
     ends: Int[np.ndarray, "I"]
-    """For each row the place after its last piece in `records`."""
+    """For each row the place after its last piece."""
 
-    def records_of(self, row: int) -> list[int]:
-        """Returns the number of the record of each piece of a row."""
-        return self.records[self.ends[row - 1] if row else 0 : self.ends[row]].tolist()
+    @classmethod
+    def one_each(cls, record: Int[np.ndarray, "P"], start: Int[np.ndarray, "P"], stop: Int[np.ndarray, "P"]) -> "Spans":
+        """Returns rows of one piece each."""
+        return cls(record, start, stop, np.arange(1, len(record) + 1))
 
-    def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
-        """Returns the rows that hold a piece of one of the records, ascending."""
-        places = np.flatnonzero(np.isin(self.records, records))
-        return np.unique(np.searchsorted(self.ends, places, side="right"))
+    def row(self, i: int) -> list[tuple[int, int, int]]:
+        """Returns record, start and stop of the pieces of a row."""
+        places = slice(self.ends[i - 1] if i else 0, self.ends[i])
+        pieces = self.record[places].tolist(), self.start[places].tolist(), self.stop[places].tolist()
+        return list(zip(*pieces, strict=True))
 
 
 class Rows(Lazy[Any]):
     """Rows of an objective with the lengths of all, so that planning batches makes no row.
 
     lengths: the positions of source and target that each row needs, special tokens included.
+    spans: the pieces of each row; None: row i is record i, as a whole.
     fingerprint: names what the rows hold besides the records; empty if nothing.
-    origins: returns the records that are in each row; None: a row is a record.
     note: tells which records were cut or left out; empty if none was.
     """
 
@@ -70,18 +76,18 @@ class Rows(Lazy[Any]):
         self,
         lengths: Integer[np.ndarray, "I 2"],
         make: Callable[[int], Any],
+        spans: Spans | None = None,
         fingerprint: str = "",
-        origins: Callable[[], Origins] | None = None,
         note: str = "",
     ) -> None:
         super().__init__(len(lengths), make)
-        self.lengths, self.fingerprint, self.origins, self.note = lengths, fingerprint, origins, note
+        self.lengths, self.spans, self.fingerprint, self.note = lengths, spans, fingerprint, note
 
     @classmethod
     def source_only(
-        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], origins: Callable[[], Origins] | None = None
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], spans: Spans | None = None
     ) -> "Rows":
-        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, origins=origins)
+        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, spans)
 
 
 class TokenShard(NamedTuple):

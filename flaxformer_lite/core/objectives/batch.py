@@ -26,6 +26,14 @@ class Batch(NamedTuple):
     """Further arrays [B, …] of an objective's own, a tree."""
 
 
+def host_row(targets: Any, weights: Any, labels: Any = None, **inputs: Any) -> Batch:
+    """Returns a row without the axis B, whose arrays are NumPy's: `inputs` are those of `Inputs`, by name.
+
+    The one place where NumPy's arrays stand for those of a compiled function, which JAX makes of them.
+    """
+    return Batch(Inputs(**inputs), targets, weights, labels)
+
+
 def pad_tokens(
     tokens: Sequence[SupportsIndex] | Int[np.ndarray, "_"], length: int, fill: int = PAD
 ) -> Int[np.ndarray, "T"]:
@@ -59,14 +67,15 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
         targets[: len(record.target)] = np.roll(record.target, -1)
     else:
         source[len(record.source)], read[0], targets[len(record.target)] = special.eos, special.start, special.eos
-    inputs = Inputs(
-        source_tokens=source,  # type: ignore[arg-type]
-        source_mask=np.arange(lengths.source) < len(record.source) + added,  # type: ignore[arg-type]
-        target_tokens=read,  # type: ignore[arg-type]
-        target_mask=np.arange(lengths.target) < len(record.target) + added,  # type: ignore[arg-type]
+    target_mask = np.arange(lengths.target) < len(record.target) + added
+    return host_row(
+        targets,
+        target_mask.astype(np.float32),
+        source_tokens=source,
+        source_mask=np.arange(lengths.source) < len(record.source) + added,
+        target_tokens=read,
+        target_mask=target_mask,
     )
-    weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
-    return Batch(inputs, targets, weights)  # type: ignore[arg-type]
 
 
 class ConcatenatedPieces(NamedTuple):

@@ -1,17 +1,18 @@
 """Causal language modelling: every token is predicted from those before it."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack
+from flaxformer_lite.core.data.packing import documents, overlapping_pieces, pack, packs, with_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows
-from flaxformer_lite.core.model import Inputs, ModelConfig
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.base import HeadObjective
-from flaxformer_lite.core.objectives.batch import Batch, concat_pieces
+from flaxformer_lite.core.objectives.batch import Batch, concat_pieces, host_row
 from flaxformer_lite.core.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
@@ -41,16 +42,18 @@ class CausalLM(HeadObjective):
     ) -> Rows:
         """Returns the documents as packs of at most `longest.target` positions."""
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
-        pieces, sizes = overlapping_pieces(documents(records, self.kind), room, special)
-        return pack(pieces, sizes, room, seed)
+        texts = documents(records, self.kind)
+        spans, used = pack(*overlapping_pieces(texts, room, special), room, seed)
+        make = packs(spans, functools.partial(with_ends, texts, special))
+        return Rows(np.stack([np.zeros_like(used), used], 1), make, spans)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
-        inputs = Inputs(
-            target_tokens=row.tokens,  # type: ignore[arg-type]
-            target_mask=row.segments > 0,  # type: ignore[arg-type]
-            target_positions=row.positions,  # type: ignore[arg-type]
-            target_segments=row.segments,  # type: ignore[arg-type]
+        return host_row(
+            concat_pieces([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens,
+            (row.segments > 0).astype(np.float32),
+            target_tokens=row.tokens,
+            target_mask=row.segments > 0,
+            target_positions=row.positions,
+            target_segments=row.segments,
         )
-        targets = concat_pieces([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
-        return Batch(inputs, targets, (row.segments > 0).astype(np.float32))  # type: ignore[arg-type]

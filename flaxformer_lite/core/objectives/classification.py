@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs, check_one_stack, text_inputs
 from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, check_pooler
-from flaxformer_lite.core.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.losses import (
     LossTerm,
     PerRowMetric,
@@ -83,12 +83,13 @@ class LabelledTexts(WholeTexts):
     def example(
         self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
-        inputs = Inputs(
-            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),  # type: ignore[arg-type]
-            source_mask=np.arange(lengths.source) < len(record.tokens),  # type: ignore[arg-type]
-            token_types=pad_tokens(record.types, lengths.source),  # type: ignore[arg-type]
+        return host_row(
+            np.array([record.label], self.label_type),
+            np.ones(1, np.float32),
+            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
+            source_mask=np.arange(lengths.source) < len(record.tokens),
+            token_types=pad_tokens(record.types, lengths.source),
         )
-        return Batch(inputs, np.array([record.label], self.label_type), np.ones(1, np.float32))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)

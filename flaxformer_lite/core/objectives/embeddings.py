@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
-from flaxformer_lite.core.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
@@ -73,18 +73,17 @@ class SentenceEmbeddings(WholeTexts):
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, whose inputs are two texts `[2, S]`; its targets are not used."""
-        inputs = Inputs(
-            source_tokens=np.stack([pad_tokens(piece, lengths.source, special.pad) for piece in record.pieces]),  # type: ignore[arg-type]
-            source_mask=np.stack([np.arange(lengths.source) < len(piece) for piece in record.pieces]),  # type: ignore[arg-type]
+        return host_row(
+            np.zeros(1, np.int32),
+            np.ones(1, np.float32),
+            source_tokens=np.stack([pad_tokens(piece, lengths.source, special.pad) for piece in record.pieces]),
+            source_mask=np.stack([np.arange(lengths.source) < len(piece) for piece in record.pieces]),
         )
-        return Batch(inputs, np.zeros(1, np.int32), np.ones(1, np.float32))  # type: ignore[arg-type]
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """Returns the texts `[B, 2, S]` as rows `[2·B, S]`: each source, then its target."""
-        tokens, mask = (
-            jnp.asarray(x).reshape(-1, x.shape[-1])  # type: ignore[union-attr]
-            for x in (batch.inputs.source_tokens, batch.inputs.source_mask)
-        )
+        given = jnp.asarray(batch.inputs.source_tokens), jnp.asarray(batch.inputs.source_mask)
+        tokens, mask = (x.reshape(-1, x.shape[-1]) for x in given)
         flat = Inputs(source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens))
         return super().inputs(batch._replace(inputs=flat), model)
 

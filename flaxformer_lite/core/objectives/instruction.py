@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from flaxformer_lite.core.data.packing import Pieces, pack
+from flaxformer_lite.core.data.packing import pack
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
@@ -43,21 +43,23 @@ class Instruction(CausalLM):
         if tokenizer is not None:
             counts = (arrays.num_answers > 0).astype(np.int64)
             note = left_out(arrays, int(counts.sum()), longest)
-        # A piece is the number of a conversation; one that is left out has no piece.
-        packs = pack(Pieces(counts, lambda i, _: np.array([i])), sizes[counts > 0], longest.target, seed)
+        kept = np.flatnonzero(counts)
+        whole = Spans.one_each(kept, np.zeros_like(kept), arrays.sizes[kept, 1])
+        spans, used = pack(whole, sizes[kept], longest.target, seed)
 
         def make(i: int) -> Pack:
-            found = [arrays[int(number)] for number in np.concatenate(packs[i].pieces)]
+            chats = [arrays[record] for record, _, _ in spans.row(i)]
             return Pack(
-                tuple(record.target for record in found),
-                answers=tuple(np.zeros(0, np.bool) if record.answers is None else record.answers for record in found),
+                tuple(chat.target for chat in chats),
+                answers=tuple(np.zeros(0, np.bool) if chat.answers is None else chat.answers for chat in chats),
             )
 
-        return Rows(packs.lengths, make, origins=packs.origins, note=note)
+        return Rows(np.stack([np.zeros_like(used), used], 1), make, spans, note=note)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
-        counts = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
-        return super().example(record, lengths, generator, special)._replace(weights=counts.astype(np.float32))  # type: ignore[arg-type]
+        counted = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
+        weights: Any = counted.astype(np.float32)
+        return super().example(record, lengths, generator, special)._replace(weights=weights)
 
 
 def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:

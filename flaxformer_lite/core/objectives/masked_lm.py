@@ -1,5 +1,6 @@
 """Masked language modelling, optionally with next-sentence prediction."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.core.base.bounds import Fraction
-from flaxformer_lite.core.data.packing import documents, pack, pairs_of_texts, separate_pieces
+from flaxformer_lite.core.data.packing import documents, pack, packs, pairs_of_texts, separate_pieces, without_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs, read_types
 from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
-from flaxformer_lite.core.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.special_ids import EOS, check_token_ids
@@ -99,18 +100,21 @@ class MaskedLM(HeadObjective):
             self.check_mask(tokenizer.special)
         texts = documents(records, self.kind)
         if self.next_sentence:
-            rows, special = pairs_of_texts(texts, (room - 3) // 2, seed), 3
+            spans, lengths = pairs_of_texts(texts, (room - 3) // 2, seed)
+            used = lengths.sum(1, dtype=np.int32) + 3
         else:
             pieces, sizes = separate_pieces(texts, room - 2)
-            rows, special = pack(pieces, sizes + 2, room, seed), 0  # they are among the sizes
+            spans, used = pack(pieces, sizes + 2, room, seed)
+        row = packs(spans, functools.partial(without_ends, texts))
 
         def with_words(i: int) -> Pack:
-            row: Pack = rows[i]
+            plain = row(i)
             if not self.whole_words or tokenizer is None:
-                return row
-            return row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
+                return plain
+            words = tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in plain.pieces)
+            return plain._replace(words=words)
 
-        return Rows.source_only(rows.lengths.sum(1, dtype=np.int32) + special, with_words, rows.origins)
+        return Rows.source_only(used, with_words, spans)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""
@@ -123,16 +127,17 @@ class MaskedLM(HeadObjective):
         assert mask_token is not None
         masked = row.tokens.copy()
         masked[selected] = mask_tokens(row.tokens[selected], mask_token, special.size or mask_token, generator)
-        inputs = Inputs(
-            source_tokens=masked,  # type: ignore[arg-type]
-            source_mask=row.segments > 0,  # type: ignore[arg-type]
-            source_positions=row.positions,  # type: ignore[arg-type]
-            source_segments=row.segments,  # type: ignore[arg-type]
-            predict_positions=pad_tokens(selected, most),  # type: ignore[arg-type]
-            token_types=row.types,  # type: ignore[arg-type]
+        return host_row(
+            pad_tokens(row.tokens[selected], most),
+            (np.arange(most) < len(selected)).astype(np.float32),
+            label,
+            source_tokens=masked,
+            source_mask=row.segments > 0,
+            source_positions=row.positions,
+            source_segments=row.segments,
+            predict_positions=pad_tokens(selected, most),
+            token_types=row.types,
         )
-        weights = (np.arange(most) < len(selected)).astype(np.float32)
-        return Batch(inputs, pad_tokens(row.tokens[selected], most), weights, label)  # type: ignore[arg-type]
 
     def texts(self, record: Pack, generator: np.random.Generator) -> tuple[list[list["Text"]], np.int32 | None]:
         """Returns the texts of each piece of a row, and the label of the row's next sentence."""

@@ -1,5 +1,6 @@
 """Span corruption: a decoder writes the spans that the encoder's text lacks."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from annotated_types import Ge, Lt
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.core.base.bounds import Fraction, PositiveInt
-from flaxformer_lite.core.data.packing import documents, separate_pieces
+from flaxformer_lite.core.data.packing import documents, packs, separate_pieces, without_ends
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.core.data.token_arrays import Origins, Rows
+from flaxformer_lite.core.data.token_arrays import Rows
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.base import HeadObjective
 from flaxformer_lite.core.objectives.batch import Batch, encoder_decoder_row
@@ -85,10 +86,10 @@ class SpanCorruption(HeadObjective):
             )
         if tokenizer is not None:
             self.check_sentinels(tokenizer)
-        pieces, sizes = separate_pieces(documents(records, self.kind), most)
+        texts = documents(records, self.kind)
+        pieces, sizes = separate_pieces(texts, most)
         lengths = np.array([self.corrupted_lengths(size) for size in range(most + 1)], np.int32)
-        ends = np.arange(1, len(pieces) + 1)
-        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)), origins=lambda: Origins(pieces.records, ends))
+        return Rows(lengths[sizes], packs(pieces, functools.partial(without_ends, texts)), pieces)
 
     def check_sentinels(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError if a sentinel is a piece of text in the tokenizer of another run; T5's sentinels are extra_id_…."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
-from flaxformer_lite.core.data.dataset import lengths_of
+from flaxformer_lite.core.data.dataset import as_rows
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.refused import Origin
@@ -93,7 +93,7 @@ def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     records = tokenize(pairs, tokenizers, Origin(source, "data.train"))
     sides = {"source": [len(record.source) for record in records], "target": [len(record.target) for record in records]}
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)
-    sizes = lengths_of(rows, config.objective)
+    sizes = as_rows(rows, config.objective).lengths
     buckets = batch_shapes(config.objective, config.data)
     which, padding = bucket_indices(sizes, buckets), {}
     for i, bucket in enumerate(buckets):

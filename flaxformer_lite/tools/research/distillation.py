@@ -52,7 +52,7 @@ class Distillation(Seq2Seq):
                 "with `flaxformer-lite teach CONFIG --teacher RUN`"
             )
         assert isinstance(rows, Rows)
-        return Rows(rows.lengths, lambda i: predictions.taught(rows[i]), predictions.fingerprint())
+        return Rows(rows.lengths, lambda i: predictions.taught(rows[i]), fingerprint=predictions.fingerprint())
 
     def example(
         self, record: TokenPair | TaughtPair, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

@@ -52,7 +52,7 @@ def predict_targets(
         raise ValueError(f"top is {top}: it must be between 1 and the {size:,} tokens of the vocabulary")
     tokenizers = teacher.required_tokenizers
     records = tokenize(open_parts(source, "data.train")[0], tokenizers, Origin(source, "data.train"))
-    dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
+    dataset = Dataset.evaluation(records, config.objective, config.data, tokenizers.target, config.decode.bos_id)
     runs = (teacher, *teacher.others)
     predict = jax.jit(functools.partial(top_of_mean, runs, config.objective, top))
     params = [run.params for run in runs]

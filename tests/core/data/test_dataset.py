@@ -34,7 +34,7 @@ def tokenizers() -> Tokenizers:
 
 @pytest.fixture(scope="module")
 def dataset(tokenizers: Tokenizers) -> Dataset:
-    return Dataset(tokenize(CONFIG.data.train.open(), tokenizers), CONFIG.objective, CONFIG.data, seed=7)
+    return Dataset.training(tokenize(CONFIG.data.train.open(), tokenizers), CONFIG.objective, CONFIG.data, seed=7)
 
 
 def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
@@ -65,18 +65,20 @@ def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
 
 def test_longer_pairs_are_dropped_and_counted():
     records = [TokenPair(np.zeros(n, np.int32), np.zeros(3, np.int32)) for n in (4, 39, 41, 40)]
-    assert Dataset(records, CONFIG.objective, CONFIG.data, seed=0).dropped == 2
+    assert Dataset.training(records, CONFIG.objective, CONFIG.data, seed=0).dropped == 2
     message = r"^none of the 2 records fits in data\.max_source_length 40 and .*_target_length \d+: the shortest needs 41 and 4;"
     with pytest.raises(ValueError, match=message):
-        Dataset(records[-2:], CONFIG.objective, CONFIG.data, seed=0)
+        Dataset.training(records[-2:], CONFIG.objective, CONFIG.data, seed=0)
     with pytest.raises(ValueError, match=r"^the data has no records"):
-        Dataset([], CONFIG.objective, CONFIG.data, seed=0)
+        Dataset.training([], CONFIG.objective, CONFIG.data, seed=0)
 
 
 def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tokenizers):
     pairs = list(CONFIG.data.train.open())
-    same = Dataset(tokenize(pairs, tokenizers), CONFIG.objective, CONFIG.data, seed=8)
-    swapped = Dataset(tokenize([pairs[1], pairs[0], *pairs[2:]], tokenizers), CONFIG.objective, CONFIG.data, seed=7)
+    same = Dataset.training(tokenize(pairs, tokenizers), CONFIG.objective, CONFIG.data, seed=8)
+    swapped = Dataset.training(
+        tokenize([pairs[1], pairs[0], *pairs[2:]], tokenizers), CONFIG.objective, CONFIG.data, seed=7
+    )
     assert same.fingerprint == dataset.fingerprint != swapped.fingerprint
 
 
@@ -101,7 +103,7 @@ def test_a_process_reads_its_rows_of_a_batch_only():
     """Law: some rows are those of the whole batch, also those that only fill up."""
     generator = np.random.default_rng(0)
     tokens = [generator.integers(4, 99, 3).astype(np.int32) for _ in range(5)]
-    data = Dataset([TokenPair(t, t) for t in tokens], CONFIG.objective, CONFIG.data, 0)
+    data = Dataset.training([TokenPair(t, t) for t in tokens], CONFIG.objective, CONFIG.data, 0)
     whole = data.batch(0)
     for rows in (np.arange(0, 4), np.array([3, 1, 7])):
         part = data.batch(0, lambda _, rows=rows: rows)
@@ -142,4 +144,4 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
                 assert target.count(EOS) == 1
                 seen[example].add(tuple(target))
     assert np.mean([len(targets) for targets in seen.values()]) > 1.5
-    assert first.dropped == Dataset(records, CONFIG.objective, CONFIG.data, 7).dropped, "not for the room"
+    assert first.dropped == Dataset.training(records, CONFIG.objective, CONFIG.data, 7).dropped, "not for the room"

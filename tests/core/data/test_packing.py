@@ -1,21 +1,27 @@
 """Hand-worked pieces and packs, and laws: every token is predicted exactly once, no row is too full, the seed decides."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.packing import (
     BLOCK,
     NUM_OTHERS,
-    Documents,
+    WINDOW,
     cut_evenly,
     documents,
     drawn_texts,
     overlapping_pieces,
     pack,
+    packs,
     pairs_of_texts,
     separate_pieces,
+    with_ends,
+    without_ends,
 )
-from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.data.records import Pack, TokenPair
+from flaxformer_lite.core.data.token_arrays import Spans, TokenArrays
 from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 
 
@@ -23,12 +29,31 @@ def tokens(*ids: int) -> np.ndarray:
     return np.array(ids, np.int32)
 
 
-def one(document: np.ndarray) -> Documents:
+def one(document: np.ndarray) -> TokenArrays:
     return documents([TokenPair(tokens(), document)], "causal_lm")
 
 
 def listed(pieces) -> list[list[int]]:
     return [piece.tolist() for piece in pieces]
+
+
+def whole(texts: TokenArrays, spans: Spans) -> list[Pack]:
+    """The rows of pieces, with BOS and EOS."""
+    make = packs(spans, functools.partial(with_ends, texts, DEFAULT_SPECIAL_IDS))
+    return [make(i) for i in range(len(spans.ends))]
+
+
+def inner(texts: TokenArrays, spans: Spans) -> list[Pack]:
+    """The rows of pieces of the texts alone."""
+    make = packs(spans, functools.partial(without_ends, texts))
+    return [make(i) for i in range(len(spans.ends))]
+
+
+def numbered(sizes, room: int, seed: int, window: int = WINDOW) -> tuple[list[list[int]], list[int]]:
+    """The numbers of the pieces in each row of a pack, and the positions that it uses."""
+    number = np.arange(len(sizes))
+    spans, used = pack(Spans.one_each(number, number * 0, number), sizes, room, seed, window)
+    return [[record for record, _, _ in spans.row(i)] for i in range(len(used))], used.tolist()
 
 
 @pytest.mark.parametrize(
@@ -42,8 +67,9 @@ def listed(pieces) -> list[list[int]]:
     ],
 )
 def test_overlapping_pieces_by_hand(document: list[int], expected: list[list[int]]):
-    pieces, sizes = overlapping_pieces(one(tokens(*document)), 3, DEFAULT_SPECIAL_IDS)
-    assert listed(pieces) == expected
+    text = one(tokens(*document))
+    spans, sizes = overlapping_pieces(text, 3, DEFAULT_SPECIAL_IDS)
+    assert [listed(row.pieces) for row in whole(text, spans)] == [[piece] for piece in expected]
     assert sizes.tolist() == [len(piece) - 1 for piece in expected]
 
 
@@ -54,54 +80,50 @@ def test_an_empty_text_has_no_piece_and_changes_no_other():
 
 def test_every_token_is_predicted_exactly_once():
     """Law: the tokens after the first of each piece are the document and EOS, whatever the lengths."""
-    whole = [np.arange(4, 4 + length, dtype=np.int32) for length in range(40)]
-    texts = documents([TokenPair(tokens(), document) for document in whole], "causal_lm")
+    given = [np.arange(4, 4 + length, dtype=np.int32) for length in range(40)]
+    texts = documents([TokenPair(tokens(), document) for document in given], "causal_lm")
     for most in (1, 2, 5, 13):
-        found = list(overlapping_pieces(texts, most, DEFAULT_SPECIAL_IDS)[0])
-        starts = [i for i, piece in enumerate(found) if piece[0] == BOS]
-        assert max(map(len, found)) <= most + 1 and len(starts) == len(whole)
-        for document, start, stop in zip(whole, starts, [*starts[1:], len(found)], strict=True):
-            pieces = found[start:stop]
+        cut = [row.pieces[0] for row in whole(texts, overlapping_pieces(texts, most, DEFAULT_SPECIAL_IDS)[0])]
+        starts = [i for i, piece in enumerate(cut) if piece[0] == BOS]
+        assert max(map(len, cut)) <= most + 1 and len(starts) == len(given)
+        for document, start, stop in zip(given, starts, [*starts[1:], len(cut)], strict=True):
+            pieces = cut[start:stop]
             assert np.concatenate([piece[1:] for piece in pieces]).tolist() == [*document, EOS]
             assert [piece[0] for piece in pieces] == [BOS, *(piece[-1] for piece in pieces[:-1])]
 
 
 def test_separate_pieces_by_hand():
-    assert listed(separate_pieces(one(tokens(4, 5, 6, 7, 8)), 2)[0]) == [[4, 5], [6, 7], [8]]
-    assert listed(separate_pieces(one(tokens(4, 5)), 2)[0]) == [[4, 5]]
-    assert listed(separate_pieces(one(tokens()), 2)[0]) == [[]]
+    for document, expected in (((4, 5, 6, 7, 8), [[4, 5], [6, 7], [8]]), ((4, 5), [[4, 5]]), ((), [[]])):
+        text = one(tokens(*document))
+        spans, sizes = separate_pieces(text, 2)
+        assert [row.pieces[0].tolist() for row in inner(text, spans)] == expected
+        assert sizes.tolist() == [len(piece) for piece in expected]
 
 
 def test_the_longest_come_first_into_the_first_row_with_room():
     """Oracle: worked by hand for rows of 10: 10; 7 + 3; 6 + 4; 5 + 2, in whichever order they came."""
-    pieces = [np.full(size, size, np.int32) for size in (4, 7, 2, 10, 3, 6, 5)]
+    sizes = np.array([4, 7, 2, 10, 3, 6, 5])
     for seed in range(5):
-        packs = pack(pieces, [len(piece) for piece in pieces], 10, seed)
-        assert [[len(piece) for piece in row.pieces] for row in packs] == [[10], [7, 3], [6, 4], [5, 2]]
+        rows, used = numbered(sizes, 10, seed)
+        assert [sizes[row].tolist() for row in rows] == [[10], [7, 3], [6, 4], [5, 2]] and used == [10, 10, 10, 7]
 
 
 def test_packs_hold_every_piece_once_and_no_row_is_too_full():
     rng = np.random.default_rng(1)
-    pieces = [np.full(size, i, np.int32) for i, size in enumerate(rng.integers(1, 14, 500))]
-    sizes = [len(piece) for piece in pieces]
-    packs = pack(pieces, sizes, 13, seed=3, window=64)
-    assert sorted(int(piece[0]) for row in packs for piece in row.pieces) == list(range(500))
-    assert all(sum(map(len, row.pieces)) <= 13 for row in packs)
+    sizes = rng.integers(1, 14, 500)
+    rows, _ = numbered(sizes, 13, seed=3, window=64)
+    assert sorted(number for row in rows for number in row) == list(range(500))
+    assert all(sizes[row].sum() <= 13 for row in rows)
     # First fit decreasing needs at most 11/9 of the best number of rows, and 6/9 more, in each of the 8 windows.
-    assert len(packs) <= 11 / 9 * sum(sizes) / 13 + 8 * (1 + 6 / 9)
+    assert len(rows) <= 11 / 9 * sizes.sum() / 13 + 8 * (1 + 6 / 9)
 
 
 def test_no_pieces_make_no_rows():
-    packs = pack([], [], 5, 0)
-    assert len(packs) == len(packs.lengths) == 0
+    assert numbered(np.zeros(0, np.int32), 5, 0) == ([], [])
 
 
 def test_packs_are_a_function_of_the_seed():
-    pieces = [np.full(1 + i % 5, i, np.int32) for i in range(100)]
-    first, again, other = (
-        [[int(piece[0]) for piece in row.pieces] for row in pack(pieces, [len(p) for p in pieces], 7, seed, window=16)]
-        for seed in (3, 3, 4)
-    )
+    first, again, other = (numbered(1 + np.arange(100) % 5, 7, seed, window=16) for seed in (3, 3, 4))
     assert first == again != other
 
 
@@ -126,14 +148,14 @@ def slow_pack(sizes: list[int], room: int, seed: int, window: int) -> list[list[
 def test_windows_are_packed_at_once_as_one_after_the_other(number: int):
     """Oracle: a slow loop. The numbers have no whole window, one, several, and more than are packed at once."""
     sizes = np.random.default_rng(number).integers(1, 14, number)
-    packs = pack([np.array([i]) for i in range(number)], sizes, 13, seed=3, window=8)
-    assert [[int(piece[0]) for piece in row.pieces] for row in packs] == slow_pack(sizes.tolist(), 13, 3, 8)
-    assert packs.lengths[:, 1].tolist() == [sum(sizes[int(piece[0])] for piece in row.pieces) for row in packs]
+    rows, used = numbered(sizes, 13, seed=3, window=8)
+    assert rows == slow_pack(sizes.tolist(), 13, 3, 8)
+    assert used == [sizes[row].sum() for row in rows]
 
 
 def test_a_record_with_a_source_is_no_document():
     pairs = [TokenPair(tokens(), tokens(4)), TokenPair(tokens(5), tokens(6))]
-    assert listed(documents(pairs[:1], "causal_lm")) == [[4]]
+    assert documents(pairs[:1], "causal_lm").view(0, 1).tolist() == [4]
     with pytest.raises(
         ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set source_field \(or source_column\) to None"
     ):
@@ -143,8 +165,10 @@ def test_a_record_with_a_source_is_no_document():
 def test_every_second_piece_and_its_next_one_by_hand():
     """Documents of 9, 1, 4 and 5 tokens, pieces of at most 2: six of 2, 2, 2, 1, 1, 1; none; two of 2; four of 2, 1, 1, 1."""
     records = [TokenPair(tokens(), np.arange(10 * i, 10 * i + n, dtype=np.int32)) for i, n in enumerate((9, 1, 4, 5))]
-    rows = pairs_of_texts(documents(records, "masked_lm"), 2, 0)
-    firsts = [(listed(rows[i].pieces)[:2]) for i in range(len(rows))]
+    texts = documents(records, "masked_lm")
+    spans, lengths = pairs_of_texts(texts, 2, 0)
+    rows = inner(texts, spans)
+    firsts = [listed(row.pieces)[:2] for row in rows]
     assert firsts == [
         *([[0, 1], [2, 3]], [[4, 5], [6]], [[7], [8]]),
         *([[20, 21], [22, 23]],),
@@ -152,7 +176,7 @@ def test_every_second_piece_and_its_next_one_by_hand():
     ]
     for i in range(len(rows)):
         first, *others = listed(rows[i].pieces)
-        assert rows.lengths[i].tolist() == [len(first), max(map(len, others))]
+        assert lengths[i].tolist() == [len(first), max(map(len, others))]
         assert all(other[0] // 10 != first[0] // 10 for other in others[1:])
 
 
@@ -176,13 +200,12 @@ def test_texts_of_others_are_drawn_evenly_from_all_other_documents():
 
 def test_the_length_of_the_others_counts_the_next_piece_too():
     texts = [TokenPair(tokens(), tokens(*range(size))) for size in (8, 2)]
-    assert pairs_of_texts(documents(texts, "masked_lm"), 4, 0).lengths.tolist() == [[4, 4], [1, 4]]
+    assert pairs_of_texts(documents(texts, "masked_lm"), 4, 0)[1].tolist() == [[4, 4], [1, 4]]
 
 
 def test_of_two_documents_each_is_the_other_one():
-    texts = [TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)]
-    rows = pairs_of_texts(documents(texts, "masked_lm"), 2, 0)
-    for row, ten in zip((rows[i] for i in range(len(rows))), (10, 20), strict=True):
+    texts = documents([TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)], "masked_lm")
+    for row, ten in zip(inner(texts, pairs_of_texts(texts, 2, 0)[0]), (10, 20), strict=True):
         own, following, *others = listed(row.pieces)
         assert own == [ten, ten + 1] and following == [ten + 2, ten + 3]
         assert others and all(other[0] // 10 == 3 - ten // 10 for other in others)

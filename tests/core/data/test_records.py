@@ -46,7 +46,7 @@ def test_a_row_maker_from_outside_the_package_makes_batches() -> None:
     config = DataConfig(
         max_source_length=4, max_target_length=4, bucket_lengths=(8,), rows_multiple=4, tokens_per_batch=8
     )
-    batch = Dataset(records, Joined(), config, None, tokenizer).batch(0)
+    batch = Dataset.evaluation(records, Joined(), config, tokenizer).batch(0)
     rows = {tuple(row) for row in batch.tokens.tolist()}
     expected = [tokenizer.encode("abc"), tokenizer.encode("defg"), []]
     assert rows == {tuple(ids + [0] * (8 - len(ids))) for ids in expected}

@@ -32,7 +32,7 @@ def test_every_token_is_predicted_exactly_once_an_epoch():
     """Oracle: the multiset of (token before, token) over all documents, and over all positions that count in an epoch."""
     documents = some_documents()
     data = DataConfig(max_target_length=7, tokens_per_batch=35, rows_multiple=5)
-    dataset = Dataset(documents, CausalLM(), data, seed=3)
+    dataset = Dataset.training(documents, CausalLM(), data, seed=3)
     assert dataset.dropped == 0
     wanted = sorted(
         pair for d in documents for pair in zip([BOS, *d.target.tolist()], [*d.target.tolist(), EOS], strict=True)
@@ -88,4 +88,4 @@ def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer)
 
 def test_pairs_are_no_documents():
     with pytest.raises(ValueError, match=r"objective\.kind is 'causal_lm'.*record 1 "):
-        Dataset([record([4], [5])], CausalLM(), DataConfig(), seed=0)
+        Dataset.training([record([4], [5])], CausalLM(), DataConfig(), seed=0)

@@ -263,7 +263,7 @@ def test_a_store_has_the_answers_and_its_own_hash(tmp_path: Path):
 def test_a_batch_has_the_answers_of_both_parts_of_a_mixture(tmp_path: Path):
     objective, data = Instruction(), DataConfig(max_target_length=64, tokens_per_batch=256, rows_multiple=4)
     _, records = read(tmp_path, objective, Pair("abc", "def"), *drawn(9), most=64)
-    dataset = Dataset(records, objective, data, seed=1, tokenizer=BYTES)
+    dataset = Dataset.training(records, objective, data, seed=1, tokenizer=BYTES)
     total = sum(int(dataset.batch(step).weights.sum()) for step in range(dataset.plan.batches_per_epoch))
     assert total == sum(int(record.answers.sum()) for record in records if record.answers is not None)
 

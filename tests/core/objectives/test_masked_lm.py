@@ -166,9 +166,9 @@ def test_half_of_the_texts_follow_and_the_others_are_of_other_documents():
 def test_next_sentences_are_a_function_of_seed_and_step_and_need_two_documents():
     objective = MaskedLM(mask_token=5000, next_sentence=True)
     data = DataConfig(max_source_length=41, tokens_per_batch=41 * 8, rows_multiple=8)
-    first, again, other = (Dataset(paired(), objective, data, seed=seed) for seed in (3, 3, 4))
+    first, again, other = (Dataset.training(paired(), objective, data, seed=seed) for seed in (3, 3, 4))
     drawn = [jax.tree.map(np.asarray, dataset.batch(1)) for dataset in (first, again, other)]
     same = jax.tree.map(np.array_equal, drawn[0], drawn[1])
     assert all(jax.tree.leaves(same)) and not np.array_equal(drawn[0].labels, drawn[2].labels)
     with pytest.raises(ValueError, match=r"^objective\.next_sentence needs texts of other documents"):
-        Dataset([*paired(1), record([], [5])], objective, data, seed=0)
+        Dataset.training([*paired(1), record([], [5])], objective, data, seed=0)

@@ -74,9 +74,9 @@ def some_rows(objective: BaseObjective, seed: int | None = 3) -> Dataset:
     if objective.reads_messages:
         pairs = [TokenPair(text[:0], text, answers=np.arange(len(text)) % 3 > 0) for text in texts]
     try:
-        return Dataset(pairs, objective, DATA, seed, TOKENIZER)
+        return Dataset.training(pairs, objective, DATA, seed, TOKENIZER)
     except ValueError:
-        return Dataset([TokenPair(text[:0], text) for text in texts], objective, DATA, seed, TOKENIZER)
+        return Dataset.training([TokenPair(text[:0], text) for text in texts], objective, DATA, seed, TOKENIZER)
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES, ids=lambda objective: objective.kind)

@@ -65,7 +65,7 @@ def test_short_documents_fill_short_rows():
     records = [record([], [5] * length) for length in (9, 9, 60, 60)]
     longest = {"max_source_length": 64, "max_target_length": 64}
     config = DataConfig(tokens_per_batch=64, rows_multiple=1, bucket_lengths=(12, 64), **longest)
-    data = Dataset(records, SpanCorruption(first_sentinel=99, num_sentinels=40), config, seed=0)
+    data = Dataset.training(records, SpanCorruption(first_sentinel=99, num_sentinels=40), config, seed=0)
     assert {batch.inputs.source_tokens.shape for batch in map(data.batch, range(4))} == {(5, 12), (1, 64)}
     # By hand: 12 tokens lose 2 in 1 span, so 12 positions remain; 70 tokens lose 10 in 3, so 64 remain.
     assert {batch.inputs.target_tokens.shape for batch in map(data.batch, range(4))} == {(5, 4), (1, 14)}

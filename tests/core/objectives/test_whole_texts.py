@@ -290,7 +290,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     )
     tokenizer = Characters().train(["abcdefghABCDEFGH"], 149)
     pairs = tokenize(config.data.train.open(), Tokenizers(tokenizer, tokenizer))
-    batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
+    batch = Dataset.training(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
         runner = MeshRunner(train_task(config), make_mesh(devices=jax.devices()[:devices]))

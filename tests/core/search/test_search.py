@@ -17,7 +17,15 @@ from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import replicated
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.search import Method, SearchInputs, SearchSettings, finish, prefill, search_whole
+from flaxformer_lite.core.search.search import (
+    Decoded,
+    Method,
+    SearchInputs,
+    SearchSettings,
+    finish,
+    prefill,
+    search_whole,
+)
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.quick import quick
@@ -192,14 +200,20 @@ def counter() -> Counter:
 
 
 def counted(step, state, most, room=lambda n: n):
-    """The last state of a search that takes these steps."""
+    """Answers of a search that takes these steps: as long as its cache, and of so many tokens as it took steps."""
+
+    def answers(inputs, config, state):
+        tokens = jnp.zeros((1, 1, state.cache[0].room), jnp.int32)
+        return Decoded(tokens, state.step[None, None], jnp.zeros((1, 1)))
+
     method = Method(
         start=lambda *_: None,
         step=lambda models, variables, inputs, config, state: step(state),
-        answers=lambda inputs, config, state: state,
+        answers=answers,
         room=lambda model, config, prefill_length, steps: room(steps),
     )
     model, params = model_of(SMALL)
+    params = jax.tree.map(jnp.asarray, params)
     inputs = SearchInputs(jnp.zeros((1, 1), jnp.int32), None, jnp.ones(1, jnp.int32))
     return finish(method, (model,), (params,), inputs, state, SearchSettings(DecodeConfig(), most))
 
@@ -209,7 +223,7 @@ def test_a_search_ends_with_its_last_row_or_at_the_maximum(ends, steps):
     def step(state):
         return state._replace(step=state.step + 1, active=state.active & (state.step + 1 < ends))
 
-    assert jax.jit(lambda state: counted(step, state, 40))(counter()).step == steps
+    assert jax.jit(lambda state: counted(step, state, 40))(counter()).lengths == steps
 
 
 @pytest.mark.parametrize(
@@ -225,7 +239,7 @@ def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
 
     found = jax.eval_shape(run, state)
     assert asked == stages
-    assert found.cache[0].room == maximum
+    assert found.tokens.shape[-1] == maximum
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,12 @@ def test_batches_hold_the_shares_of_each_source():
     config = DataConfig(
         tokens_per_batch=64, rows_multiple=4, bucket_lengths=(8,), max_source_length=8, max_target_length=8
     )
-    dataset = Dataset(mixed(weights=(1.0, 3.0)), Seq2Seq(), config, 1)
+    dataset = Dataset.training(mixed(weights=(1.0, 3.0)), Seq2Seq(), config, 1)
     n = dataset.plan.batches_per_epoch
     first = np.concatenate([dataset.batch(step).inputs.source_tokens[:, 0] for step in range(n)])
     assert (first >= 200).sum() == 36 and ((first >= 100) & (first < 200)).sum() == 12
     fingerprints = {
-        Dataset(mixed(**s), Seq2Seq(), config, 1).fingerprint
+        Dataset.training(mixed(**s), Seq2Seq(), config, 1).fingerprint
         for s in ({}, {"temperature": 2.0}, {"weights": (1.0, 3.0)})
     }
     assert len(fingerprints) == 3
@@ -143,7 +143,7 @@ def test_batches_hold_the_shares_of_each_source():
 
 def test_a_pack_has_documents_of_one_source():
     config = DataConfig(max_target_length=16, tokens_per_batch=64, rows_multiple=2)
-    dataset = Dataset(mixed(0), CausalLM(), config, 1)
+    dataset = Dataset.training(mixed(0), CausalLM(), config, 1)
     for step in range(dataset.plan.batches_per_epoch):
         for row in dataset.batch(step).inputs.target_tokens:
             kinds = {int(token) // 100 for token in row if token >= 100}

@@ -71,7 +71,8 @@ def test_a_store_gives_the_batches_of_memory(tmp_path: Path, source: ParallelTex
     assert whole and made == ["00000", "00001", "00002", "00003", "00004"]
     config = DataConfig(bucket_lengths=(4,), rows_multiple=2, tokens_per_batch=8, max_source_length=9)
     stored, memory = (
-        Dataset(records, Seq2Seq(), config, 3, TOKENIZER) for records in (store.records, tokenize(source.open(), BOTH))
+        Dataset.training(records, Seq2Seq(), config, 3, TOKENIZER)
+        for records in (store.records, tokenize(source.open(), BOTH))
     )
     assert (stored.fingerprint, stored.padding) == (memory.fingerprint, memory.padding)
     for step in range(2 * memory.plan.batches_per_epoch):

@@ -64,7 +64,7 @@ def test_rows_of_a_batch_have_the_predictions_of_their_pairs(tmp_path: Path):
         tokens_per_batch=32, rows_multiple=8, bucket_lengths=(4,), max_source_length=4, max_target_length=4
     )
     objective = student(tmp_path, predictions())
-    batch = Dataset(pairs, objective, config, seed=1).batch(0)
+    batch = Dataset.training(pairs, objective, config, seed=1).batch(0)
     assert batch.extra.ids.shape == batch.extra.probs.shape == (8, 4, 2)
     seen = 0
     for row, target in enumerate(batch.targets):
@@ -75,7 +75,7 @@ def test_rows_of_a_batch_have_the_predictions_of_their_pairs(tmp_path: Path):
             np.testing.assert_array_equal(x[row], np.pad(wanted, ((0, 4 - len(wanted)), (0, 0))))
         seen += len(found)
     assert seen == 3
-    assert Dataset(pairs, objective, config, seed=None).batch(0).extra is None
+    assert Dataset.evaluation(pairs, objective, config).batch(0).extra is None
 
 
 def test_a_pair_with_other_positions_is_refused(tmp_path: Path):
@@ -92,7 +92,7 @@ def test_other_predictions_are_other_data(tmp_path: Path):
 
     def fingerprint(of: Predictions | None) -> str:
         objective = Seq2Seq() if of is None else student(tmp_path, of)
-        return Dataset(PAIRS, objective, DataConfig(), seed=1).fingerprint
+        return Dataset.training(PAIRS, objective, DataConfig(), seed=1).fingerprint
 
     less_sure = predictions()
     less_sure.probs = less_sure.probs / 2
