@@ -107,7 +107,8 @@ class Evaluator:
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
             settings = replace(settings, **tokenizers.ids_of(data.pairs[0].label).decode)
-        answers = config.objective.translates or config.train.sample_prompts
+        asked = config.train.text_metrics or config.train.sample_prompts
+        answers = asked or (config.objective.translates and config.model.attention.decodes)
         self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)

@@ -83,7 +83,7 @@ class EachRow(Hook):
         self.function(row)
 
 
-class Hooks:
+class Hooks(Hook):
     """The hooks of a run in this process, called one after the other. The first exception asks the run to stop."""
 
     def __init__(self, hooks: Iterable[Hook], is_first: bool, stop: StopRequest) -> None:
@@ -96,13 +96,37 @@ class Hooks:
         self.failed: set[int] = set()
         self.error: Exception | None = None
 
-    def call(self, method: str, run: TrainingRun, *arguments: Any) -> None:
-        """Calls a method of every hook by its name, each with its own copy of a dict."""
+    def on_start(self, run: TrainingRun) -> None:
+        self.each("on_start", lambda hook: hook.on_start(run))
+
+    def before_step(self, run: TrainingRun, step: int) -> None:
+        self.each("before_step", lambda hook: hook.before_step(run, step))
+
+    def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
+        self.each("on_step", lambda hook: hook.on_step(run, step, dict(measured)))
+
+    def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
+        self.each("on_row", lambda hook: hook.on_row(run, dict(row)))
+
+    def on_evaluation(self, run: TrainingRun, step: int, metrics: Mapping[str, float]) -> None:
+        self.each("on_evaluation", lambda hook: hook.on_evaluation(run, step, dict(metrics)))
+
+    def on_save(self, run: TrainingRun, step: int) -> None:
+        self.each("on_save", lambda hook: hook.on_save(run, step))
+
+    def on_rollback(self, run: TrainingRun, step: int) -> None:
+        self.each("on_rollback", lambda hook: hook.on_rollback(run, step))
+
+    def on_end(self, run: TrainingRun) -> None:
+        self.each("on_end", lambda hook: hook.on_end(run), also_failed=True)
+
+    def each(self, method: str, call: Callable[[Hook], None], *, also_failed: bool = False) -> None:
+        """Calls every hook, but those that have failed already; `method` is the name that a message has."""
         for number, hook in enumerate(self.hooks):
-            if number in self.failed and method != "on_end":
+            if number in self.failed and not also_failed:
                 continue
             try:
-                getattr(hook, method)(run, *(dict(x) if isinstance(x, dict) else x for x in arguments))
+                call(hook)
             except Exception as error:  # a mistake in a hook costs no trained step
                 self.failed.add(number)
                 self.error = self.error or error

@@ -4,13 +4,12 @@ import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 
-from flaxformer_lite.base.console import Failure, Progress
+from flaxformer_lite.base.console import Failure
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import kernels
 from flaxformer_lite.core.objectives import Batch
@@ -19,17 +18,12 @@ from flaxformer_lite.training.ahead import batches_ahead
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.hooks import Hook, Hooks, TrainingRun
 from flaxformer_lite.training.loop_state import is_finite
-from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.multihost.meeting import exit_on_error
-from flaxformer_lite.training.profile import Profile
 from flaxformer_lite.training.rollback import RollBack, judge, kept_before, roll_back
-from flaxformer_lite.training.setup import set_up
+from flaxformer_lite.training.session import Session, session
+from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
 from flaxformer_lite.training.summary import announce, summarize, why_finished
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds
-from flaxformer_lite.training.trackers import Trackers
-from flaxformer_lite.training.view import View
-from flaxformer_lite.workdir import RunFolder, mirroring, open_checkpoints
 
 
 def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> str | None:
@@ -42,59 +36,32 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
 
     Raises: ValueError for a mistake of the user's; what a hook raised, once the run is saved.
     """
-    processes = Processes()
-    folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
-    stop = processes.stop_request()
-    hooks = [*hooks_of(config.train), *hooks]
-    all_hooks = Hooks(hooks, processes.is_first, stop)
-    with (
-        exit_on_error(),
-        processes.lock(folder, config),
-        stop.listening(),
-        Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
-        mirroring(config, folder, progress),  # its last copy has what hooks write at their end
-        open_checkpoints(config, folder, read_only=False) as checkpoints,
-        exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
-    ):
+    with session(config, workdir, hooks, with_changes=with_changes) as run:
+        folder, checkpoints, progress = run.folder, run.checkpoints, run.progress
         finished = why_finished(config, checkpoints)
         if finished is not None:
             kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
             progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
             return finished
         try:
-            setup = set_up(config, folder, checkpoints, progress, processes, stop)
+            setup = set_up(run)
         except Interrupted:
-            progress.say(f"{stop.signal}: before the first step; the same command continues from there")
+            progress.say(f"{run.stop.signal}: before the first step; the same command continues from there")
             return None
-        announce(config, setup, processes.count, progress)
-        loop = Loop(
-            config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=setup.state,
-            loop_state=setup.loop_state, step=int(setup.state.step), data=setup.data.train, runner=setup.runner,
-            evaluator=setup.evaluator, stop=stop, hooks=all_hooks,
-        )  # fmt: skip
+        announce(config, setup, run.processes.count, progress)
         with kernels.report_choices(progress.say):
-            loop.run(setup.changes)
+            Loop.of(run, setup).run(setup.changes)
         finished = why_finished(config, checkpoints)
         if finished is not None:
             summarize(config, folder, checkpoints, finished, progress)
         else:
             step = checkpoints.latest()
             saved = "before the first step" if step is None else f"saved after step {step}"
-            reason = stop.signal or "a signal to another process"
+            reason = run.stop.signal or "a signal to another process"
             progress.say(f"{reason}: {saved}; the same command continues from there")
-        if all_hooks.error is not None:
-            raise all_hooks.error
+        if run.hooks.error is not None:
+            raise run.hooks.error
         return finished
-
-
-def hooks_of(train: TrainConfig) -> Iterator[Hook]:
-    """Yields the hooks of the settings, the user's own last."""
-    yield View()
-    if train.profile is not None:
-        yield Profile(train.profile)
-    if train.trackers:
-        yield Trackers(train.trackers)
-    yield from cast(tuple[Hook, ...], train.hooks)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -106,6 +73,24 @@ class Loop(TrainingRun):
     evaluator: Evaluator | None
     stop: StopRequest
     hooks: Hooks
+
+    @classmethod
+    def of(cls, run: Session, setup: Setup) -> "Loop":
+        """Returns the loop of a run that is set up."""
+        return cls(
+            config=run.config,
+            folder=run.folder,
+            checkpoints=run.checkpoints,
+            progress=run.progress,
+            state=setup.state,
+            loop_state=setup.loop_state,
+            step=int(setup.state.step),
+            data=setup.data.train,
+            runner=setup.runner,
+            evaluator=setup.evaluator,
+            stop=run.stop,
+            hooks=run.hooks,
+        )
 
     def __post_init__(self) -> None:
         train, model = self.config.train, self.config.model
@@ -125,11 +110,11 @@ class Loop(TrainingRun):
     def run(self, changes: Mapping[str, tuple[Any, Any]]) -> None:
         """Trains to the last step, an early stop or a signal. The last action is always a checkpoint."""
         try:
-            self.hooks.call("on_start", self)
+            self.hooks.on_start(self)
             self.begin(changes)
             batches = self.batches()
             while self.step < self.config.train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
-                self.hooks.call("before_step", self, self.step + 1)
+                self.hooks.before_step(self, self.step + 1)
                 with jax.profiler.StepTraceAnnotation("train", step_num=self.step + 1):
                     measured = self.start_step(self.runner.shard_batch(next(batches)))
                 try:
@@ -144,13 +129,13 @@ class Loop(TrainingRun):
                     self.started = self.saving = None
                     roll_back(self, wrong, self.runner)
                     self.throughput.reset()
-                    self.hooks.call("on_rollback", self, self.step)
+                    self.hooks.on_rollback(self, self.step)
                     batches = self.batches()
                 self.report_saved()
             self.checkpoints.wait()
             self.report_saved()
         finally:
-            self.hooks.call("on_end", self)
+            self.hooks.on_end(self)
 
     def begin(self, changes: Mapping[str, tuple[Any, Any]]) -> None:
         """Writes other settings into the checkpoint that the run continues from, and repeats an evaluation that it lacks."""
@@ -193,7 +178,7 @@ class Loop(TrainingRun):
         self.measured = {name: float(value) for name, value in measured.items()}
         self.throughput.add(self.loop_state.batch_of(step), self.measured["tokens"])
         judge(self, step, self.measured)
-        self.hooks.call("on_step", self, step, self.measured)
+        self.hooks.on_step(self, step, self.measured)
 
     # Rows of metrics.jsonl
 
@@ -219,7 +204,7 @@ class Loop(TrainingRun):
         self.throughput.reset()
 
     def write_row(self, row: dict[str, Any]) -> None:
-        self.hooks.call("on_row", self, self.folder.append(row))
+        self.hooks.on_row(self, self.folder.append(row))
 
     # Evaluations and checkpoints
 
@@ -282,7 +267,7 @@ class Loop(TrainingRun):
         value = metrics[train.best_metric]
         self.is_best = self.counts() and self.loop_state.update_best(value, train.best_mode, train.patience)
         self.write_row({"step": self.step, "split": "eval", **metrics})
-        self.hooks.call("on_evaluation", self, self.step, metrics)
+        self.hooks.on_evaluation(self, self.step, metrics)
         return metrics
 
     def show_evaluation(self, activity: str, done: int, total: int) -> None:
@@ -301,4 +286,4 @@ class Loop(TrainingRun):
         """Tells the hooks once the newest checkpoint is complete."""
         if self.saving is not None and (self.folder.checkpoints / str(self.saving)).exists():
             step, self.saving = self.saving, None
-            self.hooks.call("on_save", self, step)
+            self.hooks.on_save(self, step)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import differences
 from flaxformer_lite.core.model.attention import check_attention
@@ -19,9 +18,8 @@ from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.loop_state import LoopState, is_finite
-from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
-from flaxformer_lite.training.signals import StopRequest
+from flaxformer_lite.training.session import Session
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_run, warm_start
 from flaxformer_lite.workdir.manifest import sealed_config
@@ -41,18 +39,12 @@ class Setup(NamedTuple):
     """The old and the new value of settings with which the run continues, if that was asked for."""
 
 
-def set_up(
-    config: Config,
-    folder: RunFolder,
-    checkpoints: Checkpoints,
-    progress: Progress,
-    processes: Processes,
-    stop: StopRequest,
-) -> Setup:
+def set_up(run: Session) -> Setup:
     """Makes the runner, reads and checks the data, and restores the newest checkpoint or initializes the state.
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
+    config, folder, checkpoints, processes = run.config, run.folder, run.checkpoints, run.processes
     is_new = checkpoints.latest() is None
     if is_new and folder.with_changes:
         raise SharedError(
@@ -66,7 +58,7 @@ def set_up(
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
-        data = processes.first_then_others(lambda: read_data(config, folder, progress, stop.raise_if_agreed))
+        data = processes.first_then_others(lambda: read_data(config, folder, run.progress, run.stop.raise_if_agreed))
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
     tokens = {"data.train as tokens": data.train.fingerprint}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")

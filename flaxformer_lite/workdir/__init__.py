@@ -3,13 +3,13 @@
 `folder.py` has the files of a run and its lock, `samples.py` the names and the layout of its answers. `checkpoints.py` saves,
 keeps and restores states; Orbax writes them, through `managers/`. `manifest.py` detects damaged files, and other settings or
 tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
-start from. `base.py` leaves the parameters of a LoRA run's base out of its checkpoints.
+start from. `frozen.py` leaves the frozen parameters of a LoRA run out of its checkpoints.
 `mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains.
 """
 
-from flaxformer_lite.workdir.base import parameter_digest
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.frozen import parameter_digest
 from flaxformer_lite.workdir.mirror import mirroring, open_run
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 

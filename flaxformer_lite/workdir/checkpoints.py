@@ -35,7 +35,6 @@ from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.parallel.sharding import allgather_text, gather_to_first
-from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 
 QUIET = Quiet("orbax")
@@ -92,7 +91,6 @@ class Checkpoints:
         shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
             process's folder, and a new checkpoint is in the first one's only.
         seal: returns the seal of the run, as JSON; called at the first save.
-        base: the parameters that checkpoints leave out; None: they hold all.
         warn: called with one line for each damaged checkpoint that is skipped.
     """
 
@@ -104,16 +102,16 @@ class Checkpoints:
         read_only: bool = False,
         shared: bool = True,
         seal: Callable[[], dict[str, Any] | None] = lambda: None,
-        base: Base | None = None,
         warn: Callable[[str], object] = warn,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder, self._retention = Path(folder).absolute(), retention
-        self._shared, self._seal, self._warn, self._base = shared, functools.cache(seal), warn, base
+        self._shared, self._seal, self._warn = shared, functools.cache(seal), warn
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._damage: dict[int, str | None] = {}  # why a step is damaged, None: its files are as they were written
         self._reported: set[int] = set()  # the damaged steps that the user knows of
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
+        self.further: dict[str, Any] = {}  # further facts of a manifest, as JSON
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
         for logger in ("absl", "asyncio"):  # asyncio logs the exceptions of tasks that Orbax left behind
             logging.getLogger(logger).addFilter(QUIET)
@@ -156,8 +154,6 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
-        base = None if self._base is None else self._base.reference(state)
-        state = state if self._base is None else self._base.without(state)
         if not self._shared:
             state = gather_to_first(state, np.asarray)
             if jax.process_index() > 0:
@@ -169,7 +165,8 @@ class Checkpoints:
             "interim": interim,
             "leaves": leaf_types(state),
             "seal": self._seal(),
-        } | ({} if base is None else {"base": base})
+            **self.further,
+        }
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
         try:
             self.wait()
@@ -201,11 +198,8 @@ class Checkpoints:
             step = self.latest_valid()
         else:
             self._require_valid(step)
-        saved = abstract_state if self._base is None else self._base.without(abstract_state)
-        self._require_same_tree(step, leaf_types(saved), "")
-        state = read_tree(self._folder / str(step) / "state", saved)
-        if self._base is not None:
-            state = self._base.complete_state(state, abstract_state, self._reference(step))
+        self._require_same_tree(step, leaf_types(abstract_state), "")
+        state = read_tree(self._folder / str(step) / "state", abstract_state)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
         self._known.add(step)
         return step, state, self.meta(step)
@@ -235,7 +229,7 @@ class Checkpoints:
         """
         self.wait()
         self._require_valid(step)
-        return self._complete(step, self._read_field(step, field, abstract_params), abstract_params)
+        return self._read_field(step, field, abstract_params)
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
         """Returns the newest step and the mean of the parameters of the newest `n` valid, regular checkpoints.
@@ -254,12 +248,10 @@ class Checkpoints:
                 f"cannot average {counted(n, 'checkpoint')} of {self._folder}: the run has "
                 f"{counted(len(steps), 'valid checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
             )
-        saved = self._saved_part(abstract_params)
-        total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), saved)
+        total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
         for step in steps:
             total = jax.tree.map(jnp.add, total, self._read_field(step, "params", abstract_params))
-        mean = jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, saved)
-        return steps[0], self._complete(steps[0], mean, abstract_params)
+        return steps[0], jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, abstract_params)
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
@@ -302,7 +294,11 @@ class Checkpoints:
         """Returns the meta saved with `step`. Raises ValueError if it is not there or damaged."""
         self.wait()
         self._require_valid(step)
-        return read_manifest(self._folder, step)["meta"]
+        return self.manifest(step)["meta"]
+
+    def manifest(self, step: int) -> dict[str, Any]:
+        """Returns the manifest of a valid checkpoint, as it was written: see manifest.py."""
+        return read_manifest(self._folder, step)
 
     def wait(self) -> None:
         """Waits until the checkpoint in progress is complete. Raises OSError, once, if saving it failed."""
@@ -409,17 +405,7 @@ class Checkpoints:
             skipped.clear()
             yield step
 
-    def _reference(self, step: int) -> dict[str, str]:
-        return read_manifest(self._folder, step)["base"]
-
-    def _saved_part(self, params: PyTree) -> PyTree:
-        return params if self._base is None else self._base.saved(params)
-
-    def _complete(self, step: int, params: PyTree, abstract: PyTree) -> PyTree:
-        return params if self._base is None else self._base.complete(params, abstract, self._reference(step))
-
     def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
-        abstract = self._saved_part(abstract)
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
         return read_tree(self._folder / str(step) / "state", {field: abstract})[field]
 

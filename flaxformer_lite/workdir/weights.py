@@ -17,9 +17,9 @@ from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import parameter_sharding, with_shardings
-from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.manifest import CHOICES, TRAINING_ONLY, check_seal, seal
 from flaxformer_lite.workdir.mirror import open_run
 
@@ -32,7 +32,9 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
     check_seal(folder.path, config, resumed=not read_only, with_changes=folder.with_changes)
     train = config.train
     ranked = config.data.source("eval") is not None
-    return Checkpoints(
+    frozen = frozen_of(config)
+    kind = Checkpoints if frozen is None else functools.partial(WithFrozen, frozen)
+    return kind(
         folder.checkpoints,
         Retention(
             keep_latest=train.keep_latest,
@@ -43,12 +45,11 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         read_only=read_only,
         shared=folder.shared,
         seal=functools.partial(seal, folder.path, config),
-        base=base_of(config),
     )
 
 
-def base_of(config: Config) -> Base | None:
-    """Returns the base whose parameters the checkpoints of a run leave out: that of a LoRA run with `train.init_from`."""
+def frozen_of(config: Config) -> Frozen | None:
+    """Returns the parameters that the checkpoints of a run leave out: those of a LoRA run's `train.init_from`."""
     train = config.train
     if config.model.lora is None or train.init_from is None:
         return None
@@ -63,7 +64,7 @@ def base_of(config: Config) -> Base | None:
             {path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in flat.items()}, sep="/"
         )
 
-    return Base(train.init_from, config.trainable, train.init_fresh, read)
+    return Frozen(train.init_from, config.trainable, train.init_fresh, read)
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:

@@ -58,5 +58,5 @@ def test_the_other_processes_call_the_hooks_of_all_only():
     """Law: of several processes the first one calls all hooks, each of the others those that say so."""
     hooks = [Counts(), Everywhere()]
     for is_first in (True, False):
-        Hooks(hooks, is_first, StopRequest()).call("on_start", Mock(step=0))
+        Hooks(hooks, is_first, StopRequest()).on_start(Mock(step=0))
     assert [hook.calls for hook in hooks] == [1, 2]

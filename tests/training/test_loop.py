@@ -582,7 +582,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, first: int, count: int) -> None:
     monkeypatch.setattr(
         Dataset,
         "batch",
-        lambda self, n, *rest: original(self, n + count * (n >= first and self.seed is not None), *rest),
+        lambda self, n, *rest: original(self, n + count * (n >= first and self.draw is not draw_by_example), *rest),
     )
 
 

@@ -15,8 +15,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir.base import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.frozen import parameter_digest
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train
 

@@ -66,17 +66,23 @@ def smallest_model(objective: BaseObjective) -> ModelConfig:
     raise AssertionError(f"no model for {objective.kind}: add what it needs to the candidates")
 
 
-def some_rows(objective: BaseObjective, seed: int | None = 3) -> Dataset:
+def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     """Returns a data set of pairs with the labels 1 and 2, or of texts or conversations if the objective refuses pairs."""
     rng = np.random.default_rng(6)
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
     if objective.reads_messages:
         pairs = [TokenPair(text[:0], text, answers=np.arange(len(text)) % 3 > 0) for text in texts]
+
+    def make(records: list[TokenPair]) -> Dataset:
+        if trains:
+            return Dataset.training(records, objective, DATA, 3, TOKENIZER)
+        return Dataset.evaluation(records, objective, DATA, TOKENIZER)
+
     try:
-        return Dataset.training(pairs, objective, DATA, seed, TOKENIZER)
+        return make(pairs)
     except ValueError:
-        return Dataset.training([TokenPair(text[:0], text) for text in texts], objective, DATA, seed, TOKENIZER)
+        return make([TokenPair(text[:0], text) for text in texts])
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES, ids=lambda objective: objective.kind)
@@ -91,7 +97,7 @@ def test_a_batch_has_the_shapes_of_a_zero_batch(objective: BaseObjective):
     assert (dataset.lengths <= objective.longest_row(DATA.longest)).all()
     for same in (dataset, some_rows(objective)):
         chex.assert_trees_all_equal(dataset.batch(1), same.batch(1))
-    evaluation = some_rows(objective, seed=None)
+    evaluation = some_rows(objective, trains=False)
     chex.assert_trees_all_equal(
         evaluation.example(0, bucket.lengths, 1, 2), evaluation.example(0, bucket.lengths, 3, 4)
     )

@@ -19,8 +19,8 @@ from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import checkpoints, parameter_digest, warm_start
-from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.checkpoints import Retention
+from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.manifest import read_manifest
 from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
 from tests.support.final_state import final_state
@@ -83,8 +83,8 @@ def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, 
     monkeypatch.setattr(checkpoints, "gather_to_first", lambda x, keep: gathered.extend(leaves_by_path(x.params)) or x)
     frozen = {"kernel": np.ones((3, 5), np.float32)}
     state = State(jax.tree.map(jax.device_put, {"query": frozen | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
-    base, retention = Base("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")
-    with checkpoints.Checkpoints(tmp_path, retention, shared=False, base=base) as made:
+    frozen, retention = Frozen("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")
+    with WithFrozen(frozen, tmp_path, retention, shared=False) as made:
         made.save(1, state, {})
     assert gathered == ["query/lora_a/kernel"]
     expected = {"run": "base", "sha256": parameter_digest({"query": frozen})}
@@ -101,8 +101,8 @@ def test_a_fresh_parameter_is_saved_beside_the_adapters(tmp_path: Path):
         asked.extend(leaves_by_path(wanted))
         return {"query": {"kernel": jax.device_put(kernel)}}
 
-    base, retention = Base("base", ADAPTERS, ("head/*",), read), Retention(1, 1, "loss", "min")
-    with checkpoints.Checkpoints(tmp_path, retention, base=base) as made:
+    frozen, retention = Frozen("base", ADAPTERS, ("head/*",), read), Retention(1, 1, "loss", "min")
+    with WithFrozen(frozen, tmp_path, retention) as made:
         made.save(1, state, {})
         _, restored, _ = made.restore(state)
     assert asked == ["query/kernel"]

@@ -1,15 +1,15 @@
-"""The base of a LoRA run: the run that it starts from. Its checkpoints leave the base's parameters out, and refer to them.
+"""Checkpoints of a LoRA run: they leave out the frozen parameters, those of the run that it starts from, and refer to them.
 
     checkpoints/40/meta/meta.json    "base": {"run": train.init_from, "sha256": `parameter_digest` of what is left out}
 
-What trains is saved, and what matches `train.init_fresh`. A LoRA run without `train.init_from` has no base and saves everything.
+What trains is saved, and what matches `train.init_fresh`. A LoRA run without `train.init_from` saves everything.
 """
 
 import hashlib
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.optim.selection import merge, trained_layers
+from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 
 def parameter_digest(params: PyTree) -> str:
@@ -46,8 +47,8 @@ def parameter_digest(params: PyTree) -> str:
     return digest.hexdigest()
 
 
-class Base:
-    """The parameters that the checkpoints of a run leave out.
+class Frozen:
+    """The frozen parameters, which the checkpoints of a run leave out.
 
     Args:
         run: `train.init_from`.
@@ -114,3 +115,41 @@ class Base:
             return state._replace(params=params)
         copies = jax.tree.map(jnp.copy, self.divide(params)[1])  # a step gives away the memory of each array once
         return state._replace(params=params, ema=merge(state.ema, copies))
+
+
+class WithFrozen(Checkpoints):
+    """Checkpoints without the frozen parameters. What they give and take is whole."""
+
+    def __init__(self, frozen: Frozen, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._frozen = frozen
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        meta: dict[str, Any],
+        metrics: dict[str, float] | None = None,
+        *,
+        interim: bool = False,
+    ) -> None:
+        self.further = {"base": self._frozen.reference(state)}
+        super().save(step, self._frozen.without(state), meta, metrics, interim=interim)
+
+    def restore(self, abstract_state: Any, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
+        step, state, meta = super().restore(self._frozen.without(abstract_state), step)
+        return step, self._frozen.complete_state(state, abstract_state, self.reference(step)), meta
+
+    def restore_params(
+        self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
+    ) -> PyTree:
+        params = super().restore_params(self._frozen.saved(abstract_params), step, field=field)
+        return self._frozen.complete(params, abstract_params, self.reference(step))
+
+    def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
+        step, mean = super().average(self._frozen.saved(abstract_params), n)
+        return step, self._frozen.complete(mean, abstract_params, self.reference(step))
+
+    def reference(self, step: int) -> dict[str, str]:
+        """Returns what a checkpoint says of the parameters that it leaves out."""
+        return self.manifest(step)["base"]

@@ -1,0 +1,75 @@
+"""What a training holds while it runs: its processes, folder, lock, signals, live view, mirror, checkpoints and hooks."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.config import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.training.hooks import Hook, Hooks
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.multihost.meeting import exit_on_error
+from flaxformer_lite.training.profile import Profile
+from flaxformer_lite.training.signals import StopRequest
+from flaxformer_lite.training.trackers import Trackers
+from flaxformer_lite.training.view import View
+from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What is open while a run is trained."""
+
+    config: Config
+    processes: Processes
+    folder: RunFolder
+    stop: StopRequest
+    progress: Progress
+    checkpoints: Checkpoints
+    hooks: Hooks
+
+
+@contextlib.contextmanager
+def session(
+    config: Config, workdir: str | Path, hooks: Sequence[Hook], *, with_changes: bool = False
+) -> Iterator[Session]:
+    """Opens what a training of `config` in the folder `workdir` holds; closes it in the opposite order.
+
+    Of several processes one that fails ends all: before its checkpoints are closed, which would wait for the others.
+
+    Raises: ValueError for a folder that another process trains in, or hooks that are none.
+    """
+    processes = Processes()
+    folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
+    stop = processes.stop_request()
+    with (
+        exit_on_error(),
+        processes.lock(folder, config),
+        stop.listening(),
+        Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
+        mirroring(config, folder, progress),  # its last copy has what hooks write at their end
+        open_checkpoints(config, folder, read_only=False) as checkpoints,
+        exit_on_error(),
+    ):
+        yield Session(
+            config=config,
+            processes=processes,
+            folder=folder,
+            stop=stop,
+            progress=progress,
+            checkpoints=checkpoints,
+            hooks=Hooks([*hooks_of(config.train), *hooks], processes.is_first, stop),
+        )
+
+
+def hooks_of(train: TrainConfig) -> Iterator[Hook]:
+    """Yields the hooks of the settings, the user's own last."""
+    yield View()
+    if train.profile is not None:
+        yield Profile(train.profile)
+    if train.trackers:
+        yield Trackers(train.trackers)
+    yield from cast(tuple[Hook, ...], train.hooks)
