@@ -9,7 +9,7 @@ to weights, so a new variant is one class in one file; `Attention` says which me
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,15 @@ from flaxformer_lite.core.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.core.model import fast, kernels
 from flaxformer_lite.core.model.layers import Dense, accumulation_dtype, apply_dropout
 from flaxformer_lite.core.model.lora import LoRA
-from flaxformer_lite.core.model.masks import EXCLUDE, AttentionMask, Masking, causal_mask, own_mask, padding_mask
+from flaxformer_lite.core.model.masks import (
+    EVERY_KEY,
+    EXCLUDE,
+    AttentionMask,
+    Masking,
+    own_mask,
+    padding_mask,
+    structured_mask,
+)
 from flaxformer_lite.core.model.norms import Normalize, OptionalNorm, Param
 
 
@@ -92,16 +100,20 @@ class Attention(Checked, at="model.attention"):
     width, split       the query, key and value projections                           one matrix for all heads, `[D, N*H]`
     weights            the weights, from queries and keys                             softmax of the scaled product
     mix                a head's answer, from weights and values                       the weighted sum of the values
+    answers            all from projected heads to their answers                      dropout of `weights`, then `mix`
 
     `MultiHeadAttention` does the rest for every variant: `qk_norm`, rotary positions, dropout of the weights, the decode cache with
     its windows and beams, the output projection. `weights` and `mix` may have parameters of their own, by `param`.
 
-    A variant that replaces `weights` or `mix` is computed without a fused kernel: `implementation` 'auto' then reports xla, and a
-    kernel that is named is refused.
+    A variant that replaces one of the last three is computed without a fused kernel: `implementation` 'auto' then reports xla, and
+    a kernel that is named is refused.
 
     Python code and config files can pass any variant to `ModelConfig`; config.json then names its class, `module:Class`, and
     commands read such a run with `--import`. A variant in the union `AttentionVariant`, at the end of this section, needs neither.
     """
+
+    decodes: ClassVar[bool] = True
+    """Whether `answers` reads a mask without `structure`, as a decode cache has; else no answer can be searched for."""
 
     bias: bool = True
     """Use biases in the query, key and value projections."""
@@ -173,14 +185,41 @@ class Attention(Checked, at="model.attention"):
         """Returns the heads' answers from the weights (after dropout) and the values; `param` as for `weights`."""
         return weighted_values(weights, value)
 
+    def answers(
+        self,
+        query: Float[Array, "B T N H"],
+        key: Float[Array, "B S K H"],
+        value: Float[Array, "B S K Hv"],
+        *,
+        mask: AttentionMask,
+        bias: Float[Array, "..."] | None,
+        param: Param,
+    ) -> Float[Array, "B T N Hv"]:
+        """Returns the heads' answers where `weights` and `mix` have no part: for an attention that has no matrix of T x S weights.
+
+        mask        `mask.structure` has the parts that it is made of (causal, padding, packed texts), `mask.allowed` the whole;
+                    what is not read is not computed. Of a decode cache there is `allowed` alone, for S slots, and T is mostly 1
+        bias        as for `weights`; a method that cannot add it raises a ValueError where there is one
+
+        `model.dropout.attention_rate` must be 0: there are no weights to drop, and none to show. The rules of `weights` on masked
+        keys hold, and `check_attention` compares these answers too.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has weights")
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether `weights` and `mix` make the answers; else `answers` does all of it."""
+        return type(self).answers is Attention.answers
+
     def score_scale(self, width: int) -> float:
         """Returns the factor of the scores for heads of that width."""
         return width**-0.5 if self.scale is None else self.scale
 
     @property
     def is_plain_softmax(self) -> bool:
-        """Whether `weights` and `mix` are those of this class, which is what fused kernels compute."""
-        return type(self).weights is Attention.weights and type(self).mix is Attention.mix
+        """Whether the answers are those of this class, which is what fused kernels compute."""
+        unchanged = type(self).weights is Attention.weights and type(self).mix is Attention.mix
+        return unchanged and self.has_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,16 +281,22 @@ CHECKED_LENGTH = 128
 
 
 def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes: bool) -> None:
-    """Computes the answers of random queries with and without masked keys behind their own, for `weights` or `mix` of a user's.
+    """Checks the contract of a variant with methods of its own, by the answers to random queries: what `weights` and `answers` say.
 
-    The parameters are 0.1 above their first values: a gate that starts at 0 hides what it gates. `decodes`: a query in the middle
-    of a causal text is also answered alone, as with a decode cache.
+    Their shape; equal answers with and without masked keys behind their own; no gradient to a masked key, and a finite one for a
+    query without keys. `decodes`: a query in the middle of a causal text is also answered alone, as with a decode cache.
 
-    Raises: ValueError if two answers differ by more than rounding.
+    The parameters are 0.1 above their first values: a gate that starts at 0 hides what it gates.
+
+    Raises: ValueError that names the variant and what is broken.
     """
     if variant.is_plain_softmax:
         return
     length, heads, params = CHECKED_LENGTH, variant.heads(d_model, num_heads), dict[str, Array]()
+    name = f"model.attention is a {type(variant).__name__}"
+    shapes = (num_heads, heads.d_key), (heads.num_kv_heads, heads.d_key), (heads.num_kv_heads, heads.d_value)
+    padded = [jax.random.normal(jax.random.key(i), (1, 2 * length, *shape)) for i, shape in enumerate(shapes)]
+    text, is_token = [x[:, :length] for x in padded], jnp.arange(2 * length)[None] < length
 
     def param(name: str, init: nn.initializers.Initializer, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         x = params.setdefault(name, init(jax.random.key(0), tuple(shape), dtype) + 0.1)
@@ -262,30 +307,43 @@ def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes
             )
         return x
 
-    def answers(arrays: Sequence[Array], mask: Array | None) -> Array:
+    def answers(arrays: Sequence[Array], mask: AttentionMask) -> Array:
         query, key, value = arrays
-        return variant.mix(variant.weights(query, key, mask=mask, bias=None, param=param), value, param)
+        if variant.has_weights:
+            return variant.mix(variant.weights(query, key, mask=mask.allowed, bias=None, param=param), value, param)
+        return variant.answers(query, key, value, mask=mask, bias=None, param=param)
+
+    def total(arrays: list[Array], shown: Array) -> Array:
+        return jnp.sin(answers(arrays, structured_mask(shown))).sum()
 
     @jax.jit
-    def pairs() -> dict[str, tuple[Array, Array]]:
-        shapes = (num_heads, heads.d_key), (heads.num_kv_heads, heads.d_key), (heads.num_kv_heads, heads.d_value)
-        padded = [jax.random.normal(jax.random.key(i), (1, 2 * length, *shape)) for i, shape in enumerate(shapes)]
-        text, places = [x[:, :length] for x in padded], jnp.arange(2 * length)[None]
-        compared = {"padding": (answers(text, None), answers(padded, padding_mask(places < length))[:, :length])}
-        if decodes:
+    def computed() -> tuple[dict[str, tuple[Array, Array]], list[Array], list[Array]]:
+        """Returns the answers to compare, and the gradients of all arrays with half of the keys masked, and with all."""
+        compared = {"padding": (answers(text, EVERY_KEY), answers(padded, structured_mask(is_token))[:, :length])}
+        if decodes and variant.decodes:
             middle = slice(length // 2, length // 2 + 1)
-            alone = answers([text[0][:, middle], *padded[1:]], padding_mask(places < middle.stop))
-            compared["a decode cache"] = answers(text, causal_mask(length))[:, middle], alone
-        return compared
+            cache = AttentionMask(padding_mask(jnp.arange(2 * length)[None] < middle.stop))
+            alone = answers([text[0][:, middle], *padded[1:]], cache)
+            compared["a decode cache"] = answers(text, structured_mask(causal_length=length))[:, middle], alone
+        return compared, jax.grad(total)(padded, is_token), jax.grad(total)(padded, is_token & False)
 
     with jax.default_matmul_precision("highest"):
-        compared = pairs()
-    for reason, (without, with_masked) in compared.items():
-        if not jnp.allclose(without, with_masked, rtol=0, atol=1e-3 * jnp.nanmax(jnp.abs(without)), equal_nan=True):
+        compared, with_masked, without_keys = computed()
+    wanted = (1, length, num_heads, heads.d_value)
+    if (shape := compared["padding"][0].shape) != wanted:
+        raise ValueError(f"{name}, whose answers have the shape {shape}: they must be [B, T, N, Hv], here {wanted}")
+    for reason, (without, with_more) in compared.items():
+        if not jnp.allclose(without, with_more, rtol=0, atol=1e-3 * jnp.nanmax(jnp.abs(without)), equal_nan=True):
             raise ValueError(
-                f"model.attention is a {type(variant).__name__}, whose answers change with {reason}: a masked key must have weight "
-                "0, and no weight may depend on the number of all keys or queries; count the keys of a query by mask.sum(-1)"
+                f"{name}, whose answers change with {reason}: a masked key must have weight 0, and no weight may depend on the "
+                "number of all keys or queries; count the keys of a query by mask.sum(-1)"
             )
+    if any(jnp.any(x[:, length:] != 0) for x in with_masked[1:]):
+        raise ValueError(f"{name}, which passes a gradient to masked keys: set their weight to 0 by jnp.where")
+    if not all(jnp.isfinite(x).all() for x in without_keys):
+        raise ValueError(
+            f"{name}, whose gradient is not finite where a query has no key: padding has none; keep 0/0 and log(0) from it"
+        )
 
 
 # The module -------------------------------------------------------------------------------------------------------------
@@ -388,6 +446,13 @@ class MultiHeadAttention(nn.Module):
         kernel = None if cached else self.choose_kernel(call).kernel
         if kernel is not None:
             mixed = kernel(call)
+        elif not v.has_weights:
+            if self.dropout_rate:
+                raise ValueError(
+                    f"model.dropout.attention_rate is {self.dropout_rate}, but model.attention is a {type(v).__name__}, which has "
+                    "no weights to drop: set it to 0"
+                )
+            mixed = v.answers(heads, *key_value, mask=mask, bias=bias, param=self.param).astype(self.dtype)
         else:
             weights = v.weights(heads, key_value.key, mask=mask.allowed, bias=bias, param=self.param)
             self.sow("intermediates", "weights", weights)

@@ -102,6 +102,12 @@ class Decoder:
             raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
         if model.config.head is None:
             raise ValueError("model.head is None, so the model generates no tokens: use one with a language-model head")
+        for member in models:
+            if not member.config.attention.decodes:
+                raise ValueError(
+                    f"model.attention is a {type(member.config.attention).__name__}, which has no answer from a decode cache (its "
+                    "`decodes` is False): use the model for its loss, or let `answers` read a mask without structure"
+                )
         check_vocabulary(config, model.config.output_size)
         self.models, self.config, self.prompt_attention = models, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0

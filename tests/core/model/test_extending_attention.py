@@ -29,10 +29,12 @@ from flaxformer_lite.core.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.masks import Penalize
+from flaxformer_lite.core.model.masks import AttentionMask, Penalize, structured_mask
 from flaxformer_lite.core.model.norms import rms_norm
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.step import train_step
 from flaxformer_lite.core.text.special_ids import BOS
 from flaxformer_lite.training import train
@@ -91,14 +93,45 @@ class Differential(Attention):
         return (1 - self.initial) * rms_norm(weighted_values(weights, value), scale, 1e-5)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Linear(Attention):
+    """Sums over the keys in place of weights, in O(T). Reference: Katharopoulos et al. 2020, arXiv:2006.16236, section 3.2."""
+
+    kind: Literal["linear"] = "linear"
+
+    def answers(self, query, key, value, *, mask, bias, param):
+        query, key, parts = jax.nn.elu(query) + 1, jax.nn.elu(key) + 1, mask.structure
+        if (
+            bias is not None
+            or getattr(parts, "queries", None) is not None
+            or getattr(parts, "window", None) is not None
+        ):
+            raise ValueError("model.attention is a Linear: it reads no bias, no packed texts and no window")
+        if parts is None:  # a decode cache: few queries
+            weights = jnp.einsum("BTNH,BSNH->BNTS", query, key)
+            weights = weights if mask.allowed is None else jnp.where(mask.allowed, weights, 0)
+            return weighted_values(weights / jnp.maximum(weights.sum(-1, keepdims=True), 1e-6), value)
+        key = key if parts.keys is None else jnp.where((parts.keys > 0)[:, :, None, None], key, 0)
+        sums = jnp.einsum("BSNH,BSNV->BSNHV", key, value), key
+        if parts.causal:
+            of_values, of_keys = (jnp.cumsum(x, 1) for x in sums)
+        else:
+            of_values, of_keys = (x.sum(1, keepdims=True).repeat(query.shape[1], 1) for x in sums)
+        total = jnp.maximum(jnp.einsum("BTNH,BTNH->BTN", query, of_keys), 1e-6)
+        return jnp.einsum("BTNH,BTNHV->BTNV", query, of_values) / total[..., None]
+
+
 OWN = {
+    Linear(bias=False): (),
     Sigmoid(bias=False): (),
     CosineAttention(bias=False): ("log_factor",),
     Differential(bias=False): ("lambda", "norm"),
 }
 """The variants, and the parameters that each has of its own."""
 each_variant = pytest.mark.parametrize(
-    "variant", quick(OWN, lambda variant: isinstance(variant, CosineAttention)), ids=lambda variant: variant.kind
+    "variant",
+    quick(OWN, lambda variant: isinstance(variant, CosineAttention | Linear)),
+    ids=lambda variant: variant.kind,
 )
 LENGTHS = Lengths(7, 6)
 
@@ -197,7 +230,9 @@ def test_masked_keys_do_not_matter(variant):
     assert not np.allclose(apply(given)[:, 3:], apply(later)[:, 3:])
 
 
-@each_variant
+@pytest.mark.parametrize(
+    "variant", [variant for variant in OWN if variant.has_weights], ids=lambda variant: variant.kind
+)
 def test_a_query_without_keys_has_a_finite_gradient_and_dropout_works(variant):
     module = MultiHeadAttention(8, 2, variant, dropout_rate=0.5)
     x, mask = jax.random.normal(jax.random.key(1), (2, 3, 8)), jnp.array([[[[True, False, True]]], [[[False] * 3]]])
@@ -211,6 +246,33 @@ def test_a_query_without_keys_has_a_finite_gradient_and_dropout_works(variant):
     one, other = (of_input(x, jax.random.key(seed)) for seed in (1, 2))
     chex.assert_tree_all_finite((one, other))
     assert not np.allclose(one, other)
+
+
+def test_answers_without_weights_by_hand_and_no_weights_to_drop():
+    """Oracle: the sum over the keys in NumPy, for causal and padded text. Dropout of weights is refused by its setting."""
+    generator = np.random.default_rng(0)
+    query, key, value = (generator.normal(size=(2, 5, 2, 3)).astype(np.float32) for _ in range(3))
+    is_token = np.arange(5) < np.array([[5], [3]])
+    for causal in (False, True):
+        mask = structured_mask(jnp.asarray(is_token), causal_length=5 if causal else None)
+        found = Linear().answers(*map(jnp.asarray, (query, key, value)), mask=mask, bias=None, param=None)
+        alone = Linear().answers(
+            *map(jnp.asarray, (query, key, value)), mask=AttentionMask(mask.allowed), bias=None, param=None
+        )
+        q, k = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
+        weights = np.einsum("btnh,bsnh->bnts", q, k) * np.asarray(jnp.broadcast_to(mask.allowed, (2, 1, 5, 5)))
+        expected = np.einsum("bnts,bsnv->btnv", weights / weights.sum(-1, keepdims=True), value)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(alone, expected, rtol=1e-5, atol=1e-6)
+    module = MultiHeadAttention(8, 2, Linear(), dropout_rate=0.5)
+    with pytest.raises(ValueError, match=r"^model\.dropout\.attention_rate is 0\.5, .*Linear, .*set it to 0"):
+        module.init(jax.random.key(0), jnp.ones((1, 3, 8)))
+
+
+def test_a_variant_that_does_not_decode_is_refused_by_its_name():
+    model = dataclasses.replace(config_of(NoCache()).model)
+    with pytest.raises(ValueError, match=r"^model\.attention is a NoCache, .*`decodes` is False.*let `answers` read"):
+        Decoder(Transformer(model), DecodeConfig())
 
 
 def test_the_weights_by_hand():
@@ -252,6 +314,32 @@ def test_auto_falls_back_to_plain_operations_and_a_named_kernel_is_refused(varia
 
 
 # Variants as they are easily written, each with an answer that depends on keys that are masked
+
+
+class NoCache(Linear):
+    kind = "no_cache"
+    decodes = False
+
+
+class WrongShape(Linear):
+    def answers(self, query, key, value, **rest):
+        return super().answers(query, key, value, **rest).swapaxes(1, 2)
+
+
+class LeaksGradient(Sigmoid):
+    """The weight of a masked key is 0, but not its gradient."""
+
+    def weights(self, query, key, *, mask, bias, param):
+        scores = attention_scores(query, key, bias=bias, scale=self.score_scale(query.shape[-1]))
+        weights = jax.nn.sigmoid(scores) / 64
+        return weights if mask is None else jnp.where(mask, weights, weights - jax.lax.stop_gradient(weights))
+
+
+class DividesByZero(Linear):
+    def answers(self, query, key, value, *, mask, bias, param):
+        weights = jnp.einsum("BTNH,BSNH->BNTS", jnp.exp(query), jnp.exp(key))
+        weights = weights if mask.allowed is None else jnp.where(mask.allowed, weights, 0)
+        return weighted_values(weights / weights.sum(-1, keepdims=True), value)
 
 
 class CountsAll(Sigmoid):
@@ -331,6 +419,19 @@ def test_answers_that_change_with_a_decode_cache_are_refused_where_there_is_one(
     with pytest.raises(ValueError, match=r"model\.attention is a CountsTokens, .* change with a decode cache"):
         check_attention(CountsTokens(bias=False), 32, 4, decodes=True)
     check_attention(CountsTokens(bias=False), 32, 4, decodes=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (WrongShape, r"answers have the shape \(1, 4, 128, 8\): .*\(1, 128, 4, 8\)"),
+        (LeaksGradient, "passes a gradient to masked keys"),
+        (DividesByZero, "gradient is not finite where a query has no key"),
+    ],
+)
+def test_shapes_and_gradients_that_break_the_contract_are_refused(kind, reason):
+    with pytest.raises(ValueError, match=rf"model\.attention is a {kind.__name__}, .*{reason}"):
+        check_attention(kind(bias=False), 32, 4, decodes=False)
 
 
 def test_a_parameter_for_one_length_is_refused_by_its_name():
