@@ -1,4 +1,4 @@
-"""What a training holds while it runs: its processes, folder, lock, signals, live view, mirror, checkpoints and hooks."""
+"""The session of a training: its processes, folder, lock, signals, live view, mirror, checkpoints and hooks."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_chec
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What is open while a run is trained."""
+    """The values that are open while a run is trained."""
 
     config: Config
     processes: Processes

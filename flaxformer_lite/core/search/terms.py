@@ -110,7 +110,7 @@ class TermBeams(NamedTuple):
     counts: Int[Array, "B K M"]
     """Number of times that each has each term."""
     parts: Bool[Array, "B K M Q"]
-    """What `begun` says of each."""
+    """Parts of terms that each has begun: see `begun`."""
 
 
 class Candidates(NamedTuple):
