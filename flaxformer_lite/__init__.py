@@ -66,7 +66,7 @@ ROOMS = {
 if not TYPE_CHECKING:  # a type checker would take any name for one of the module's
 
     def __getattr__(name: str) -> Any:
-        """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is there."""
+        """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is imported."""
         if name not in ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)

@@ -137,9 +137,9 @@ class Bars(rich.progress.Progress):
 class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
-    An activity within the work, such as an evaluation, has a second bar. What the last bar shows is a line in the file `log` every
-    30 seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes this line during long
-    calls that report nothing, such as a compiling. `log` gets all lines, with the time of day.
+    An activity within the work, such as an evaluation, has a second bar. Every 30 seconds without another line, the file `log` gets
+    the content of the last bar as a line, and without a terminal stderr too. A thread writes this line during long calls that
+    report nothing, such as a compilation. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.

@@ -36,7 +36,7 @@ def import_file(file: Path) -> ModuleType:
     Raises: ValueError if it is no Python file, with the line of a mistake in it.
     """
     if not file.is_file():
-        raise ValueError(f"there is no file {file}: name a .py file that is there")
+        raise ValueError(f"there is no file {file}: name a .py file that exists")
     checksum = zlib.crc32(file.read_bytes())
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}_{checksum:08x}", file)
     if spec is None or spec.loader is None:

@@ -1,4 +1,4 @@
-"""Writes a run as a folder for CTranslate2. There is no way back: CTranslate2 is for inference.
+"""Writes a run as a folder for CTranslate2. CTranslate2 is for inference: no import reads the folder.
 
 The search is CTranslate2's own; its settings are arguments of each call. Every attribute is written, so that nothing depends on a
 default of CTranslate2. Kernels `[in, out]` become weights `[out, in]`; queries, keys and values of self-attention are fused into
@@ -271,7 +271,7 @@ def norm_places(model: ModelConfig) -> str | None:
 
 
 def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
-    """Returns every array and attribute by its name there; a computed table of positions has `room` rows.
+    """Returns every array and attribute by its name in CTranslate2; a computed table of positions has `room` rows.
 
     Raises: ValueError that lists the parameters that CTranslate2 has no name for.
     """

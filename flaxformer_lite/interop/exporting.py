@@ -63,7 +63,7 @@ def export_hf(
 
     Example: `export_hf("runs/quickstart", "exported")`.
 
-    Raises: ValueError if no family can express the model, or `output` is there already.
+    Raises: ValueError if no family can express the model, or `output` exists already.
     """
     from flaxformer_lite.interop import hub  # with the library for it
 
@@ -144,13 +144,13 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
 def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | None = None) -> None:
     """Writes the run in a folder as a new folder for CTranslate2. `weights`: see `export_hf`.
 
-    Raises: ValueError for a setting that CTranslate2 does not have, or if `output` is there already.
+    Raises: ValueError for a setting that CTranslate2 does not have, or if `output` exists already.
     """
     folder = Path(output)
     require_absent(folder, "folder")
     with exporting(run, weights, "ctranslate2") as (loaded, _):
         check_prompts_are_causal(loaded, "ctranslate2")
-        tokenizers = loaded.tokenizers  # there the tokens of languages are part of a text
+        tokenizers = loaded.tokenizers  # in CTranslate2 the tokens of languages are part of a text
         tokenizers = tokenizers.plain if isinstance(tokenizers, LanguageTokenizers) else tokenizers
         count, notes = ctranslate2.export_run(loaded.config, loaded.params, tokenizers, folder)
         with kept_if_good(folder):
@@ -165,7 +165,7 @@ def export_file(
     """Writes the parameters of a run as a file of an older system (docs/systems). `config`: that system's own config file, if
     names of its arrays depend on it. `weights`: see `export_hf`.
 
-    Raises: ValueError if the system cannot express the model, or `output` is there already.
+    Raises: ValueError if the system cannot express the model, or `output` exists already.
     """
     require_absent(Path(output), "file")
     with exporting(run, weights, system) as (loaded, origin):
@@ -366,7 +366,7 @@ def distance(model: ModelConfig, family: Family) -> int:
 
 
 def empty_tensors(names: Sequence[WeightName]) -> dict[str, np.ndarray]:
-    """Returns a tensor without a number for each name, for a family that reads which tensors there are."""
+    """Returns a tensor without a number for each name, for a family that reads which tensors a file has."""
     return {name: np.zeros(0) for weight in names for name in weight.names}
 
 
@@ -406,7 +406,7 @@ def exports_in_words(config: Config) -> str:
 def export_obstacles(config: Config) -> dict[str, list[str]]:
     """Returns the groups of settings that keep a model from a system; none for a system that it fits.
 
-    hf has those of the nearest family. An older system is there if the model fits it.
+    hf has those of the nearest family. An older system is listed if the model fits it.
     """
     model = dataclasses.replace(config.model, lora=None)
     params = placeholders(model)

@@ -164,7 +164,7 @@ def checked_metadata(*words: Any, **options: Any) -> Any:
     """Returns what the library's `get_hf_file_metadata` does. Raises: ValueError if it is unfit for names of files."""
     try:
         found = METADATA(*words, **options)
-    except errors.HfHubHTTPError as error:  # of a file that is not there, the library keeps the commit
+    except errors.HfHubHTTPError as error:  # of a file that does not exist, the library keeps the commit
         if (commit := error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)) is not None:
             checked("commit", commit, COMMIT)
         raise
@@ -176,7 +176,7 @@ def checked_metadata(*words: Any, **options: Any) -> Any:
 def compare(name: HubName, folder: Path, files: Iterable[str], digests: Mapping[str, str]) -> None:
     """Compares files of the cache with their digests. A file that is the same as when it was compared is not read again.
 
-    Where the hub states none, the name of the file in the cache is its SHA-256, if it looks like one.
+    If the hub states no digest, the name of the file in the cache is its SHA-256, if it looks like one.
 
     Raises: ValueError naming the first file that differs.
     """

@@ -44,7 +44,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
 
     Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
 
-    Raises: ValueError if the folder cannot be imported exactly, or `run` is there already.
+    Raises: ValueError if the folder cannot be imported exactly, or `run` exists already.
     """
     output = RunFolder(run)
     require_absent(output.path)
@@ -146,7 +146,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
 
     Returns the run folder.
 
-    Raises: ValueError if an array is missing, left over or of another shape, or `run` is there already.
+    Raises: ValueError if an array is missing, left over or of another shape, or `run` exists already.
     """
     output, weights, config_file = RunFolder(run), str(weights), str(config)
     require_absent(output.path)
@@ -199,7 +199,7 @@ def special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
 def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
     """Returns the objective that the model is for, with the class names of its config.
 
-    Where the tokenizer has no mask, as SentencePiece, it gets the id that the config states.
+    A tokenizer without a mask, such as SentencePiece, gets the id that the config states.
     """
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
     labels, mask = found.config.get("id2label"), found.config.get("mask_token_id")

@@ -107,7 +107,7 @@ class Options:
         self._asked.update(names)
 
     def finish(self, harmless: Collection[str] = (), only: Mapping[str, Any] | None = None) -> None:
-        """Refuses the options that nobody asked for, but for `harmless` ones and those with the value that `only` has for them.
+        """Refuses the options that no reader asked for, but for `harmless` ones and those with the value that `only` has for them.
 
         Raises: ValueError that names the option and its value.
         """

@@ -99,7 +99,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
     try:
         meta, after = _handle(table, len(table) - _FOOTER_SIZE)
         index, _ = _handle(table, after)
-        list(_block(path, table, meta))  # empty, but damage there is damage
+        list(_block(path, table, meta))  # empty, but damage in it is damage of the file
         rows = list(_rows(path, table, [_handle(at, 0)[0] for _, at in _block(path, table, index)]))
         if not rows or rows[0][0]:
             raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")

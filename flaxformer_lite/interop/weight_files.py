@@ -44,7 +44,7 @@ NUMBER_TYPES = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "
 def read_file(path: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
 
-    Of tied tensors `save_model` of safetensors stores one, and notes in the file's metadata which it is, by the name of each other.
+    `save_model` of safetensors stores one of several tied tensors; the file's metadata names it for each of the others.
     """
     try:
         with safe_open(path, "np") as file:

@@ -28,8 +28,8 @@ def extend(
 ) -> Path:
     """Writes a new run folder with one more language; the other languages are translated as before, bit for bit.
 
-    The embedding of the language's token is that of the language `like`. Of a vocabulary of `pieces`, learned from the lines of
-    the files `text`, the run gets the pieces that it lacks. The embedding of a piece is the mean of those that it was split into
+    The embedding of the language's token is that of the language `like`. A vocabulary of `pieces` is learned from the lines of
+    the files `text`; the run gets the pieces that it lacks. The embedding of a piece is the mean of those that it was split into
     before. Only the new language reads and writes them.
 
     Returns the new run folder. `weights`: last, best, ema or average:N; None: the config's.

@@ -213,7 +213,7 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
 
     The run may be training, or have been trained on other hosts or devices.
 
-    config: the settings as they were typed; None: those of the folder. What was learnt must be the same.
+    config: the settings as they were typed; None: those of the folder. Settings that decide what is learned must be the same.
 
     Raises: ValueError if the folder holds no run, if it was not trained here, or if the data or the settings have changed since.
     """

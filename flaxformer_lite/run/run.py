@@ -61,8 +61,8 @@ CONTINUATION_TOKENS = 20
 class Run(TextPredictor):
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
-    Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. What they compile is kept:
-    use one `Run` for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
+    Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. A `Run` keeps the
+    programs that they compile: use one for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
     """
 
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
@@ -235,7 +235,7 @@ class Run(TextPredictor):
         return self.decoder(self.config.decode.changed(decode))
 
     def decoder(self, settings: DecodeConfig) -> Decoder:
-        """Returns a decoder with these settings. Those of the same `program` share what they compile."""
+        """Returns a decoder with these settings. Decoders of the same `program` share what they compile."""
         program = settings.program
         if program not in self.decoders:
             objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)

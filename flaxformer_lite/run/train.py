@@ -19,7 +19,7 @@ def train(
     on_row: Callable[[dict[str, Any]], None] | None = None,
     continue_with_changes: bool = False,
 ) -> Run:
-    """Trains in the folder `workdir`, or continues the run that is there; returns the run, as `load(workdir)` does.
+    """Trains in the folder `workdir`, or continues the run in it; returns the run, as `load(workdir)` does.
 
     Ctrl-C, in a notebook its stop button, saves a checkpoint after the step in progress, and that run is returned. The same call
     continues it.

@@ -1,6 +1,6 @@
 """Hooks: what happens beside a training, at its start, after each step, evaluation and checkpoint, and at its end.
 
-A hook changes no number of a run. Which steps are taken and saved, and how a run continues, is the loop's alone (`loop.py`).
+A hook changes no number of a run. The loop alone decides which steps are taken and saved, and how a run continues (`loop.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -27,7 +27,7 @@ from flaxformer_lite.training.throughput import Throughput, compiling_seconds
 
 
 def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> str | None:
-    """Trains `config` in the folder `workdir`, or continues the run that is there.
+    """Trains `config` in the folder `workdir`, or continues the run in it.
 
     Calls the hooks of the settings, those of `train.hooks`, and `hooks`. `with_changes` continues a run with other settings
     (`ON_REQUEST` in config/differences.py).

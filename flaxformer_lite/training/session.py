@@ -38,7 +38,7 @@ def session(
 ) -> Iterator[Session]:
     """Opens what a training of `config` in the folder `workdir` holds; closes it in the opposite order.
 
-    Of several processes one that fails ends all: before its checkpoints are closed, which would wait for the others.
+    A process that fails ends all others before it closes its checkpoints, as the close would wait for them.
 
     Raises: ValueError for a folder that another process trains in, or hooks that are none.
     """

@@ -20,7 +20,7 @@ class StopRequest:
         self.signal: str | None = None
 
     def exchange(self) -> None:
-        """Exchanges requests with the other processes, once after every step; here there are none."""
+        """Exchanges requests with the other processes, once after every step; a single process has no others."""
 
     @property
     def agreed(self) -> bool:

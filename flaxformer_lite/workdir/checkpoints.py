@@ -281,17 +281,17 @@ class Checkpoints:
         return next(iter(self._retention.ranked(self._with_manifests(self.steps()))), None)
 
     def metrics(self, step: int) -> dict[str, float] | None:
-        """Returns the metrics saved with `step`, or None if it was saved without. Raises ValueError if not there."""
+        """Returns the metrics saved with `step`, or None if it was saved without. Raises ValueError if the step does not exist."""
         self._require(step)
         return self._manifests.get(step, {}).get("metrics")
 
     def interim(self, step: int) -> bool:
-        """Returns whether `step` was saved only because the run was stopped. Raises ValueError if it is not there."""
+        """Returns whether `step` was saved only because the run was stopped. Raises ValueError if it does not exist."""
         self._require(step)
         return bool(self._manifests.get(step, {}).get("interim"))
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Returns the meta saved with `step`. Raises ValueError if it is not there or damaged."""
+        """Returns the meta saved with `step`. Raises ValueError if it does not exist or is damaged."""
         self.wait()
         self._require_valid(step)
         return self.manifest(step)["meta"]
@@ -325,7 +325,7 @@ class Checkpoints:
                 self._orbax.close()
 
     def _all_steps(self) -> Sequence[int]:
-        """Returns the complete steps: those that were there first, if the folder is only read."""
+        """Returns the complete steps: those of the first look, if the folder is only read."""
         return self._there if self._orbax is None else self._orbax.steps()
 
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:

@@ -13,7 +13,7 @@ imported.json        the origin of weights from another system, with that system
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
-.trained             empty; there once a process that trains has begun or ended with a checkpoint
+.trained             empty; made once a process that trains has begun or ended with a checkpoint
 """
 
 import contextlib
@@ -57,13 +57,13 @@ from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, ste
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 
 MOST_ANSWERS = 20
-"""Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
+"""Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that exists are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
 """Files that came from another run, with its tokenizer or its weights."""
 TRAINED = ".trained"
-"""Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""
+"""Left beside `checkpoints/` once it has one: an empty folder `checkpoints/` is then one that is not mounted."""
 
 
 @contextlib.contextmanager
@@ -218,7 +218,7 @@ class RunFolder:
                     self.path.rmdir()
 
     def keep_lock(self) -> None:
-        """Locks the folder again if somebody has deleted `.lock`; does nothing in a process that has not locked it.
+        """Locks the folder again if `.lock` was deleted; does nothing in a process that has not locked it.
 
         Raises: Failure if another process has locked the folder since.
         """
@@ -250,7 +250,7 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
-            self._config_before = self.config()  # its periods made the rows and checkpoints that are there
+            self._config_before = self.config()  # its periods made the rows and checkpoints so far
             before = sealed_config(self.checkpoints) or self._config_before
             different = differences(before, config, on_request=self.with_changes)
             if different and not self.trained:
@@ -294,7 +294,7 @@ class RunFolder:
         """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.
 
         A run that was killed before its first checkpoint was complete has rows too: up to the second checkpoint, before which the
-        trainer waits for the first, in a folder `checkpoints` that is there. It has no `.trained`.
+        trainer waits for the first, in a folder `checkpoints` that exists. It has no `.trained`.
         """
         if self.trained or not self.metrics.is_file():
             return
@@ -312,7 +312,7 @@ class RunFolder:
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
         """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them.
 
-        What belongs to the tokenizer of another run comes with it, before the file by which it is known.
+        The files beside the tokenizer of another run are copied with it, before the file by which it is known.
         """
         if not any(self.path.glob("tokenizer.*")):
             trained = train_tokenizers(data, vocab_sizes, pairs)
@@ -346,7 +346,7 @@ class RunFolder:
         return LanguageTokenizers.of(tokenizers, data.languages, own)
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite.
+        """Adds a row to metrics.jsonl, and returns it as it stands in the file: None for a number that is not finite.
 
         Raises: Failure if another process trains in the folder, and writes these rows itself.
         """
@@ -360,7 +360,7 @@ class RunFolder:
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl by their steps, without a last line that a crash left incomplete.
 
-        None for what is not finite. Of rows that two processes wrote for one step, after somebody deleted `.lock`, the last counts.
+        None for what is not finite. If two processes wrote rows for one step, after `.lock` was deleted, the last counts.
         """
         if not self.metrics.is_file():
             return []
@@ -440,7 +440,7 @@ class RunFolder:
         self._delete_old_answers()
 
     def _delete_old_answers(self) -> None:
-        """Deletes the samples and hypotheses of older evaluations, but for those whose checkpoint is there."""
+        """Deletes the samples and hypotheses of older evaluations, but for those whose checkpoint exists."""
         for kind in ("samples", "hypotheses") if not self.silent else ():
             for step, file in list(evaluation_files(self.path / kind).items())[:-MOST_ANSWERS]:
                 if not (self.checkpoints / str(step)).exists():

@@ -118,7 +118,7 @@ class Frozen:
 
 
 class WithFrozen(Checkpoints):
-    """Checkpoints without the frozen parameters. What they give and take is whole."""
+    """Checkpoints without the frozen parameters. Callers give and get whole parameters."""
 
     def __init__(self, frozen: Frozen, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,6 +1,6 @@
 """Run folders at URLs: reading one, and the mirror, a copy of a run folder that is made while it trains.
 
-A checkpoint at a URL is *complete* once its MARKER is there: the writer creates it last and deletes it first, because most of
+A checkpoint at a URL is *complete* once its MARKER exists: the writer creates it last and deletes it first, because most of
 these file systems cannot rename a folder in one step. So whoever reads a mirror, at any instant, finds a complete older state of
 the run or a complete newer one. A push writes in this order:
 
@@ -96,7 +96,7 @@ class RemoteRun:
     def _local_files(self) -> dict[str, int]:
         """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty.
 
-        What another process renames or deletes meanwhile is left out.
+        A file that another process renames or deletes meanwhile is left out.
         """
 
         def fail(error: OSError) -> None:
@@ -119,7 +119,7 @@ class RemoteRun:
             self.filesystem.get_file(f"{self.root}/{name}", str(unfinished))
 
     def put(self, path: Path, name: str) -> None:
-        """Copies a file there, complete or not at all."""
+        """Copies a file to the mirror, complete or not at all."""
         if self.is_local:
             with atomic_write(Path(self.root, name)) as unfinished:
                 shutil.copyfile(path, unfinished)
@@ -394,7 +394,7 @@ class Mirror:
         there = set(self.remote.files())
         self.last_activity = time.monotonic()
         if self.pushed and "config.json" not in there:
-            raise OSError("what was copied is no longer there")
+            raise OSError("what was copied is gone")
         if (complete := complete_steps(there)) and complete[-1] > ours[-1]:
             raise OSError(f"it has step {complete[-1]} already, and this run is at step {ours[-1]}")
         small = [name for name in names if not name.startswith("checkpoints/")]
@@ -437,7 +437,7 @@ class Mirror:
             self.last_activity = time.monotonic()
 
     def _put_checkpoint(self, step: int, names: list[str], there: set[str]) -> None:
-        """Copies a checkpoint, its marker last; of one that is there already only the marker, which has its metrics."""
+        """Copies a checkpoint, its marker last; of one that the mirror has only the marker, which has its metrics."""
         folder = f"checkpoints/{step}"
         marker = f"{folder}/{MARKER}"
         if marker in there:

@@ -23,7 +23,7 @@ def test_hosts_prepare_their_parts_and_inspect_shows_them(
     prepare = ["prepare", str(config), "--data.store", str(tmp_path / "stores")]
     main([*prepare, "--part", "1/2"])
     out, err = capsys.readouterr()
-    assert not json.loads(out)["whole"] and "part 1/2 is there; other parts are missing" in err
+    assert not json.loads(out)["whole"] and "part 1/2 is made; other parts are missing" in err
     main(["inspect", str(tmp_path / "stores")])
     assert not json.loads(capsys.readouterr().out)[0]["whole"]
     main([*prepare, "--part", "0/2"])

@@ -207,7 +207,7 @@ def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
     assert "org/pickled has its weights in pytorch_model.bin" in (error := refused("org/pickled"))
     assert 'from_pretrained("org/pickled").save_pretrained(NEW' in error
     assert "org/mamba: model_type 'mamba' is not a family" in refused("org/mamba") and not hub.sent[WEIGHTS]
-    assert "bert-base is not there: name a Hugging Face folder" in refused("bert-base")
+    assert "bert-base does not exist: name a Hugging Face folder" in refused("bert-base")
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
     assert "does not accept your token: log in" in refused("org/gated")
     monkeypatch.setenv("HF_TOKEN", TOKEN)

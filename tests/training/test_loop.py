@@ -284,7 +284,7 @@ def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys
 def test_a_closed_terminal_does_not_stop_it(
     uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]
 ):
-    """Law: the same run where nobody is left to read stderr: a terminal that was closed, a pipe to a program that ended."""
+    """Law: the same run where no program reads stderr: a terminal that was closed, a pipe to a program that ended."""
     theirs, ours = stderr()
     tokenizers = RunFolder.tokenizers
     monkeypatch.setattr(RunFolder, "tokenizers", lambda *a: os.close(theirs) or tokenizers(*a))

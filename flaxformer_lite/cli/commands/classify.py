@@ -1,7 +1,7 @@
 """Writes the class of each line, a tab, and its probability; for a regression, the number.
 
 A line is one text, or two texts separated by a tab if the run was trained on pairs. A line with other columns, or one that is not
-UTF-8, is reported, and its answer is empty. Of a TSV or CSV the result is the same table with the answers as further columns.
+UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the same table with the answers as further columns.
 """
 
 import argparse

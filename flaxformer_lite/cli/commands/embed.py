@@ -1,7 +1,7 @@
 """Writes one vector for each line: as a JSON list, or all of them into an .npy file.
 
 With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors. A line that is not UTF-8 is
-reported; its answer is empty, in an .npy file a row of nan. Of a TSV or CSV the result is the same table with one more column.
+reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one more column.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Shows what a run is, in a few lines, then parameters with shapes and counts, checkpoints with metrics, and a SHA-256.
 
-Of a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --verify it compares
-every file of a run, its token store included, or of a folder of tokens, with what was written; the exit status is 1 if one is
-damaged or missing.
+For a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --verify it
+compares every file of a run, its token store included, or of a folder of tokens, with what was written; the exit status is 1 if
+one is damaged or missing.
 """
 
 import argparse

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         made = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
         for store in made:
             if not store.build(tokenizers, tokenizing, part):
-                progress.say(f"part {arguments.part} is there; other parts are missing")
+                progress.say(f"part {arguments.part} is made; other parts are missing")
     for store in made:
         print(json.dumps(list_stores(store.folder)[0], indent=2))
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="write each row of metrics.jsonl to stdout too")
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
-    group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
+    group.add_argument("--num-processes", type=int, metavar="N", help="number of processes of the training")
     group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0 to N - 1")
     group.add_argument(
         "--join-seconds", type=int, metavar="S", default=300, help="seconds to wait for the others (300)"

@@ -81,7 +81,7 @@ class Outputs(NamedTuple):
 
     @property
     def loss_logits(self) -> Float[Array, "B T V"] | LazyLogits:
-        """The logits for a loss. Where these are `scores`, nothing reads `logits`, and the compiler removes their computation."""
+        """The logits for a loss. If they are `scores`, nothing reads `logits`, and the compiler removes their computation."""
         assert self.logits is not None
         return self.logits if self.scores is None else self.scores
 

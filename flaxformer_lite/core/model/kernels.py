@@ -88,7 +88,7 @@ class KernelChoice(NamedTuple):
     """None: no fused kernel, the formula in `attention.py` (xla)."""
     name: Literal["xla", "cudnn", "splash"]
     reason: str | None
-    """None: the device, a CPU, leaves no choice, and nobody made one."""
+    """None: the device, a CPU, leaves no choice, and no setting names a program."""
 
     def __str__(self) -> str:
         how = "plain JAX operations" if self.kernel is None else f"the fused kernel '{self.name}'"

@@ -189,7 +189,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "swiglu": (nn.silu, True),
 }
 """Function by name, and whether it gates a second projection. `gelu` is x·Φ(x) by erf; `gelu_tanh` its tanh approximation.
-Of `relu` a mask is kept, which is smaller than the input.
+The backward pass of `relu` keeps a mask, which is smaller than the input.
 
 Reference: Shazeer 2020, arXiv:2002.05202 (gated forms); Hendrycks and Gimpel 2016, arXiv:1606.08415 (gelu)."""
 

@@ -38,7 +38,7 @@ class MaskedLM(HeadObjective):
     """The id of the mask: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free. None: the mask of the
     tokenizer of another run."""
     mask_rate: Fraction = 0.15
-    """Fraction of the tokens that are predicted. Of these, 80 % are masked, 10 % become a random token, 10 % stay."""
+    """Fraction of the tokens that are predicted. 80 % of them are masked, 10 % become a random token, 10 % stay."""
     whole_words: bool = False
     """Select all tokens of a word together. A word begins at "▁"; with other tokenizers, at white space."""
     next_sentence: bool = False

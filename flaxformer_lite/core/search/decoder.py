@@ -84,7 +84,7 @@ class Decoder:
     which have an encoder and the same vocabulary, search with the mean of their predictions.
 
     Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`; or with
-    `Request([5, 8, EOS], limit=9)` in the place of the ids. Who asks again keeps `lay_out({"params": params})`, and passes that.
+    `Request([5, 8, EOS], limit=9)` in the place of the ids. Callers that ask again pass one `lay_out({"params": params})`.
 
     Raises: ValueError if the model has no decoder or no head, `config` names an id outside its vocabulary, or an ensemble should
     sample.

@@ -32,7 +32,7 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
     """Returns the settings with some changed by name, those of `Sampling` too.
 
     One of these turns sampling on, but for a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.
-    Where neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
+    If neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
 
     Raises: ValueError for a name that is no setting.
     """
@@ -245,7 +245,7 @@ class TextStream:
         """Whether a stop string has arrived."""
 
     def add(self, tokens: Sequence[int]) -> str:
-        """Returns the text that can be emitted once these tokens have arrived. Those after a stop string are dropped."""
+        """Returns the text that can be emitted once these tokens have arrived. Tokens after a stop string are dropped."""
         text = self.arrived.add(tokens)
         self.stopped = self.has_stop(text)
         if self.stopped:

@@ -101,5 +101,5 @@ GREEDY_SEARCH = Method(start_greedy, greedy_step, greedy_answers, greedy_room)
 """One answer a row, by one model: the most probable token at each step, or a sampled one if `SearchInputs.sampling` is set.
 
 An answer ends with EOS, at `SearchInputs.max_lengths` tokens (EOS counts), or where the rules leave no token. Its score is made of
-the model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
+the model's own log-probabilities, before `process_logits`; a forced token counts as certain. The lowest id of equal tokens wins.
 """

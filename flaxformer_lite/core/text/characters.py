@@ -41,7 +41,7 @@ class CharacterTokenizer(Tokenizer):
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         (characters,) = json_fields(content, "characters", characters=list)
         if not all(isinstance(c, str) and len(c) == 1 for c in characters) or len({*characters}) < len(characters):
-            raise ValueError('"characters" has other items: each must be a string of length 1, and there once')
+            raise ValueError('"characters" has other items: each must be a string of length 1, and be in the list once')
         return cls(characters)
 
 

@@ -28,7 +28,7 @@ class SpannedIds(NamedTuple):
 
 
 class Sealed(NamedTuple):
-    """A tokenizer of which each special token has a name that no text has, so that its own name in a text is text."""
+    """A tokenizer whose special tokens have names that no text contains, so their own names in a text are text."""
 
     tokenizer: "Tokenizer"
     names: dict[str, str]
@@ -77,7 +77,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, without special ids other than UNK. Those of a library are computed on all cores."""
+        """Returns the ids of every text, without special ids other than UNK. A library's tokenizer computes them on all cores."""
 
     @abstractmethod
     def _text(self, ids: list[int]) -> str:
@@ -112,7 +112,7 @@ class Tokenizer(ABC):
 
     @property
     def sealed(self) -> "Sealed":
-        """The same tokenizer under names of its special tokens that no text has."""
+        """The same tokenizer, with special tokens whose names no text contains."""
         return Sealed(self, {})
 
     @property

@@ -33,7 +33,7 @@ MOST_LEFT_OUT = 0.1
 class HeldTexts:
     """The texts of all held-out pairs, both sides of each, as 64-bit hashes of their plain forms: eight bytes a text.
 
-    Of n texts, a pair of the training is left out by mistake with a chance of n / 2^63.
+    A training pair is left out by mistake with a chance of n / 2^63, for n texts.
     """
 
     def __init__(self) -> None:

@@ -151,7 +151,7 @@ def with_language_pieces(data: DataConfig) -> DataConfig:
 
 
 def check_tokenizers(folder: Path) -> bool:
-    """Returns whether a folder of stores keeps a trained tokenizer there. Raises: ValueError if it is not as it was written."""
+    """Returns whether a folder of stores keeps a trained tokenizer. Raises: ValueError if it is not as it was written."""
     kept = read_checked(folder / "files.json")
     if kept is not None and kept != tokenizer_files(folder):
         raise damaged(folder, "a tokenizer is not as it was written")
@@ -192,7 +192,7 @@ class TokenStore:
     ) -> "TokenStore":
         """Returns the store of the source in a folder of stores.
 
-        Of a source that does not know its versions all texts are read here, with `progress`, and their hash stands for them.
+        If the source does not know its versions, this reads all its texts, with `progress`, and names the store by their hash.
         """
         both = tokenizers.source, tokenizers.target
         versions = source.versions()
@@ -211,7 +211,7 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """The content of store.json; None if it is not there. Raises: ValueError if it is damaged."""
+        """The content of store.json; None if it does not exist. Raises: ValueError if it is damaged."""
         return read_checked(self.folder / "store.json")
 
     @property
@@ -256,7 +256,7 @@ class TokenStore:
             return self._complete(number)
 
     def _complete(self, number: int) -> bool:
-        """Writes store.json if all shards are there."""
+        """Writes store.json if no shard is missing."""
         found = {folder: read_checked(folder / "shard.json") for folder in shard_folders(self.folder, number)}
         facts = [one for one in found.values() if one is not None]
         if len(facts) < number:

@@ -729,7 +729,7 @@ def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedCha
         chat = EncodedChat([], [])
         for part, flags in row:
             ids, spans = ([special[part]], [(0, 1)]) if part in special else next(encoded)
-            chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id that is there
+            chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id
             counts = [0, *itertools.accumulate(flags)]
             chat.answers.extend([counts[stop] > counts[start] for start, stop in spans])
         found.append(chat)
@@ -887,7 +887,7 @@ def chat_template(
 
 
 def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the special tokens by name. Of those that the tokenizer does not read as one token BOS and EOS are marks."""
+    """Returns the special tokens by name. BOS and EOS are marks if the tokenizer does not read them as one token."""
     ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
     pieces = {name: (i, tokenizer.piece(i)) for name, i in ids if i is not None}
     marks = {"bos_token": BOS, "eos_token": EOS}

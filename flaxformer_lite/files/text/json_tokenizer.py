@@ -77,8 +77,8 @@ class JsonTokenizer(Tokenizer):
     ) -> "JsonTokenizer":
         """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`.
 
-        Named tokens become special ones. Where a special id has two names, such as bos and cls, the template decides between
-        them, then `model_ids`, which has the ids in the model's config by role. Both also decide where the folder names none.
+        Named tokens become special ones. If a special id has two names, such as bos and cls, or none, the template decides, then
+        `model_ids`, which has the ids in the model's config by role.
         """
         library = cls(description, NO_SPECIAL)._tokenizer
         keys = {role: [f"{name}_token" for name in ROLES[role]] for role in ROLES}

@@ -92,7 +92,7 @@ def save_tokenizers(tokenizers: Tokenizers, folder: Path, *, two: bool | None = 
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
-    """Returns the tokenizer that `save_tokenizer` wrote. Raises: ValueError if none or several are there, or a damaged one."""
+    """Returns the tokenizer that `save_tokenizer` wrote. Raises: ValueError if it wrote none or several, or one is damaged."""
     files = {folder / (stem + kind.extension): kind for kind in TOKENIZER_CLASSES}
     there = [path for path in files if path.is_file()]
     if not there:
@@ -118,7 +118,7 @@ def load_language_tokenizers(folder: Path, codes: Iterable[str]) -> dict[str, To
 def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
     """Returns the tokenizers that `save_tokenizers` wrote into the folder.
 
-    two: whether the target has one of its own. None: it has one if its file is there.
+    two: whether the target has one of its own. None: it has one if its file exists.
 
     Raises: ValueError if one is missing or damaged.
     """

@@ -149,8 +149,8 @@ class SentencePiece(Checked, at="data.tokenizer"):
         symbols = self.user_symbols
         if any(symbol.split() != [symbol] for symbol in symbols) or len({*symbols}) < len(symbols):
             raise ValueError(
-                f"data.tokenizer.user_symbols is {symbols!r}: each must be a text without white space, such as '<sep>', and be "
-                "there once"
+                f"data.tokenizer.user_symbols is {symbols!r}: each must be a text without white space, such as '<sep>', and "
+                "be in the list once"
             )
 
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:

@@ -106,7 +106,7 @@ class Terms:
     """Terms, and whether placeholders count as such: the `FORMS`, such as tags, {names}, %s, addresses.
 
     A term stands in a source as whole words, compared in the form of `normal_form.py`; one in small letters is found in any case.
-    Where terms overlap, the longest one counts, and the words in it are no terms.
+    The longest of overlapping terms counts, and the words in it are not terms.
     """
 
     terms: tuple[Term, ...] = ()

@@ -156,7 +156,7 @@ def start_id(
 def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tuple[int | None, int]:
     """Returns the largest and the smallest number of new tokens. Their lengths also count the token that an answer starts from.
 
-    Where both are given, `max_new_tokens` and `min_new_tokens` count.
+    If a folder has both kinds, `max_new_tokens` and `min_new_tokens` count.
 
     Raises: ValueError where a smallest length counts the prompt too.
     """

@@ -28,7 +28,7 @@ class IgnorableTensor(NamedTuple):
     fits: Callable[[np.ndarray, Arrays, ModelConfig], bool]
     """Returns whether the values are the expected ones, given the tensor, all tensors of the file, and the model."""
     copy_of: tuple[str, ...] = ()
-    """The tensors that it may repeat. Where only copies of a needed one are in the file, the first of them replaces it."""
+    """The tensors that it may repeat. If the file has only copies of a needed tensor, the first of them replaces it."""
 
 
 class ClassNames(NamedTuple):
@@ -65,14 +65,14 @@ class Family:
     table: Table
     """The options, in the order in which they are read."""
     read_heads: Callable[[Options, Draft, Arrays], None]
-    """Sets the heads and the tied tables of the draft, after the table: the tensors decide which there are."""
+    """Sets the heads and the tied tables of the draft, after the table: the tensors decide which exist."""
     architecture: Callable[[ModelConfig, Collection[str]], str]
     """Returns the class for a model. Gets the names of the imported tensors; none for a model that was trained here."""
     names: Callable[[ModelConfig, str], Names]
     """Returns the table of names. Gets the model and the class."""
     leaves: Leaves = PYTORCH
     buffers: tuple[str, ...] = ()
-    """Parameters here that do not train there."""
+    """Parameters that the reference library does not train."""
     length: str = ""
     """The option for the longest text, where positions are computed; empty: the table writes it, or the family has none."""
     ignorable: tuple[IgnorableTensor, ...] = ()

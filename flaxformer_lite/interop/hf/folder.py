@@ -55,10 +55,12 @@ def check_links(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """Returns `config.json`. Raises: ValueError where there is none."""
     if not (folder / "config.json").is_file():
-        what = "has no config.json" if folder.is_dir() else "is not there" if not folder.exists() else "is not a folder"
+        what = "does not exist"
+        if folder.exists():
+            what = "has no config.json" if folder.is_dir() else "is not a folder"
         if deeper := next(iter(sorted(folder.glob("*/config.json"))), None):
             raise ValueError(
-                f"{folder} {what}, but {deeper.relative_to(folder)} is there: name the folder {deeper.parent}"
+                f"{folder} {what}, but {deeper.relative_to(folder)} exists: name the folder {deeper.parent}"
             )
         raise ValueError(
             f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}, or ORG/NAME on the hub"

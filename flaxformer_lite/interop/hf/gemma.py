@@ -34,7 +34,7 @@ TANH = "gelu_pytorch_tanh"
 
 
 def activation(name: str) -> Entry:
-    """Returns the entry of the activation. Of two options the library reads `name`; the other may not contradict it.
+    """Returns the entry of the activation. The library reads `name` of two options; the other may not contradict it.
 
     The first files have `hidden_act` "gelu" and mean the tanh form.
     """

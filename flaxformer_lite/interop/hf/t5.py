@@ -26,7 +26,7 @@ FEED_FORWARD: dict[str, str] = (
     | {gated: f"gated-{THEIR_ACTIVATIONS[plain]}" for plain, gated in GATED.items()}
     | {"geglu_tanh": "gated-gelu", "geglu": "gated-gelu_python"}
 )
-"""`feed_forward_proj`, by our activation. There, gated-gelu means the tanh form."""
+"""`feed_forward_proj`, by our activation. In T5, gated-gelu means the tanh form."""
 
 
 TEMPLATE = ModelConfig(

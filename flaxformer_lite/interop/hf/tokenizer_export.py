@@ -21,13 +21,13 @@ def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelCo
     if isinstance(source, MarianTokenizer) and isinstance(target, MarianTokenizer):
         files = marian(source, target)
     elif source.to_bytes() != target.to_bytes():
-        return ["the tokenizer is not in the folder: there only Marian has one for each side"]
+        return ["the tokenizer is not in the folder: only Marian has one for each side"]
     elif isinstance(source, JsonTokenizer):
         files = described(source, model)
     elif isinstance(source, SentencePieceTokenizer):
         files = pieces(source, model)
     else:
-        return [f"the tokenizer is not in the folder: it is a {type(source).__name__}, which has no counterpart there"]
+        return [f"the tokenizer is not in the folder: it is a {type(source).__name__}, which the library does not have"]
     files["tokenizer_config.json"]["model_max_length"] = max_length
     for name, content in files.items():
         document = json.dumps(content, indent=2, ensure_ascii=False) + "\n" if isinstance(content, dict) else None

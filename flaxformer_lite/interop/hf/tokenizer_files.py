@@ -3,7 +3,7 @@
 `tokenizer.json`, a SentencePiece model, Marian's pair of them, or the vocabularies of BERT, RoBERTa, BART and GPT-2, which become
 the description of a `tokenizer.json`, as the library makes it. The files beside a vocabulary add tokens, merged as transformers
 5.24 does: `tokenizer_config.json` has them in `added_tokens_decoder`; only in older folders without it, `special_tokens_map.json`
-and `added_tokens.json` count too. What they leave open, the class of the tokenizer decides (`tokenizer_classes.py`).
+and `added_tokens.json` count too. The class of the tokenizer decides the rest (`tokenizer_classes.py`).
 """
 
 import itertools

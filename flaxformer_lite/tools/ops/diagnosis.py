@@ -87,7 +87,7 @@ def problems(facts: Facts) -> Iterator[Problem]:
 
 
 def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
-    """Returns why JAX does not use a GPU that is there, and the remedy."""
+    """Returns why JAX does not use a GPU of this machine, and the remedy."""
     jax, jaxlib = facts.versions.get("jax", ""), facts.versions.get("jaxlib", "")
     installed = [plugin for plugin in PLUGINS if plugin in facts.versions]
     driver = re.match(r"\d+", gpu.driver)
@@ -109,7 +109,7 @@ def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
 
 
 def unused_tpu(facts: Facts) -> Problem:
-    """Returns why JAX does not use a TPU that is there, and the remedy."""
+    """Returns why JAX does not use a TPU of this machine, and the remedy."""
     install = f'pip install "jax[tpu]=={facts.versions.get("jax", "")}"'
     platforms, error = facts.environment.get("JAX_PLATFORMS", ""), facts.errors.get("tpu", "JAX gives no reason")
     if "libtpu" not in facts.versions:

@@ -45,7 +45,7 @@ def identical(pairs: Sequence[Pair]) -> Broken:
 
 
 def duplicate(pairs: Sequence[Pair]) -> Broken:
-    """a pair that was there before"""
+    """a pair that an earlier line has"""
     seen: set[tuple[str, str]] = set()
     found = []
     for pair in pairs:

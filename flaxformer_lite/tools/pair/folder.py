@@ -56,7 +56,7 @@ def prepare(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
     elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
-        raise ValueError(f"--output {output} is there, and was not made by `pair`: give a new folder")
+        raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
     else:
         ends = languages([str(column) for column in columns] or files)
         pairs = read_pairs(files, columns)

@@ -1,4 +1,4 @@
-"""The cost of a step on a TPU slice that need not be there, predicted by the TPU's own compiler.
+"""The cost of a step on a TPU slice that this machine need not have, predicted by the TPU's own compiler.
 
 `plan.py` compiles the real step and combines the figures; `topology.py` describes chips and slices. `hlo_parser.py` parses the
 compiled program, `program.py` counts the bytes that it moves to and from memory and its collectives, `communication.py` gives these

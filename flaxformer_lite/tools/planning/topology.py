@@ -1,4 +1,4 @@
-"""TPU slices that need not be there: published figures of the chips, and devices as the TPU's own compiler describes them.
+"""TPU slices that this machine need not have: published figures of the chips, and devices as the TPU's own compiler describes them.
 
 Nothing here was measured.
 """

@@ -25,7 +25,7 @@ class SoftTargets(NamedTuple):
 
     ids: Int[np.ndarray, "T K"]
     probs: Float[np.ndarray, "T K"]
-    """Their probabilities. What is missing to 1 belongs to the other tokens."""
+    """Their probabilities. The rest to 1 belongs to the other tokens."""
 
 
 class TaughtPair(NamedTuple):

@@ -45,7 +45,7 @@ def make_app(
     handlers: dict[Any, Any] = {
         Refusal: refused,
         HTTPException: refused_by_starlette,
-        ClientDisconnect: lambda request, error: Response(status_code=CLIENT_GONE),  # for the metrics: nobody reads it
+        ClientDisconnect: lambda request, error: Response(status_code=CLIENT_GONE),  # for the metrics alone
         Exception: lambda request, error: refused(request, failure()),
     }
     app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
@@ -89,7 +89,7 @@ def refused(request: Request, refusal: Refusal) -> Response:
 
 
 def refused_by_starlette(request: Request, error: HTTPException) -> Response:
-    """Returns the response to a request for an endpoint or a method that is not there."""
+    """Returns the response to a request for an endpoint or a method that does not exist."""
     allowed = (error.headers or {}).get("Allow")
     remedy = f": use {allowed.removesuffix(', HEAD').removeprefix('HEAD, ')}" if allowed else ""
     response = refused(

@@ -48,7 +48,7 @@ class Metrics:
         return f"requests: {', '.join(found) or 'none'}"
 
     def watch(self, worker: Worker) -> None:
-        """Reads the lengths of a worker's queues whenever somebody asks for them."""
+        """Reads the lengths of a worker's queues at each request for the metrics."""
         self.waiting.set_function(lambda: worker.num_waiting)
         self.streams.set_function(lambda: len(worker.streams))
 

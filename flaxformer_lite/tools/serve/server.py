@@ -69,7 +69,7 @@ def serve(
 ) -> bool:
     """Serves runs until SIGTERM or SIGINT, answers the open requests, and returns whether the model has stopped computing.
 
-    It may compute for clients that have gone; nobody waits for that, but the end of Python would crash it.
+    It may still compute for clients that have gone: the end of Python would crash that thread.
 
     Raises: ValueError if a token or a run is missing, or the address cannot be used.
     """

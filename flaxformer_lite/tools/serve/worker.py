@@ -22,7 +22,7 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     """The answers, one for each item; of a stream its one answer, after the last part."""
     abandoned: bool = False
-    """Whether nobody waits for the answer any more."""
+    """Whether no client waits for the answer any more."""
 
 
 def take_jobs(waiting: list[Job], max_items: int, *, streams: bool = True) -> list[Job]:
@@ -81,7 +81,7 @@ class Worker:
             self.changed.notify()
 
     def abandon(self, job: Job) -> None:
-        """Frees the place of a job that nobody waits for; what is computed for it already is dropped."""
+        """Frees the place of a job that no client waits for; what is computed for it already is dropped."""
         with self.changed:
             job.abandoned = True
             if job in self.waiting:

@@ -130,7 +130,7 @@ class Processes:
         first, *others = map(json.loads, allgather_text(json.dumps(dict(values()))))
         lines = []
         for other in others:
-            different = changed(other, first, absent="not there")
+            different = changed(other, first, absent="absent")
             lines.append("; ".join(f"{name} is {x}, but {y} in process 0" for name, (x, y) in different.items()))
         if any(lines):
             raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")

@@ -33,7 +33,7 @@ def join(
 
     Args:
         coordinator: `host:port` of the first process, where all meet.
-        num_processes: number of processes that meet there.
+        num_processes: number of processes that meet.
         process_id: number of this process, from 0 to `num_processes` - 1; the only argument that differs between them.
         join_seconds: seconds to wait for the other processes.
 
@@ -180,7 +180,7 @@ def exit_on_error() -> Iterator[None]:
 def explain_abort(_: int) -> None:
     """Handles SIGABRT once the processes have met: the first process, or a heartbeat, is missing.
 
-    Asks JAX for nothing: while its devices are not there yet, or no longer, it would wait for the process that is gone.
+    Asks JAX for nothing: before its devices exist, and after, it would wait for the process that is gone.
     """
     report(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
     exit_at_once(2)

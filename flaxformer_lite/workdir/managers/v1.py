@@ -145,7 +145,7 @@ class V1Manager:
         self._thread.shutdown()
 
     def _remove(self, step: int) -> None:
-        """Takes the name away first, so that a step is there as a whole or not at all."""
+        """Takes the name away first, so that a step exists as a whole or not at all."""
         unnamed = self._folder / f"{step}{TEMPORARY}-deleted"
         with contextlib.suppress(FileNotFoundError):
             (self._folder / str(step)).rename(unnamed)

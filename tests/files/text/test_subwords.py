@@ -121,7 +121,7 @@ def test_bytes_digits_and_symbols_of_the_user() -> None:
 
 @pytest.mark.parametrize(
     ("symbols", "expected"),
-    [(("a b",), "without white space"), (("",), "without white space"), (("<a>", "<a>"), "and be there once")],
+    [(("a b",), "without white space"), (("",), "without white space"), (("<a>", "<a>"), "and be in the list once")],
 )
 def test_symbols_that_are_none(symbols: tuple[str, ...], expected: str) -> None:
     with pytest.raises(ValueError, match=rf"^data\.tokenizer\.user_symbols is .*{expected}"):

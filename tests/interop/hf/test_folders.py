@@ -186,7 +186,7 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"has no config\.json"):
         read_folder(folder)
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         read_folder(tmp_path / "nowhere")
 
 
@@ -228,7 +228,7 @@ def test_the_reason_for_no_weights_names_the_files_that_are_there(files: list[st
 def test_a_config_in_a_folder_below_is_named(tmp_path: Path) -> None:
     copied("bert/model", tmp_path).rename(tmp_path / "0_Transformer")
     with pytest.raises(
-        ValueError, match=r"no config\.json, but 0_Transformer/config\.json is there: name the folder .*0_Tr"
+        ValueError, match=r"no config\.json, but 0_Transformer/config\.json exists: name the folder .*0_Tr"
     ):
         read_folder(tmp_path)
 

@@ -138,7 +138,7 @@ def edited(folder: Path, output: Path, **changes: Any) -> Path:
         ({"lora_bias": True}, "lora_bias is true"),
         ({"target_parameters": ["mlp"]}, r"target_parameters is \["),
         ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
-        ({"base_model_name_or_path": "/no/such/base"}, "names the base /no/such/base: /no/such/base is not there"),
+        ({"base_model_name_or_path": "/no/such/base"}, "names the base /no/such/base: /no/such/base does not exist"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -112,7 +112,7 @@ def test_both_sides_of_marian_go_out(tmp_path: Path) -> None:
 def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
     single, model = Bytes().train([], 260), TRAINED_HERE["gpt2"]
     (note,), found = there_and_back(tmp_path / "bytes", Tokenizers(single, single), model)
-    assert "it is a ByteTokenizer, which has no counterpart" in note and found.tokenizers is None
+    assert "it is a ByteTokenizer, which the library does not have" in note and found.tokenizers is None
     (note,), found = there_and_back(tmp_path / "sides", Tokenizers(SENTENCE_PIECE, single), BOTH)
     assert "only Marian has one for each side" in note and found.tokenizers is None
     alone = Tokenizers(SENTENCE_PIECE, SENTENCE_PIECE)

@@ -40,7 +40,7 @@ def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.M
 
 def test_values_that_differ_are_named_with_the_process(monkeypatch: pytest.MonkeyPatch):
     several = with_others(monkeypatch, '{"a": "1", "b": "2"}', '{"a": "3"}')
-    found = r"^process 2 of 3: a is 3, but 1 in process 0; b is not there, but 2 in process 0\. Start again$"
+    found = r"^process 2 of 3: a is 3, but 1 in process 0; b is absent, but 2 in process 0\. Start again$"
     with pytest.raises(SharedError, match=found):
         several.agree(lambda: {"a": "1", "b": "2"}, "Start again")
     with_others(monkeypatch, '{"a": "1"}').agree(lambda: {"a": "1"}, "Start again")
