@@ -81,13 +81,13 @@ class State(NamedTuple):
 def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gathered: list[str] = []
     monkeypatch.setattr(checkpoints, "gather_to_first", lambda x, keep: gathered.extend(leaves_by_path(x.params)) or x)
-    frozen = {"kernel": np.ones((3, 5), np.float32)}
-    state = State(jax.tree.map(jax.device_put, {"query": frozen | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
+    kernel = {"kernel": np.ones((3, 5), np.float32)}
+    state = State(jax.tree.map(jax.device_put, {"query": kernel | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
     frozen, retention = Frozen("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")
     with WithFrozen(frozen, tmp_path, retention, shared=False) as made:
         made.save(1, state, {})
     assert gathered == ["query/lora_a/kernel"]
-    expected = {"run": "base", "sha256": parameter_digest({"query": frozen})}
+    expected = {"run": "base", "sha256": parameter_digest({"query": kernel})}
     assert read_manifest(tmp_path, 1)["base"] == expected
 
 
