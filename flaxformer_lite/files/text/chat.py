@@ -35,7 +35,7 @@ from flaxformer_lite.files.text.json_tokenizer import token_text
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Conversation, Message
 
-READING = 2
+READING = 3
 """Changes where conversations are read otherwise: stores of their tokens are then made anew."""
 THOUGHTS = "</think>"
 FOLDERS = ("", "huggingface")

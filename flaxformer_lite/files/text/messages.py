@@ -4,7 +4,7 @@
 |---|---|
 | `role` | `from`; its values in `ROLES`, in any case |
 | `content` | `value`, `text`, `parts`; a refusal; a list of parts; null |
-| `reasoning_content` | `reasoning`, `thinking`, and parts of these types |
+| `reasoning_content` | `reasoning`, `thinking`, and parts of these types; equal to `<think>` in the content, it is that one |
 | `tool_calls` | `function_call`, parts `tool_use`, the role `function_call`; arguments as an object or as JSON |
 | a message with the role `tool` | from `function` or `observation`, parts `tool_result` |
 | `weight` 0 | `train`, `training` or `loss`, 0 or false: the answer does not count |
@@ -39,7 +39,15 @@ SPELLINGS = {
 """The names of each field of a message."""
 BESIDE = ("tools", "functions", "system")
 """Fields of a record that belong to its messages."""
-PART_FIELDS = {"type", "text", "refusal", "thinking", "name", "input", "tool_use_id", "content", "is_error"}
+PART_FIELDS = {
+    **dict.fromkeys(("text", "input_text", "output_text"), ("text",)),
+    "refusal": ("refusal",),
+    **dict.fromkeys(("thinking", "reasoning"), ("thinking", "text")),
+    "tool_use": ("name", "input"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+}
+"""The fields that are read of a part, by its type. One of another type may be there without a value."""
+ALL_PART_FIELDS = {field for fields in PART_FIELDS.values() for field in fields}
 SILENT = ("annotations", "cache_control", "citations", "id", "index", "signature")
 """Fields of messages and parts that no text has: notes of the program that wrote them."""
 
@@ -182,10 +190,10 @@ def read_message(message: object, name: str) -> list[Message]:
     found: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
     whole = len(texts) == 1 and (refusal or not isinstance(content, list))
     found["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
-    reasoning, in_parts = take(given, "reasoning_content", name), "".join(parts.reasoning)
-    if reasoning and in_parts and reasoning != in_parts:
-        raise ValueError(f"{name} has a reasoning as a field and another one in its content: leave one of them out")
-    if reasoning := reasoning or in_parts:
+    thought = opening_thought("".join(texts))
+    in_content = {"a part with reasoning": "".join(parts.reasoning), "<think> in its content": thought}
+    reasoning = take(given, "reasoning_content", name, in_content)
+    if reasoning and not thought:  # a thought in the text stays there, once
         found["reasoning_content"] = reasoning
     if calls := [*read_calls(given, name), *parts.calls]:
         found["tool_calls"] = calls
@@ -196,23 +204,39 @@ def read_message(message: object, name: str) -> list[Message]:
         found["weight"] = int(weight)
     if given.pop("audio", None):
         raise ValueError(f"{name} has audio, which cannot be read: leave it out, or give its text as content")
-    if found["role"] == "assistant" and content is None and not (texts or reasoning or calls):
+    says_nothing = not (texts or reasoning or calls or parts.results)  # an empty text is an answer that somebody wrote
+    if found["role"] == "assistant" and says_nothing:
         raise ValueError(f"{name} is an answer without content, calls or reasoning: leave it out, or give its content")
     rest = [] if parts.results and not texts else [found | given]
     return [*parts.results, *rest]
 
 
-def take(fields: Message, field: str, name: str) -> Any:
-    """Removes a field in all of its spellings, and returns its value. Raises: ValueError if two of them differ."""
+def take(fields: Message, field: str, name: str, elsewhere: Mapping[str, str] = {}) -> Any:
+    """Removes a field in all of its spellings, and returns its value. Raises: ValueError if two of them differ.
+
+    elsewhere: values of the same field that stand in other places of the message, by the names of the places; empty: none.
+    """
     there = {spelling: fields.pop(spelling) for spelling in SPELLINGS[field] if spelling in fields}
+    there |= {place: value for place, value in elsewhere.items() if value}
+    if field == "reasoning_content":
+        there = {place: value for place, value in there.items() if value}
     values = list(there.values())
     if len(values) > 1 and field == "role":
         values = [ROLES.get(str(value).lower(), value) for value in values]
     if len(values) > 1 and field == "content":
         values = ["".join(read_parts(value, name).texts) for value in values]
+    if len(values) > 1 and field == "reasoning_content":
+        values = [value.strip() if isinstance(value, str) else value for value in values]
     if any(value != values[0] for value in values):
         raise ValueError(f"{name} has {' and '.join(there)}, which differ: leave out all but one")
     return next(iter(there.values()), None)
+
+
+def opening_thought(text: str) -> str:
+    """Returns what is between `<think>` and `</think>` at the beginning of a text; empty without both."""
+    head, end, _ = text.partition("</think>")
+    head = head.lstrip()
+    return head.removeprefix("<think>").strip() if end and head.startswith("<think>") else ""
 
 
 class Parts(NamedTuple):
@@ -241,6 +265,8 @@ def read_parts(content: object, name: str) -> Parts:
                 text, into = fields.get("refusal" if kind == "refusal" else "text"), found.texts
             case "thinking" | "reasoning":
                 text, into = fields.get("thinking", fields.get("text")), found.reasoning
+                if fields.get("text", text) not in (text, ""):
+                    raise ValueError(f"{name} has a part with thinking and text, which differ: leave one of them out")
             case "tool_use":
                 found.calls.append(read_call(fields, name))
                 text, into = "", []
@@ -251,7 +277,8 @@ def read_parts(content: object, name: str) -> Parts:
                 text, into = "", []
             case _:
                 raise ValueError(f"{name} has a part of the type {kind!r}: only parts with text are read")
-        unread = sorted(set(fields).difference(PART_FIELDS, SILENT))
+        others = set(fields).difference(PART_FIELDS[kind], SILENT, ("type",))
+        unread = sorted(field for field in others if fields[field] or field not in ALL_PART_FIELDS)
         if unread:
             raise ValueError(f"{name} has a part with the field {unread[0]!r}, which is not read: leave it out")
         if fields.get("is_error"):

@@ -15,6 +15,8 @@ RESULT = {"role": "tool", "content": "21"}
 ANSWER = {"role": "assistant", "content": "Warm."}
 CHAT = [USER, CALLING, RESULT, ANSWER]
 THINKING = {"role": "assistant", "content": "Warm.", "reasoning_content": "It is July."}
+THOUGHT = {"role": "assistant", "content": "<think>\nIt is July.\n</think>Warm."}
+IN_PARTS = {"type": "text", "text": "How warm?"}
 IN_JSON = json.dumps(ARGUMENTS)
 
 
@@ -64,6 +66,11 @@ IN_JSON = json.dumps(ARGUMENTS)
         ([USER, {"role": "assistant", "content": None, "tool_calls": [{"name": "weather", "arguments": IN_JSON}]}], CHAT[:2]),
         ([USER, ANSWER | {"reasoning": "It is July."}], [USER, THINKING]),
         ([USER, ANSWER | {"thinking": "It is July.", "reasoning_content": "It is July."}], [USER, THINKING]),
+        ([USER, ANSWER | {"reasoning": "", "thinking": "It is July."}], [USER, THINKING]),
+        ([USER, THOUGHT | {"reasoning": "It is July."}], [USER, THOUGHT]),
+        ([USER, THINKING | {"content": "So </think> ends it"}], [USER, THINKING | {"content": "So </think> ends it"}]),
+        ([USER | {"content": [IN_PARTS | {"thinking": ""}]}, ANSWER], [USER | {"content": [IN_PARTS]}, ANSWER]),
+        ([USER, ANSWER | {"content": ""}], [USER, ANSWER | {"content": ""}]),
         ([USER, ANSWER | {"train": False}], [USER, ANSWER | {"weight": 0}]),
         ([USER | {"weight": 0}, ANSWER | {"weight": 1.0}], [USER | {"weight": 0}, ANSWER | {"weight": 1}]),
         ([USER | {"name": "", "rank": 0}, ANSWER | {"rank": None}], [USER | {"name": "", "rank": 0}, ANSWER]),
@@ -136,9 +143,34 @@ def test_what_stands_beside_the_messages_belongs_to_them():
         ({"role": "assistant", "content": None, "audio": {"id": "1"}}, "has audio"),
         ({"role": "assistant", "content": None}, "an answer without content, calls or reasoning"),
         ({"role": "assistant", "tool_calls": []}, "an answer without content, calls or reasoning"),
+        ({"role": "assistant", "content": []}, "an answer without content, calls or reasoning"),
         (
             {"role": "assistant", "content": [{"type": "thinking", "thinking": "a"}], "reasoning": "b"},
-            "a reasoning as a field and another one in its content",
+            "has reasoning and a part with reasoning, which differ",
+        ),
+        (
+            {"role": "assistant", "content": "c", "reasoning": "a", "thinking": "b"},
+            "has reasoning and thinking, which differ",
+        ),
+        (
+            {"role": "assistant", "content": " <think>a</think>c", "thinking": "b"},
+            "has thinking and <think> in its content, which differ",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "text": "a"}, {"text": "<think>b</think>"}]},
+            "has a part with reasoning and <think> in its content, which differ",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "a", "text": "b"}]},
+            "thinking and text, which differ",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "text", "text": "a", "thinking": "b"}]},
+            "a part with the field 'thinking'",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "text", "text": "a", "refusal": "b"}]},
+            "a part with the field 'refusal'",
         ),
         ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "a call without the name of a function"),
         ({"role": "assistant", "content": None, "tool_calls": 3}, "must be a list of objects"),
