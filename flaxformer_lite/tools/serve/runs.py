@@ -39,6 +39,12 @@ KEPT_PROGRAMS = 8
 """The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
 MAX_CANDIDATES = 20
 """Candidates that are computed for a mask, so that requests for fewer share a program."""
+OPENAI_PATHS = {
+    "translate": ("/v1/completions",),
+    "generate": ("/v1/completions", "/v1/chat/completions"),
+    "embed": ("/v1/embeddings",),
+}
+"""The paths of OpenAI's interface that serve a task, beside `/api/TASK`."""
 MAX_WEIGHTS = 1_000_000
 """Attention weights in an answer."""
 
@@ -360,9 +366,15 @@ class ServedRuns:
         for run in self.by_name.values():
             if name in (None, run.name) and (task is None or task in run.tasks):
                 return run
-        tasks = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
+        tasks = "; ".join(f"{run.name}: {', '.join(map(task_at, run.tasks))}" for run in self.by_name.values())
         who = "no run here can" if name is None else f"{name} does not"
-        raise Refusal(404, f"{who} {task}: choose another ({tasks})", code="model_not_found")
+        message = f"{who} {task}: send to a path that serves what a run does ({tasks})"
+        raise Refusal(404, message, code="model_not_found")
+
+
+def task_at(task: str) -> str:
+    """Returns a task with the paths that serve it."""
+    return f"{task} at {' or '.join((f'/api/{task}', *OPENAI_PATHS.get(task, ())))}"
 
 
 def with_limit(settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:

@@ -386,8 +386,13 @@ def test_a_template_that_cannot_be_compiled_is_said_at_the_start(
 def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str, Run]):
     alone = Served({"pairs": three_runs["pairs"]})
     try:
-        expected = (404, "no run here can generate: choose another (pairs: translate)")
-        assert alone.refused("/api/generate", {"texts": "a"}) == expected
+        for path, body in (
+            ("/api/generate", {"texts": "a"}),
+            ("/v1/chat/completions", {"model": "pairs", "messages": [USER]}),
+        ):
+            status, message = alone.refused(path, body)
+            assert status == 404 and message.startswith(("no run here can generate", "pairs does not generate"))
+            assert "pairs: translate at /api/translate or /v1/completions" in message
     finally:
         alone.service.worker.close(5)
 
@@ -452,7 +457,7 @@ HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
         ("/v1/completions", {"model": "pairs", "prompt": [3, 4]}, 422, "not token ids"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
         ("/v1/completions", {"model": "documents", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
-        ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
+        ("/v1/chat/completions", {"model": "pairs", "messages": [USER]}, 404, "pairs does not generate: send to a path"),
         ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
         ("/v1/chat/completions", HI | {"tools": [{}]}, 422, "tools: it is not supported: leave it out"),
         ("/v1/chat/completions", HI | {"logprobs": True}, 422, "logprobs: it is not supported: leave it out"),
