@@ -631,3 +631,19 @@ def test_thoughts_of_an_answer_that_are_not_written_are_found(in_parts: bool):
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
     assert leaves_out_thoughts("q b", messages) and not leaves_out_thoughts(f"q {thought}", messages)
     assert not leaves_out_thoughts("q", messages[:1])
+
+
+def test_a_thought_that_two_answers_have_is_written_twice():
+    thought = {"role": "assistant", "content": "<think>a</think>b"}
+    messages = [ASKED, thought, ASKED, thought]
+    assert leaves_out_thoughts("a b a <think>a</think>b", messages)
+    assert not leaves_out_thoughts("a <think>a</think>b a <think>a</think>b", messages)
+
+
+def test_a_message_that_the_template_changes_is_not_continued():
+    capitals = ChatTemplate("{% for m in messages %}{{ m.content | upper }}{% endfor %}", {})
+    messages = [ASKED, {"role": "assistant", "content": "b"}]
+    with pytest.raises(ValueError, match=r"changes the last message: leave out continue_final_message"):
+        capitals.prompt(messages, continue_final_message=True, add_generation_prompt=False)
+    kept = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})
+    assert kept.prompt(messages, continue_final_message=True, add_generation_prompt=False) == "ab"

@@ -182,3 +182,9 @@ def test_what_stands_beside_the_messages_belongs_to_them():
 def test_what_is_neither_read_nor_silent_is_refused(message: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words):
         Conversation.of([message])
+
+
+def test_columns_of_unequal_length_are_no_messages():
+    """A row would be cut off."""
+    with pytest.raises(ValueError, match="is not a list of messages"):
+        Conversation.of({"role": ["user", "assistant", "user"], "content": ["a", "b"]})
