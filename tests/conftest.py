@@ -27,6 +27,7 @@ import jax
 import pytest
 
 import tests.support.type_checks  # noqa: F401  # before any module that it checks
+from tests.support.experiments import use_one_device
 
 if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
     jax.enable_x64 = getattr(jax.experimental, "enable_x64")  # noqa: B009
@@ -54,6 +55,12 @@ def pytest_collection_finish() -> None:
     """Keeps the garbage collector from what the imports made, for the whole run: half of its time goes into that."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are trained and loaded on the first device alone."""
+    use_one_device(monkeypatch)
 
 
 @pytest.fixture(scope="module")

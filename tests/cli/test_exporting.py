@@ -8,15 +8,11 @@ import pytest
 
 import flaxformer_lite
 from tests.support.commands import import_case, type_command
-from tests.support.experiments import use_one_device
 from tests.support.oracles import WHOLE
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.mark.parametrize("system", quick(WHOLE, "bert-tf".__eq__))

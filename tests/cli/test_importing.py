@@ -15,14 +15,10 @@ from flaxformer_lite.interop import importing
 from flaxformer_lite.run import load
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import import_case, type_command
-from tests.support.experiments import use_one_device
 from tests.support.oracles import ORACLES, load_case
 from tests.support.paths import FIXTURES
 
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def test_a_tensorflow_checkpoint_and_a_fixture_are_imported_as_they_are(

@@ -39,7 +39,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
-from tests.support.experiments import tiny_config, use_one_device
+from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 from tests.support.tokenizers import gapped
@@ -109,9 +109,7 @@ MORE_MODELS = {
 FAST = ("other_decoder",)
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def random_params(model: ModelConfig) -> Any:

@@ -37,9 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")

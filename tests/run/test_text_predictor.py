@@ -48,9 +48,7 @@ TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "f
 NAMES = ("low", "middle", "high")
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def make_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **parts: Any) -> Run:

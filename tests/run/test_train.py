@@ -14,14 +14,12 @@ from flaxformer_lite.config import load_config
 from flaxformer_lite.run.run import Run
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.setup import set_up
-from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.experiments import tiny_config, with_train, write_config_file
 
 CONFIG = with_train(tiny_config(), steps=2, eval_every=2, checkpoint_every=2, log_every=1, text_metrics=())
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def assert_same(run: Run, other: Run) -> None:

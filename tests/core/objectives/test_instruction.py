@@ -38,7 +38,7 @@ from flaxformer_lite.training.data import read_data, warn_of_endless_answers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir import RunFolder
 from tests.support import chats
-from tests.support.experiments import rows, tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, tiny_config, with_train
 from tests.support.objectives import example
 
 BYTES = Bytes().train([], 260)
@@ -284,11 +284,6 @@ def config_of(folder: Path, **objective: Any) -> Config:
     )
     model = dataclasses.replace(base.model, vocab_size=260, num_encoder_layers=0, num_decoder_layers=1)
     return dataclasses.replace(base, model=model, objective=Instruction(**objective), data=data)
-
-
-@pytest.fixture
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, Span
 from flaxformer_lite.files.data.text_files import PlainText
 from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
-from tests.support.experiments import rows, tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, tiny_config, with_train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
     "causal_lm": (CausalLM(z_loss=1e-3), {"num_encoder_layers": 0, "num_decoder_layers": 1}),
@@ -47,9 +47,7 @@ def config_of(kind: str, folder: Path) -> Config:
     return dataclasses.replace(base, model=dataclasses.replace(base.model, **stacks), objective=objective, data=data)
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.text_files import TSV, JSONLines, PlainText
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.task import train_task
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
 
 LETTERS = "abcdefgh"
@@ -37,9 +37,7 @@ ENCODER = {"num_encoder_layers": 1, "num_decoder_layers": 0, "head": None}
 DECODER = {"num_encoder_layers": 0, "num_decoder_layers": 1, "head": None}
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def word(rng: random.Random) -> str:

@@ -30,16 +30,13 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, fixture, random_params
 from tests.support.quick import quick
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def copied(label: str, folder: Path) -> Path:

@@ -16,7 +16,6 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
 from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 
@@ -24,9 +23,7 @@ DATA = FIXTURES / "hf/pytorch_transformer"
 VARIANTS = sorted(folder.name for folder in DATA.iterdir())
 
 
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_one_device(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def fixture(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
