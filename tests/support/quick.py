@@ -28,3 +28,11 @@ def quick(
 def all_but(cases: Iterable[Case], every: int) -> set[Case]:
     """Returns the cases but each of so many, from the first on: those that are rare in a long table of like cases."""
     return {case for number, case in enumerate(cases) if number % every}
+
+
+def all_but_first_of(labels: Iterable[str]) -> set[str]:
+    """Returns the labels KIND/VARIANT but the first of each kind."""
+    labels, first = [*labels], dict[str, str]()
+    for label in labels:
+        first.setdefault(label.partition("/")[0], label)
+    return set(labels) - set(first.values())
