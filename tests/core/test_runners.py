@@ -17,6 +17,7 @@ from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mesh", "pmap"])
 def test_one_program_takes_all_steps_of_a_shape(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Law: neither the state that a step returns nor a batch of another shape in between makes JAX trace a step again."""

@@ -71,6 +71,7 @@ def test_the_settings_of_the_page_are_those_of_a_family(family: str, settings: s
     assert f"hf ({family})" in fitting_systems(config_of(model))
 
 
+@pytest.mark.slow
 def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_family():
     """Gemma's scale of the scores is not known by one number of heads."""
     model = dataclasses.replace(tiny_config().model, activation="swiglu", decoder=DecoderSize(num_heads=1))

@@ -28,6 +28,7 @@ def test_the_script_learns_and_saves(tmp_path: Path, monkeypatch: pytest.MonkeyP
     jax.tree.map(np.testing.assert_array_equal, restored, names["params"])
 
 
+@pytest.mark.slow
 def test_the_layers_are_called_as_the_page_says():
     names: dict[str, Any] = {}
     exec(compile(LAYERS, "docs/library.md", "exec"), names)
@@ -36,6 +37,7 @@ def test_the_layers_are_called_as_the_page_says():
     assert (names["trained"] != names["memory"]).any()  # dropout
 
 
+@pytest.mark.slow
 def test_the_bridge_to_nnx_has_the_same_parameters_and_numbers():
     """Oracle: the Linen module's own forward pass."""
     names: dict[str, Any] = {}

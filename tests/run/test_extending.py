@@ -89,6 +89,7 @@ def test_old_languages_are_translated_bit_for_bit_as_before(
     assert max(tokens[0], default=0) < size <= max(tokens[1][1:], default=0)  # its own token may be the loudest
 
 
+@pytest.mark.slow
 def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

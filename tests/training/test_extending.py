@@ -236,6 +236,7 @@ class Calls(Hook):
         return note
 
 
+@pytest.mark.slow
 def test_a_hook_from_python_is_called_in_order(tmp_path: Path, mails: list[EmailMessage]):
     """Oracle: by hand, for 4 steps with a row, an evaluation and a checkpoint every second step. A step ends once the next is
     started, or where its numbers are needed."""

@@ -109,6 +109,7 @@ def test_a_chain_of_ones_own_sees_no_frozen_parameter():
         assert same[~trained_layers(path, old)].all(), path
 
 
+@pytest.mark.slow
 def test_the_program_computes_no_gradient_of_frozen_parameters():
     """Oracle: the compiler's count of operations; with the decoder frozen below, the encoder needs no backward pass."""
 

@@ -409,6 +409,7 @@ def test_a_finished_run_keeps_its_config_where_no_step_is_taken(copy: Path):
     assert (copy / "train.log").read_text().count("config.json keeps its settings") == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypatch):
     """Oracle: losses given by hand; the second evaluation without a better one ends it, and with more patience the fourth."""
     losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.0])
@@ -516,6 +517,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_with_more_rows_misses_none(tmp_path, monkeypatch, capfd):
     """The rows before are as far apart as `train.log_every` was then: none of the first 8 steps was due."""
     with monkeypatch.context() as patch:
@@ -529,6 +531,7 @@ def test_a_run_that_continues_with_more_rows_misses_none(tmp_path, monkeypatch, 
     assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == [10, 12]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch, capsys):
     """Oracle: a reader of strict JSON, on the file, on `on_row` and on `inspect --json`."""
 
@@ -586,6 +589,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, first: int, count: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_skipped_steps_push_out_no_checkpoint(tmp_path, monkeypatch, capfd):
     """Oracle: by hand. Step 6 is the last update: of the due steps 7 to 9 none is saved, and the message is true."""
     config = with_train(NO_TEXT, checkpoint_every=1, keep_latest=2, max_skipped_steps=4, log_every=1)
@@ -619,6 +623,7 @@ def test_a_run_with_skipped_steps_is_the_same_with_stops_and_crashes_among_them(
 CAREFUL = with_train(NO_TEXT, log_every=1, max_skipped_steps=2, max_rollbacks=1)
 
 
+@pytest.mark.slow
 def test_a_rollback_ends_like_a_run_whose_data_never_had_these_batches(tmp_path, monkeypatch, capfd):
     """Law: batches 9 and 10 spoil steps 10 and 11, so batches 8 to 10 are left out."""
     with monkeypatch.context() as patch:

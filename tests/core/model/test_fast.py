@@ -105,6 +105,7 @@ def test_products_with_kernels_are_of_matrices_in_a_whole_model():
     assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
 
 
+@pytest.mark.slow
 def test_a_tool_that_replaces_dot_general_finds_every_product_with_a_parameter(monkeypatch):
     """Law: the second operands are the kernels of the model, all of different shapes, and the tied table as the head's kernel."""
     attention = DotProduct(d_key=5, d_value=3, num_kv_heads=2)
@@ -138,6 +139,7 @@ def test_a_rotation_and_its_gradient(layout: str):
     )
 
 
+@pytest.mark.slow
 def test_the_variables_of_steps():
     """A step reads the same numbers from both layouts."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 0, "num_decoder_layers": 2}

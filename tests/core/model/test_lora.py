@@ -95,6 +95,7 @@ def test_a_projection_by_hand():
     np.testing.assert_array_equal(dense.apply({"params": without}, x, rngs={"dropout": KEY}), plain)
 
 
+@pytest.mark.slow
 def test_a_merged_model_answers_as_the_adapted_one():
     params = drawn(ADAPTED)
     found = merged(params, ALL)

@@ -142,6 +142,7 @@ def pull_back():
     return functools.partial(run, params_of(config))
 
 
+@pytest.mark.slow
 def test_causality_by_gradient():
     """Position t depends on the target tokens 0 … t, all of them, and on no later one; and on every source token."""
     source, target, *_ = arrays(CONFIGS[NOTHING_SHARED])
@@ -154,6 +155,7 @@ def test_causality_by_gradient():
         assert (np.asarray(gradient["source_embedding"]["embedding"])[source[0]] != 0).any(-1).all()
 
 
+@pytest.mark.slow
 def test_the_padding_embedding_does_not_train_where_it_is_read():
     """Law: an embedding's gradient is 0 in that row of a table that only reads, and otherwise as without `padding_id`."""
     free = dataclasses.replace(CONFIGS[NOTHING_SHARED], padding_id=None)

@@ -137,6 +137,7 @@ def drawn(number: int) -> list[Pair]:
     return [conversation(*messages) for messages in found if any(m["role"] == "assistant" for m in messages)]
 
 
+@pytest.mark.slow
 def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
     """Law, to 1e-6: the sums of loss and right answers over packs are those over rows of one conversation each."""
     reader, records = read(tmp_path, Instruction(), *drawn(40), most=150)

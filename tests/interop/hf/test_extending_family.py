@@ -106,6 +106,7 @@ def make_folder(folder: Path, tensors: dict[str, np.ndarray], **options: Any) ->
 FAMILIES_AND_MINE = FAMILIES | {"pebble": PEBBLE}
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_family_from_outside_goes_in_and_out(tmp_path: Path, tensors: dict[str, np.ndarray]) -> None:
     folder = make_folder(tmp_path / "in", tensors | {"answer.weight": tensors["pebble.words.weight"]})
     found = read_folder(folder, FAMILIES_AND_MINE)

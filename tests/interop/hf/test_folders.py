@@ -453,6 +453,7 @@ def test_a_model_that_was_trained_here_becomes_a_folder(
         assert found.config["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
 
 
+@pytest.mark.slow
 def test_a_model_of_no_family_is_refused_with_the_reason_of_the_nearest() -> None:
     """Oracle: made from a family's own model by hand, so that this family is the nearest and these settings are the difference."""
     bert, llama = TRAINED_HERE["bert classes"], TRAINED_HERE["llama"]

@@ -110,6 +110,7 @@ def test_a_language_in_the_text_is_put_there() -> None:
     assert tokenizer.as_source(tokenizer.encode("the cat")) == expected
 
 
+@pytest.mark.slow
 def test_madlad_reads_the_language_with_the_space_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

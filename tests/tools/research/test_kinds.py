@@ -13,6 +13,7 @@ from tests.support.experiments import tiny_config
 from tests.support.paths import ROOT
 
 
+@pytest.mark.slow
 def test_a_process_that_imported_no_tool_reads_them():
     text = to_json(tiny_config(objective=MinimumRisk(weight=3.0)))
     code = (
