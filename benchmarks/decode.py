@@ -7,7 +7,7 @@ With `--shape` a model of that size with random weights translates 64 sources of
 
 Needs ctranslate2, or torch and transformers. The run is exported to the peer first. Both sides get token ids, run in processes of
 their own on the same cores, and take turns. The first pass over the sentences, which compiles, and the first round are not counted.
-Where the rounds of the peer differ by more than 10 % there is no ratio, and the exit status is 1. The columns:
+If the rounds of the peer differ by more than 10 % there is no ratio, and the exit status is 1. The columns:
 
   tokens / CPU s, tokens / s   generated tokens, the end included, per second; the median over the rounds
   ratio                        ours divided by the peer's, round by round: the median, and the least and the most

@@ -8,7 +8,7 @@ Sides take turns, each turn in a process of its own, which has the device's memo
 
 Every row is full. Our step is the trainer's, masks included. The peer (torch_models.py with torch.compile,
 scaled_dot_product_attention and fused AdamW) gets the same tokens and no masks. Both sides keep parameters and averages in float32
-and compute in bfloat16, with the config's dropout, but none in attention. Where JAX and PyTorch do not fit one environment,
+and compute in bfloat16, with the config's dropout, but none in attention. If JAX and PyTorch do not fit one environment,
 --peer-python is the Python of another one, with torch and numpy.
 
   ms a step, tokens/s, …   medians over the turns; source and target tokens

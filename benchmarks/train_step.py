@@ -4,8 +4,8 @@ python benchmarks/train_step.py --shape tiny --peer torch-compile torch [--threa
 
 Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. `-bf16` is PyTorch's autocast. All sides run
 in processes of their own on the same cores, take turns of `--steps` steps, and start with steps and a round that are not counted.
-Every row of the batch is full, so nobody pays for padding; PyTorch gets no padding mask at all. Where the rounds of a peer differ
-by more than 10 % there is no ratio to it, and the exit status is 1. The columns:
+Every row of the batch is full, so neither side pays for padding; PyTorch gets no padding mask. If the rounds of a peer differ by
+more than 10 % there is no ratio to it, and the exit status is 1. The columns:
 
   user s, system s, wall s   of one step, the median over the rounds; CPU: user and system
   ratio                      the peer's divided by ours, round by round: the median, and the least and the most

@@ -148,7 +148,7 @@ def train_step(
 ) -> tuple[TrainState, dict[str, Array]]:
     """Makes one optimizer step. Returns the new state, and loss, tokens, and the norms of gradient (before clipping) and update.
 
-    Where the loss or the gradient is not finite, only the step's number changes: the update is skipped.
+    If the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
     key = random_key(task.seed, "dropout", state.step)
     loss, _, grads = gradient(task, state.params, batch, key, axis_name)

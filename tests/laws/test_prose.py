@@ -36,6 +36,20 @@ def test_docstrings_open_with_a_verb_or_a_noun(path: Path):
     assert not wrong, "start with a verb (Returns …) or the noun that is returned:\n" + "\n".join(wrong)
 
 
+CLAUSE = re.compile(r"[.:;]\s+((What|Which|Whose|Who|Of|Where)\b[^.]*)")
+"""A later sentence that opens with a clause."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_later_sentences_open_with_their_noun_too(path: Path):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {' '.join(clause[1].split())[:80]}"
+        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        for clause in CLAUSE.finditer(text)
+    ]
+    assert not wrong, "put the noun first; a condition begins with If:\n" + "\n".join(wrong)
+
+
 def raised(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields line and text of every ValueError that is raised with a literal message; a blank stands for what is filled in."""
     for node in ast.walk(tree):

@@ -198,7 +198,7 @@ class Attention(Checked, at="model.attention"):
         """Returns the heads' answers where `weights` and `mix` have no part: for an attention that has no matrix of T x S weights.
 
         mask        `mask.structure` has the parts that it is made of (causal, padding, packed texts), `mask.allowed` the whole;
-                    what is not read is not computed. Of a decode cache there is `allowed` alone, for S slots, and T is mostly 1
+                    what is not read is not computed. A decode cache has `allowed` alone, for S slots, and T is mostly 1
         bias        as for `weights`; a method that cannot add it raises a ValueError where there is one
 
         `model.dropout.attention_rate` must be 0: there are no weights to drop, and none to show. The rules of `weights` on masked

@@ -343,7 +343,7 @@ class ALiBi(PositionScheme):
 class RelativeBias(PositionScheme):
     """Relative position bias: a learned addend of the scores for each head and bucket of distances.
 
-    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where keys may come after
+    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`. If keys may come after
     their query, half of all buckets are for those keys.
 
     Reference: Raffel et al. 2019, arXiv:1910.10683, section 2.1.

@@ -282,7 +282,7 @@ class SGD(OptimizerAlgorithm):
 Algorithm = AdamW | Adafactor | Lion | Muon | SGD
 
 TRAIN_ALL = tuple(kind.direction for kind in (AdamW, Adafactor, Lion, Muon, SGD))
-"""Directions that freeze no parameter. Of any other `decaying` computes the direction twice, to find out what it freezes."""
+"""Directions that freeze no parameter. `decaying` computes any other twice, to find out which parameters it freezes."""
 
 
 # The optimizer
