@@ -13,7 +13,7 @@ imported.json        the origin of weights from another system, with that system
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
-.trained             empty; made once a process that trains has begun or ended with a checkpoint
+.state.json          the marks of this folder, which a mirror does not have: state.py
 """
 
 import contextlib
@@ -55,6 +55,7 @@ from flaxformer_lite.files.text.kinds import (
 )
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
+from flaxformer_lite.workdir.state import STATE, mark, marks
 
 MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that exists are kept besides."""
@@ -62,8 +63,6 @@ NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
 """Files that came from another run, with its tokenizer or its weights."""
-TRAINED = ".trained"
-"""Left beside `checkpoints/` once it has one: an empty folder `checkpoints/` is then one that is not mounted."""
 
 
 @contextlib.contextmanager
@@ -190,10 +189,10 @@ class RunFolder:
                 self._note_checkpoints()
 
     def _note_checkpoints(self) -> None:
-        """Leaves `TRAINED` if there is a checkpoint."""
+        """Marks the folder as trained if there is a checkpoint."""
         with contextlib.suppress(OSError):  # where nothing can be written, the training says so
-            if self.trained and not (self.path / TRAINED).exists():
-                (self.path / TRAINED).touch()
+            if self.trained:
+                mark(self.path, trained=True)
 
     def _discard(self, with_folder: bool) -> None:
         """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
@@ -204,7 +203,7 @@ class RunFolder:
             "huggingface/[0-9]_*",
             "huggingface",
         )
-        names = ("config.json", "train.log", *TOKENIZER_FILES, *COPIED_FILES, *folders, ".lock")
+        names = ("config.json", "train.log", *TOKENIZER_FILES, *COPIED_FILES, *folders, STATE, ".lock")
         made = [file for name in names for file in self.path.glob(name)]
         with contextlib.suppress(OSError):
             if self.checkpoints.is_dir():
@@ -294,7 +293,7 @@ class RunFolder:
         """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.
 
         A run that was killed before its first checkpoint was complete has rows too: up to the second checkpoint, before which the
-        trainer waits for the first, in a folder `checkpoints` that exists. It has no `.trained`.
+        trainer waits for the first, in a folder `checkpoints` that exists. It has no mark `trained`.
         """
         if self.trained or not self.metrics.is_file():
             return
@@ -303,7 +302,7 @@ class RunFolder:
         if config.data.source("eval") is not None:
             periods.append(config.train.eval_every)
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
-        if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / TRAINED).exists()):
+        if last > 0 and (due > 1 or not self.checkpoints.is_dir() or "trained" in marks(self.path)):
             raise ValueError(
                 f"{self.metrics} knows of {last} steps, but {self.checkpoints} has no checkpoint: mount or restore it; to start "
                 f"from step 0, delete {self.metrics.name}"

@@ -34,6 +34,7 @@ from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import DIGESTS, META, read_document, steps_in, why_damaged
+from flaxformer_lite.workdir.state import mark, marks
 
 MARKER = f"meta/{META}"
 """The file of a checkpoint that is written last."""
@@ -50,8 +51,6 @@ MAX_RETRY_SECONDS = 60.0
 STUCK_SECONDS = 600.0
 """Time without a copied file after which the end of a run waits no longer."""
 
-PLACE = ".mirrored_from"
-"""The file of a run folder that writes a mirror: its own path, by which a copy of the folder is known."""
 
 APPENDED = ("metrics.jsonl", "train.log")
 """Files that grow in place; all others are replaced as a whole."""
@@ -292,8 +291,7 @@ def check_copy(folder: Path, url: str) -> None:
 
     Raises: ValueError if it is a copy of another one on this machine, which writes the mirror already.
     """
-    place = folder / PLACE
-    other = Path(os.fsdecode(place.read_bytes())) if place.is_file() else folder
+    other = Path(marks(folder).get("place", folder))
     try:
         mirror = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
         is_copy = mirror == url and not os.path.samefile(other, folder)
@@ -304,8 +302,7 @@ def check_copy(folder: Path, url: str) -> None:
             f"train.mirror {url} is the mirror of the run folder {other}, of which {folder} is a copy: give the copy another "
             f"train.mirror, or delete {other}"
         )
-    with atomic_write(place) as unfinished:
-        unfinished.write_bytes(os.fsencode(folder.resolve()))
+    mark(folder, place=str(folder.resolve()))
 
 
 def push_once(folder: RunFolder, config: Config) -> None:

@@ -150,7 +150,7 @@ def test_rows_are_written_once_and_in_order(uninterrupted: Path):
 
 def test_the_run_folder_explains_itself(uninterrupted: Path):
     assert {p.name for p in uninterrupted.iterdir()} == {
-        "config.json", "metrics.jsonl", "checkpoints", "tokenizer.characters.json", "samples", "train.log", ".lock", ".trained"
+        "config.json", "metrics.jsonl", "checkpoints", "tokenizer.characters.json", "samples", "train.log", ".lock", ".state.json"
     }  # fmt: skip
     assert saved(uninterrupted) == ["10", "12", "8"]
 

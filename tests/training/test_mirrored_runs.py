@@ -100,8 +100,7 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
     remote = RemoteRun(URL)
     here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {
         ".lock",
-        ".trained",
-        ".mirrored_from",
+        ".state.json",
     }
     assert set(remote.files()) == here
     assert all(remote.read(name) == (run / name).read_bytes() for name in here)

@@ -364,7 +364,7 @@ def test_a_mistake_before_anything_was_trained_leaves_no_run_behind(tmp_path: Pa
     assert begin(tmp_path / "new", (), mistake) is None
     assert begin(tmp_path / "rows", ("metrics.jsonl",), mistake) == sorted([*made, "metrics.jsonl"])
     assert begin(tmp_path / "notes", ("notes.txt",), mistake) == sorted([*made, "notes.txt"])
-    assert begin(tmp_path / "trained", ("checkpoints/3",), mistake) == sorted([*made, ".trained", "checkpoints"])
+    assert begin(tmp_path / "trained", ("checkpoints/3",), mistake) == sorted([*made, ".state.json", "checkpoints"])
     crashed = sorted([*made, "checkpoints"])
     assert begin(tmp_path / "crashed", (), KeyError("may be looked into")) == crashed
     assert begin(tmp_path / "crashed", (), mistake) == crashed, "an earlier command made it"

@@ -19,7 +19,6 @@ from flaxformer_lite.workdir import mirror
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.mirror import (
-    PLACE,
     Mirror,
     RemoteRun,
     cache_folder,
@@ -30,6 +29,7 @@ from flaxformer_lite.workdir.mirror import (
     start_from_mirror,
     step_of,
 )
+from flaxformer_lite.workdir.state import STATE
 from tests.support.experiments import tiny_config, with_train
 from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
 from tests.support.quick import quick
@@ -496,7 +496,7 @@ def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, h
     if how == "mirrored elsewhere":
         (run / "config.json").write_text(to_json(with_train(CONFIG, mirror="flaky://bucket/other")))
     if how == "by an earlier version":
-        (place / PLACE).unlink()
+        (place / STATE).unlink()
     started(place)
 
 

@@ -1,0 +1,29 @@
+"""`.state.json`: the marks of a run folder, which no mirror has.
+
+trained    true once a process that trains has begun or ended with a checkpoint: an empty `checkpoints/` is then not mounted
+place      the absolute path of the folder whose run writes `train.mirror`: a copy of it elsewhere must not write there too
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.base.atomic_files import write_whole
+
+STATE = ".state.json"
+
+
+def marks(folder: Path) -> dict[str, Any]:
+    """Returns the marks of a run folder; none where it has no readable file of them."""
+    try:
+        read = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def mark(folder: Path, **changes: Any) -> None:
+    """Sets marks of a run folder, atomically; writes nothing where they are so already."""
+    before = marks(folder)
+    if before != before | changes:
+        write_whole(folder / STATE, json.dumps(before | changes))
