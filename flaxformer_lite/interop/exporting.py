@@ -94,7 +94,7 @@ def export_hf(
             check.check_hf(folder, config.model, config.decode, loaded.params)
         if push:
             hub.push(folder, str(output), private=private, keep_card=license is None)
-    report(notes + more, count, loaded, output)
+    report_export(notes + more, count, loaded, output)
 
 
 def write_tokenizer_files(loaded: Run, origin: Mapping[str, Any], files: Path) -> list[str]:
@@ -138,7 +138,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
             notes = write_tokenizer_files(loaded, origin, unfinished)
     if not origin:
         notes.append(f"{peft.ADAPTER_CONFIG} names no base: export it by `export hf`, and name it there")
-    report(notes, len(saved), loaded, output)
+    report_export(notes, len(saved), loaded, output)
 
 
 def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | None = None) -> None:
@@ -156,7 +156,7 @@ def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | No
         with kept_if_good(folder):
             check.check_ctranslate2(folder, loaded.config, loaded.params, tokenizers)
             copy_hub_files(loaded.folder.path, folder)
-    report(notes, count, loaded, output)
+    report_export(notes, count, loaded, output)
 
 
 def export_file(
@@ -176,7 +176,7 @@ def export_file(
         if system == "torch-transformer":
             check.check_torch(settings, arrays, model, loaded.params)
         write_weights(str(output), arrays)
-    report([], len(arrays), loaded, output)
+    report_export([], len(arrays), loaded, output)
 
 
 @contextlib.contextmanager
@@ -200,7 +200,7 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
         yield loaded, origin if origin.get("system") == system else {}
 
 
-def report(notes: list[str], count: int, loaded: Run, output: str | Path) -> None:
+def report_export(notes: list[str], count: int, loaded: Run, output: str | Path) -> None:
     for line in notes:
         warn(line)
     note(f"{count} arrays of step {loaded.step} are in {output}")

@@ -102,7 +102,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
     elif needs_chat_template(output.path, found.model, tokenizers):
         note(f"no chat template came with it: if it is a chat model, put its own into {output.path / CHAT_TEMPLATE}")
-    report(found.params, found.names, output)
+    report_import(found.params, found.names, output)
     return output.path
 
 
@@ -170,11 +170,11 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
             write_run(RunFolder(unfinished), made, 0, params, f"imported from {weights}", imported=origin)
         if renamed:
             note(renamed)
-    report(params, names, output)
+    report_import(params, names, output)
     return output.path
 
 
-def report(params: PyTree, names: Sequence[WeightName], output: RunFolder) -> None:
+def report_import(params: PyTree, names: Sequence[WeightName], output: RunFolder) -> None:
     count, arrays = sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
     note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
 

@@ -37,7 +37,7 @@ from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers
-from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut, cut_warning
+from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut_warning, truncated
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
@@ -278,7 +278,7 @@ class Run(TextPredictor):
         self.check_direction()
         most, rows = self.max_source_tokens, self.required_tokenizers.source.encode_batch(list(texts))
         return [
-            cut(row, most, "source", "max_source_length", cut_warning(warn, line))
+            truncated(row, most, "source", "max_source_length", cut_warning(warn, line))
             for line, row in enumerate(rows, first_line)
         ]
 
@@ -462,13 +462,13 @@ class Run(TextPredictor):
 
         if target is None:
             text, most = self.text_ids(source), config.data.max_source_length
-            cut(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
+            truncated(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
             return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
         if config.model.num_encoder_layers == 0:
             prompt, whole = (
                 encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
             )
-            ids = cut(whole, config.data.longest.target, "text", "max_target_length", too_long)
+            ids = truncated(whole, config.data.longest.target, "text", "max_target_length", too_long)
             full = config.objective.prompt_attention == "full"
             return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
         self.check_direction()
@@ -476,8 +476,8 @@ class Run(TextPredictor):
         if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
             start += tokenizers.ids_of("").first
         most, most_of_target = self.max_source_tokens, config.data.longest.target - len(start)
-        sources = cut(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
-        targets = cut(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
+        sources = truncated(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
+        targets = truncated(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
         return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)
 
     def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:

@@ -21,7 +21,7 @@ from flaxformer_lite.core.search.encoder import (
     predict_top_tokens,
 )
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
-from flaxformer_lite.core.text.special_ids import cut, cut_warning
+from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.workdir import RunFolder
 
@@ -207,7 +207,7 @@ class TextPredictor:
         """Returns one text or two with special ids, truncated with a warning that has the line's number."""
         most = self.config.data.max_source_length
         whole = self.tokenizer.with_special_tokens(*texts).tokens
-        cut(whole, most, "text", "max_source_length", cut_warning(warn, number))
+        truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))
         return self.tokenizer.truncated(texts, most)
 
     def text_ids(self, text: str) -> list[int]:

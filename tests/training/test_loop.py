@@ -422,7 +422,7 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypat
 
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
-    monkeypatch.setattr("flaxformer_lite.files.data.built_in.held_out", lambda day: day.toordinal() % 7 == 0)
+    monkeypatch.setattr("flaxformer_lite.files.data.built_in.is_held_out", lambda day: day.toordinal() % 7 == 0)
     with pytest.raises(ValueError, match="the training data is not the data that"):
         loop.train(with_train(NO_TEXT, steps=13), copy)
 

@@ -9,10 +9,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.tools.ops.diagnosis import collect, problems, report
+    from flaxformer_lite.tools.ops.diagnosis import collect, diagnosis, problems
 
     facts = collect()
-    print("\n".join(report(facts)))
+    print("\n".join(diagnosis(facts)))
     if any(problems(facts)):
         sys.stdout.flush()
         sys.exit(1)

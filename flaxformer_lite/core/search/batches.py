@@ -25,7 +25,7 @@ A search holds a key and a value for each. The default settings of a beam of 5 n
 """
 
 
-class Batch(NamedTuple):
+class InputBatch(NamedTuple):
     """Sequences that are answered by one call, and the shape that they are padded to."""
 
     members: list[int]
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 def plan_batches(
     lengths: Sequence[int], batch_tokens: int, answer_tokens: Callable[[int], int] = lambda length: 0
-) -> list[Batch]:
+) -> list[InputBatch]:
     """Returns batches of at most `batch_tokens` tokens, longest sequences first, of few different shapes.
 
     Lengths are rounded up to a power of two, at least 8. `answer_tokens` returns the tokens that a search has room for in a row
@@ -45,14 +45,14 @@ def plan_batches(
     the most that these limits allow. A batch has at least one row.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches: list[Batch] = []
+    batches: list[InputBatch] = []
     start = 0
     while start < len(order):
         length = padded_length(lengths[order[start]])
         row_tokens = max(length, -(-answer_tokens(length) // ANSWERS_FACTOR))
         max_rows = max(1, batch_tokens // row_tokens)
         members = order[start : start + max_rows]
-        batches.append(Batch(members, min(padded_rows(len(members)), max_rows), length))
+        batches.append(InputBatch(members, min(padded_rows(len(members)), max_rows), length))
         start += len(members)
     return batches
 
@@ -68,7 +68,7 @@ def padded_rows(count: int) -> int:
 
 
 def map_batches(
-    answer: Callable[[Batch], Sequence[Answer]], batches: Sequence[Batch], progress: ProgressCallback
+    answer: Callable[[InputBatch], Sequence[Answer]], batches: Sequence[InputBatch], progress: ProgressCallback
 ) -> list[Answer]:
     """Returns the answer to each sequence, in the order of the sequences.
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.search.batches import (
-    Batch,
+    InputBatch,
     ProgressCallback,
     check_lengths,
     map_batches,
@@ -163,7 +163,7 @@ class Decoder:
             draws = ((int(one.seed), index, sample) for sample in range(numbers[-1]))
             rows += [Row(one.source, config, most, draw, i, one.forced) for draw in draws]
 
-        def answer(batch: Batch) -> list[list[Hypothesis]]:
+        def answer(batch: InputBatch) -> list[list[Hypothesis]]:
             members = [rows[i] for i in batch.members]
             inputs, settings = self.inputs(members, batch)
             over = np.zeros(batch.rows, bool)
@@ -174,7 +174,7 @@ class Decoder:
             growing = search(weights, inputs, settings, over, chunks=watched is not None)
             return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
 
-        batches: list[Batch] = []
+        batches: list[InputBatch] = []
         for room in sorted({row.forced.room for row in rows}):
             alike = [i for i, row in enumerate(rows) if row.forced.room == room]
             planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
@@ -253,7 +253,7 @@ class Decoder:
         """Returns the number of beams of a search with room for so many terms: at least one for each number of them."""
         return max(self.config.beam_size, room + 1) if room else self.config.beam_size
 
-    def batches(self, lengths: Sequence[int], beams: int | None = None) -> list[Batch]:
+    def batches(self, lengths: Sequence[int], beams: int | None = None) -> list[InputBatch]:
         """Returns the batches of sources or prompts of these lengths; long answers and many beams leave room for fewer rows."""
         beams = beams or self.config.beam_size
         return plan_batches(lengths, self.config.batch_tokens, lambda length: beams * self.max_new_tokens(length))
@@ -268,7 +268,7 @@ class Decoder:
         left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
         return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
 
-    def inputs(self, rows: Sequence[Row], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
+    def inputs(self, rows: Sequence[Row], batch: InputBatch) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         sources = [row.source for row in rows]
         shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
 from flaxformer_lite.core.search.batches import (
-    Batch,
+    InputBatch,
     ProgressCallback,
     check_lengths,
     map_batches,
@@ -59,7 +59,7 @@ class BatchPredictor:
         limit = self.config.positions.max_positions
         check_lengths("text", [len(text.tokens) for text in texts], limit)
 
-        def predict_batch(batch: Batch) -> list[Any]:
+        def predict_batch(batch: InputBatch) -> list[Any]:
             shape = (batch.rows, min(batch.length, limit or batch.length))
             tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
             asked = [positions[i] for i in batch.members] if positions else []

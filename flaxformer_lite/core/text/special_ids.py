@@ -63,7 +63,7 @@ def check_token_ids(ids: Iterable[int | None], vocab_size: int, where: str) -> N
             )
 
 
-def cut(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:
+def truncated(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:
     """Returns the first `most` ids of a text; `too_long` is called if there are more."""
     if len(ids) > most:
         too_long(name, len(ids), most, setting)
@@ -71,7 +71,7 @@ def cut(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:
 
 
 def cut_warning(warn: Callable[[str], None], line: int = 1) -> TooLong:
-    """Returns a function for `cut` that warns of a text in a line of the input."""
+    """Returns a function for `truncated` that warns of a text in a line of the input."""
     return lambda name, length, most, setting: warn(
         f"line {line}: the {name} has {length} tokens and was cut to {most} (data.{setting})"
     )

@@ -56,7 +56,7 @@ class Dates(Checked, DataSource, at="dates"):
             for attempt in itertools.count():  # it ends: every year has days of both splits
                 draw = split_mix_64(self.seed, i, attempt)
                 day = datetime.date.fromordinal(first_day + draw % num_days)
-                if held_out(day) == (self.split == "held_out"):
+                if is_held_out(day) == (self.split == "held_out"):
                     break
             return Pair(written(day, *styles[draw // num_days % len(styles)]), day.isoformat())
 
@@ -82,7 +82,7 @@ def written(day: datetime.date, pattern: str, names: dict[str, Any]) -> str:
     )
 
 
-def held_out(day: datetime.date) -> bool:
+def is_held_out(day: datetime.date) -> bool:
     """Returns whether a day is held out from training: `split_mix_64(n) % 10 == 0` for day n, 1 being 1 January of year 1."""
     return split_mix_64(day.toordinal()) % 10 == 0
 

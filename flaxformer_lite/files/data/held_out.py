@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.mixture import Mixture
-from flaxformer_lite.files.data.source import DataSource, LocatedSource, Row
+from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
 from flaxformer_lite.files.text.normal_form import plain
 
@@ -97,7 +97,7 @@ class HeldOut(LocatedSource):
         split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
-    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         train = self.setting_of_source(setting)
         part_of: Callable[[Pair], Part] = self.split_of
         if self.split not in self.held:

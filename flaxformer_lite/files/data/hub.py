@@ -8,7 +8,7 @@ from typing import Any, Literal
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.files.data.source import FieldSource, Row
+from flaxformer_lite.files.data.source import FieldSource, LocatedPair
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
 from flaxformer_lite.files.text.messages import BESIDE
 
@@ -25,7 +25,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         try:
             import pyarrow
             import pyarrow.parquet
@@ -46,7 +46,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
                     for rows in file.iter_batches(batch_size=1024, columns=columns or found):
                         for record in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
-                            yield Row(self._pair(record), (path, path), number)
+                            yield LocatedPair(self._pair(record), (path, path), number)
                         progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
             except (OSError, pyarrow.ArrowException) as error:
                 raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
@@ -85,7 +85,7 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         with self._readable() as datasets:
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
@@ -97,7 +97,7 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
                 pair = self._pair(record)
                 if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
                     pair = pair._replace(label=names[int(pair.label)])
-                yield Row(pair, (self._origin, self._origin), number)
+                yield LocatedPair(pair, (self._origin, self._origin), number)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
 

@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.special_ids import cut, cut_warning
+from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
@@ -103,8 +103,8 @@ def evaluation_records(
     for line, record in enumerate(records, 1):
         too_long = cut_warning(warn, line)
         room = 0 if tokenizers.target.ends_pairs else 1
-        source = cut(record.source, longest.source - room, "source", "max_source_length", too_long)
-        target = cut(record.target, longest.target - room, "target", "max_target_length", too_long)
+        source = truncated(record.source, longest.source - room, "source", "max_source_length", too_long)
+        target = truncated(record.target, longest.target - room, "target", "max_target_length", too_long)
         if tokenizers.target.ends_pairs:
             source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
         found.append(record._replace(source=source, target=target))

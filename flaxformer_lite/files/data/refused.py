@@ -6,7 +6,7 @@ from typing import NamedTuple
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, Row, tell_bad_rows
+from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, LocatedPair, tell_bad_rows
 
 
 class Origin(NamedTuple):
@@ -15,7 +15,7 @@ class Origin(NamedTuple):
     source: DataSource
     setting: str | None = None
 
-    def rows(self) -> Iterator[tuple[tuple[str | None, str], Row]]:
+    def rows(self) -> Iterator[tuple[tuple[str | None, str], LocatedPair]]:
         """Yields each row with its source's rule for bad rows."""
         for at, part in self.source.parts(self.setting or ""):
             rule = part.bad_row_rule(at or None)
@@ -35,8 +35,8 @@ def tell_refused(
     numbers = set(records.labelled(tokenizers.refused).tolist()) if tokenizers.refused else set()
     if not numbers:
         return
-    rules: dict[tuple[str | None, str], list[Row]] = {}
-    given = (((None, "error"), Row(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
+    rules: dict[tuple[str | None, str], list[LocatedPair]] = {}
+    given = (((None, "error"), LocatedPair(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
     for number, (rule, row) in enumerate(given if origin is None else origin.rows(), -first):
         if number in numbers:
             rules.setdefault(rule, []).append(row)

@@ -16,7 +16,7 @@ MOST_LISTED = 10
 """Bad rows that an error lists."""
 
 
-class Row(NamedTuple):
+class LocatedPair(NamedTuple):
     pair: Pair | str
     """The pair, with blank sides for a blank row; a text says why the row is none."""
     files: tuple[str, str]
@@ -48,10 +48,10 @@ class DataSource(ABC):
         """Yields the pairs of `open`, and holds a few at a time."""
         yield from self.open(setting)
 
-    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         """Yields the pairs of `stream`, each with its file and the number of its line; here with its number among them."""
         for number, pair in enumerate(self.stream(setting, progress), 1):
-            yield Row(pair, (self.kind, self.kind), number)
+            yield LocatedPair(pair, (self.kind, self.kind), number)
 
     def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
         """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
@@ -130,13 +130,13 @@ class TextSource(LocatedSource):
         return True
 
     @abstractmethod
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         """Yields all rows, also blank and bad ones."""
 
     def versions(self) -> list[str] | None:
         return file_versions(self._origin)
 
-    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         found, num_bad, bad = False, 0, list[str]()
         for row in self._rows(progress):
             pair, files, number = row

@@ -10,7 +10,7 @@ from typing import Literal
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.files.data.source import FieldSource, LocatedSource, Row, TextSource, texts_of, with_input
+from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, TextSource, texts_of, with_input
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.tables import (
     MOST_COMPARED,
@@ -60,7 +60,7 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
     def versions(self) -> list[str] | None:
         return file_versions(self.source) + file_versions(self.target)
 
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         for path in (self.source, self.target):
             require_lines(path, "a source of kind tsv, csv, json_lines or parquet reads it; rename it if it has lines")
         files, others = len(matching_files(self.source)), len(matching_files(self.target))
@@ -77,7 +77,7 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
                     raise ValueError(
                         f"{of_source} lines in {file} but {of_target} in {other}: parallel files need equally many lines"
                     )
-                yield Row(Pair(source, target), (file, other), number)
+                yield LocatedPair(Pair(source, target), (file, other), number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class ColumnSource(Checked, TextSource, at="data"):
     def _check_delimiter(self, lines: Sequence[str], file: str) -> None:
         """Raises: ValueError if the first lines of a file seem to have another delimiter."""
 
-    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         if not self.header:
             first = list(itertools.islice(self._rows(ignore_progress), MOST_COMPARED))
             texts = [[] if isinstance(row.pair, str) else list(filter(None, row.pair[:2])) for row in first]
@@ -155,7 +155,7 @@ class ColumnSource(Checked, TextSource, at="data"):
                 )
         yield from super().located(setting, progress)
 
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         before: Table | None = None
         for file, lines in read_files(self.path, progress):
             start = list(itertools.islice(lines, MOST_COMPARED))
@@ -174,7 +174,7 @@ class ColumnSource(Checked, TextSource, at="data"):
             before = before or table
             self._look_at_numbers(table, columns)
             for number, cells in table.rows:
-                yield Row(self._pair(cells, columns, table.wrong(cells, last)), (file, file), number)
+                yield LocatedPair(self._pair(cells, columns, table.wrong(cells, last)), (file, file), number)
 
     def _look_at_numbers(self, table: Table, columns: Sequence[int | None]) -> None:
         """Warns of a column of texts that has nothing but numbers in a table with columns that are not read."""
@@ -258,10 +258,10 @@ class JSONLines(Checked, FieldSource, at="json_lines"):
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         for file, lines in read_files(self.path, progress):
             for number, line in enumerate(lines, 1):
-                yield Row(self._parsed(line), (file, file), number)
+                yield LocatedPair(self._parsed(line), (file, file), number)
 
     def _parsed(self, line: str) -> Pair | str:
         if not line.strip():
@@ -282,7 +282,7 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
     documents: Literal["file", "lines", "paragraphs"] = "file"
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
-    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+    def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         found = longest = 0
         if kind := container(self.path):
             warn_once(
@@ -298,7 +298,7 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
             for number, text in texts:
                 if text.strip():
                     found, longest = found + 1, max(longest, text.count("\n") + 1)
-                    yield Row(Pair("", text), (file, file), number)
+                    yield LocatedPair(Pair("", text), (file, file), number)
         if not found:
             raise ValueError(f"{self.path}: no text in it")
         if self.documents == "paragraphs" and found == 1 and longest > 1:

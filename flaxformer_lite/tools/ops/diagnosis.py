@@ -121,8 +121,8 @@ def unused_tpu(facts: Facts) -> Problem:
     return Problem(error, install)
 
 
-def report(facts: Facts) -> list[str]:
-    """Returns the lines of the report; each problem ends with the command that mends it."""
+def diagnosis(facts: Facts) -> list[str]:
+    """Returns the lines of `doctor`; each problem ends with the command that mends it."""
     rows = [
         ("system", f"Python {facts.python}, {facts.system}"),
         *facts.versions.items(),

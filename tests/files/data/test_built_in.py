@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from flaxformer_lite.files.data.built_in import Dates, PythonDocs, date_languages, held_out, split_mix_64, written
+from flaxformer_lite.files.data.built_in import Dates, PythonDocs, date_languages, is_held_out, split_mix_64, written
 from flaxformer_lite.files.data.text_files import paragraphs
 
 STYLES = [(pattern, names) for names in date_languages().values() for pattern in names["patterns"]]
@@ -80,7 +80,7 @@ def test_held_out_days_never_occur_in_training() -> None:
     kept = {pair.target for pair in Dates(seed=2, split="held_out", num_examples=503, **year).open()}
     assert not train & kept
     assert train | kept == {day.isoformat() for day in days(2003)}
-    share = sum(held_out(day) for year in range(1950, 2050) for day in days(year)) / 36_525
+    share = sum(is_held_out(day) for year in range(1950, 2050) for day in days(year)) / 36_525
     assert 0.092 < share < 0.108  # five standard deviations
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from flaxformer_lite.base.hardware import NvidiaGPU
-from flaxformer_lite.tools.ops.diagnosis import Device, Facts, problems, report
+from flaxformer_lite.tools.ops.diagnosis import Device, Facts, diagnosis, problems
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
 CPU, GPU, TPU = Device("cpu", "cpu", None), Device("gpu", "Tesla T4", 12 * 2**30), Device("tpu", "TPU v5 lite", None)
@@ -75,7 +75,7 @@ def test_what_is_wrong_and_the_command_that_mends_it(name: str):
     facts, what, remedy = MACHINES[name]
     (problem,) = problems(facts)
     assert what in problem.what and remedy in problem.remedy
-    lines = report(facts)
+    lines = diagnosis(facts)
     assert f"problem: {problem.what}" in lines and f"  mend it: {problem.remedy}" in lines and lines[-1] == "1 problem"
 
 
@@ -92,15 +92,15 @@ def test_a_machine_whose_devices_are_used_has_no_problem():
         machine(gpus=(T4,), devices=(GPU,), versions=CUDA12),
         machine(tpu=True, devices=(TPU,), versions={"libtpu": "0.0.42"}),
     ):
-        assert list(problems(facts)) == [] and report(facts)[-1] == "nothing is wrong"
+        assert list(problems(facts)) == [] and diagnosis(facts)[-1] == "nothing is wrong"
 
 
 def test_the_report_shows_devices_and_notes():
     facts = machine(gpus=(T4,), devices=(GPU,), versions=CUDA12)
-    lines = [" ".join(line.split()) for line in report(facts)]
+    lines = [" ".join(line.split()) for line in diagnosis(facts)]
     assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "jax 0.10.2" in lines and lines[-1] == "nothing is wrong"
     assert "hardware Tesla T4, compute capability 7.5, driver 580.65" in lines
     assert not any("bfloat16 (--model" in line for line in lines)
-    assert any("bfloat16 (--model.matmul-dtype" in line for line in report(machine(bfloat16=True)))
+    assert any("bfloat16 (--model.matmul-dtype" in line for line in diagnosis(machine(bfloat16=True)))
     (note,) = (line for line in lines if line.startswith("note: "))
     assert "Tesla T4 has compute capability 7.5" in note and "--model.dtype float32" in note
