@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.config.experiment import Config
@@ -52,58 +52,48 @@ class TensorBoard:
             self.writer.close()
 
 
-class WeightsAndBiases:
-    """A run at Weights & Biases, with files in RUN/wandb. WANDB_PROJECT, WANDB_MODE=offline and so on are wandb's own variables."""
+class HostedRun(NamedTuple):
+    """A run at a program that keeps its own files."""
 
-    def __init__(self, folder: RunFolder, config: Config) -> None:
-        import wandb
-
-        self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "flaxformer_lite"),
-            name=folder.path.name,
-            id=tracker_id(folder, "wandb"),
-            resume="allow",
-            dir=folder.path,
-            config=json.loads(to_json(config)),
-            settings=wandb.Settings(silent=True, console="off"),
-        )
-        self.run.define_metric("*", step_metric="step")
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        self.run.log({**values, "step": step})
-
-    def close(self) -> None:
-        self.run.finish()
+    write: Callable[[int, dict[str, float]], object]
+    close: Callable[[], object]
 
 
-class Trackio:
-    """A run of trackio, in TRACKIO_DIR: `trackio show` opens it. TRACKIO_PROJECT names the project."""
+def wandb_run(folder: RunFolder, config: Config) -> HostedRun:
+    """Returns a run at Weights & Biases, with files in RUN/wandb. WANDB_PROJECT, WANDB_MODE=offline and so on are its variables."""
+    import wandb
 
-    def __init__(self, folder: RunFolder, config: Config) -> None:
-        import trackio
-
-        self.trackio = trackio
-        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
-            trackio.init(
-                project=os.environ.get("TRACKIO_PROJECT", "flaxformer_lite"),
-                name=tracker_id(folder, "trackio"),
-                resume="allow",
-                config=json.loads(to_json(config)),
-            )
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        self.trackio.log(values, step=step)
-
-    def close(self) -> None:
-        with contextlib.redirect_stdout(sys.stderr):
-            self.trackio.finish()
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "flaxformer_lite"),
+        name=folder.path.name,
+        id=tracker_id(folder, "wandb"),
+        resume="allow",
+        dir=folder.path,
+        config=json.loads(to_json(config)),
+        settings=wandb.Settings(silent=True, console="off"),
+    )
+    run.define_metric("*", step_metric="step")  # its own steps cannot go back, as they do after a rollback
+    return HostedRun(lambda step, values: run.log({**values, "step": step}), run.finish)
 
 
-Tracker = TensorBoard | WeightsAndBiases | Trackio
+def trackio_run(folder: RunFolder, config: Config) -> HostedRun:
+    """Returns a run of trackio, in TRACKIO_DIR: `trackio show` opens it. TRACKIO_PROJECT names the project."""
+    import trackio
+
+    trackio.init(
+        project=os.environ.get("TRACKIO_PROJECT", "flaxformer_lite"),
+        name=tracker_id(folder, "trackio"),
+        resume="allow",
+        config=json.loads(to_json(config)),
+    )
+    return HostedRun(lambda step, values: trackio.log(values, step=step), trackio.finish)
+
+
+Tracker = TensorBoard | HostedRun
 TRACKERS: dict[str, Callable[[RunFolder, Config], Tracker]] = {
     "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "trackio": Trackio,
+    "wandb": wandb_run,
+    "trackio": trackio_run,
 }
 
 
@@ -149,7 +139,8 @@ class Trackers(Hook):
     def attempt(self, name: str, run: TrainingRun) -> Iterator[None]:
         """Leaves a tracker out from now on, with a warning, if it fails within this context."""
         try:
-            yield
+            with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
+                yield
         except Exception as error:
             self.open.pop(name, None)
             remedy = f': pip install "flaxformer-lite[{name}]"' if isinstance(error, ImportError) else ""
