@@ -268,6 +268,7 @@ def test_evaluate_where_nothing_can_be_written_prints_first(folder: Path, comman
     assert err.count(f"nothing was saved in {folder} (Read-only file system)") == 1
 
 
+@pytest.mark.slow
 def test_the_digest_is_what_its_text_says(folder: Path, command):
     """Oracle: recomputed here from the arrays by the documented format."""
     report = json.loads(command("inspect", folder, "--json")[1])

@@ -45,6 +45,7 @@ def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.Monke
     assert made["shell"] == made["python"] and len(made["shell"]) > 6
 
 
+@pytest.mark.slow
 def test_folders_above_are_made_and_nothing_is_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

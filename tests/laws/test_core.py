@@ -152,6 +152,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_batch_a_step_an_evaluation_and_a_search_touch_nothing():
     """Law: after a first call has compiled, Python's audit hooks see no file, socket, process or thread; each would be seen."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)

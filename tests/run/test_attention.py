@@ -13,6 +13,7 @@ from tests.support.served import runs
 from tests.support.tokenizers import gapped
 
 
+@pytest.mark.slow
 def test_texts_share_a_program_and_padding_changes_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: texts of 3 to 6 tokens compile the model once; without padding the weights are the same."""
     run, before = runs(tmp_path)["pairs"], num_programs(apply_with_intermediates)

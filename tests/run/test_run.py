@@ -68,6 +68,7 @@ def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
     assert run.translate([pair.source for pair in pairs]) == kept
 
 
+@pytest.mark.slow
 def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrained: Run):
     """Law: the texts have them, by a greedy search too; a line that has no room for them is translated as it is without."""
     tokenizer, warnings = Characters().train(["0123456789 "], 149), list[str]()

@@ -286,6 +286,7 @@ def test_a_hook_of_a_config_is_saved_in_it_and_may_change(tmp_path: Path, mails:
 FAILURES = [("on_start", 0, None), ("on_step", 1, 2), ("on_evaluation", 2, 2), ("on_end", 4, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", quick(FAILURES, lambda case: case[0] == "on_step"), ids=lambda case: case[0])
 def test_an_exception_in_a_hook_costs_no_step(
     tmp_path: Path, mails: list[EmailMessage], case: tuple[str, int, int | None]

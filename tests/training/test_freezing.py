@@ -50,6 +50,7 @@ def trained_layers(path: str, x: np.ndarray) -> np.ndarray:
     return np.array([False, True]) if path.startswith("encoder/layers/feed_forward/") else np.zeros(len(x), bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_micro_batches", quick([1, 2], (1).__eq__))
 @pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
 def test_frozen_parameters_keep_their_bits_and_the_others_move(name: str, num_micro_batches: int):

@@ -499,6 +499,7 @@ def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
     assert len(rows(copy)) == 6 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_every", quick([1, 50], (50).__eq__))
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, capfd, log_every: int):
     """Parameters spoilt after step 6 skip step 7, a warning, and step 8, whose checkpoint is not saved: a few in a row suffice."""

@@ -46,6 +46,7 @@ def trained(name: str) -> tuple[TrainState, TrainState]:
     return after_steps(RUNNERS[name](train_task(CONFIG)), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
 def test_only_adapters_move_and_all_of_them(name: str):
     before, after = trained(name)

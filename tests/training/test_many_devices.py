@@ -105,6 +105,7 @@ def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
 # Numbers ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(MESHES, FAST.__eq__))
 def test_every_mesh_is_one_device(name: str):
     """Law, dropout everywhere: 20 steps have the losses of one device; and they fall, so that there is something to agree on."""

@@ -415,6 +415,7 @@ def test_answers_that_change_with_padding_are_refused(kind):
         check_attention(kind(bias=False), 32, 4, decodes=False)
 
 
+@pytest.mark.slow
 def test_answers_that_change_with_a_decode_cache_are_refused_where_there_is_one():
     with pytest.raises(ValueError, match=r"model\.attention is a CountsTokens, .* change with a decode cache"):
         check_attention(CountsTokens(bias=False), 32, 4, decodes=True)
@@ -439,6 +440,7 @@ def test_a_parameter_for_one_length_is_refused_by_its_name():
         check_attention(ForOneLength(), 32, 4, decodes=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", quick(OWN, lambda variant: isinstance(variant, Sigmoid)), ids=lambda v: v.kind)
 @pytest.mark.parametrize("decodes", [True, False])
 def test_the_variants_of_this_file_pass_the_check_of_a_training(variant, decodes):
