@@ -107,6 +107,7 @@ def text(lines: list[str]) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
 
 
+@pytest.mark.slow
 def test_translate_answers_every_line_in_order(folder: Path, command, tmp_path: Path):
     """Law: one line out for each line in, an empty one for an empty one; a pipe, files and Python agree."""
     status, out, _ = command("translate", folder, stdin=text(LINES))
@@ -227,6 +228,7 @@ def test_a_pipe_is_answered_as_its_lines_arrive(folder: Path, monkeypatch: pytes
     assert capsys.readouterr().err.startswith("warning: stdin: line 15: the source has 50 tokens")
 
 
+@pytest.mark.slow
 def test_evaluate_prints_json_with_signatures(folder: Path, command, tmp_path: Path):
     """Oracle: sacreBLEU itself on the kept hypotheses; files and the split of the config agree."""
     import sacrebleu
@@ -294,6 +296,7 @@ def test_the_digest_is_what_its_text_says(folder: Path, command):
     assert sum(c["best"] for c in report["checkpoints"]) == 1
 
 
+@pytest.mark.slow
 def test_inspect_shows_any_step_and_weights(folder: Path, command):
     digests = {}
     for arguments in (["--step", 3], ["--weights", "best"], ["--weights", "last"], ["--weights", "ema"]):

@@ -15,6 +15,7 @@ from tests.support.quick import quick
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", quick(WHOLE, "bert-tf".__eq__))
 def test_exported_weights_equal_the_imported_ones_bit_for_bit(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

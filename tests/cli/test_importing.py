@@ -58,6 +58,7 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
         assert [2, *first.tokens, 3] == [int(i) for i in expected[: len(first.tokens) + 2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -56,6 +56,7 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
     assert capsys.readouterr().out.startswith(f"{store.folder}: ")
 
 
+@pytest.mark.slow
 def test_a_run_that_has_just_begun_is_shown_without_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

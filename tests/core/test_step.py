@@ -141,6 +141,7 @@ def test_a_batch_weighs_tokens_as_one_sentence_at_a_time(params: PyTree, double:
     )
 
 
+@pytest.mark.slow
 def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
     """Law: with 8 blank rows, 8 rows give the loss and the gradient of the same rows twice over, and bring no NaN."""
     one, key, records = without_dropout("float64"), random_key(0, "dropout"), some_records(8, seed=1)
@@ -264,6 +265,7 @@ def test_two_devices_are_as_many_micro_batches_of_one_with_noise(parts: int):
     )
 
 
+@pytest.mark.slow
 def test_groups_of_rows_draw_different_noise():
     """Law: no two groups of rows have the same key, nor two steps."""
     batch, seen = jax.tree.map(np.ones_like, toy_batch()), []

@@ -192,6 +192,7 @@ def check_beams(name: str, tmp_path: Path) -> None:
         assert name not in ENDS or len({len(tokens) for answers in theirs for tokens in answers}) > 1
 
 
+@pytest.mark.slow
 @needs.ctranslate2
 @pytest.mark.parametrize(
     "name", quick(["gated_rms_grouped_rotary", "llama/gqa_llama3"], "gated_rms_grouped_rotary".__eq__)
@@ -298,6 +299,7 @@ def test_a_folder_is_compared_with_the_model(name: str, tmp_path: Path) -> None:
         check_folder(folder, run.config, params, None)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -78,6 +78,7 @@ def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_fami
     assert exports_in_words(config_of(model)).startswith("Hugging Face: no (")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", quick(WHOLE, "matrix-view".__eq__))
 def test_a_model_of_an_older_system_fits_it(system: str):
     model = SYSTEMS[system].model_config(load_case(WHOLE[system])[0])
@@ -85,6 +86,7 @@ def test_a_model_of_an_older_system_fits_it(system: str):
     assert system in fitting_systems(config_of(trained_otherwise(model)))
 
 
+@pytest.mark.slow
 def test_a_model_that_no_system_has_fits_nothing():
     model = dataclasses.replace(tiny_config().model, attention=DotProduct(bias=False, soft_cap=3.0, d_value=5))
     assert fitting_systems(config_of(model)) == []

@@ -34,6 +34,7 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 MODULES = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket", quick([0, -1], (-1).__eq__, (0).__eq__), ids=lambda i: "last" if i else "first")
 @pytest.mark.parametrize("path", quick(CONFIGS, lambda path: path.stem in QUICK), ids=lambda path: path.stem)
 def test_every_config_lowers(path: Path, bucket: int):

@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_data_are_what_the_configs_say(folder: Path):
     """Numbers of the headers; no text is on both sides."""
     config = load_config("classify_docstrings")

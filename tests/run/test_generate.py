@@ -241,6 +241,7 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
     assert type_command("a", "--seed", "5") == run.generate(["a"], seed=5, temperature=1.0)[0] + "\n"
 
 
+@pytest.mark.slow
 def test_the_command_remembers_a_chat(type_command, chat_run: Run, monkeypatch: pytest.MonkeyPatch):
     """Law: each prompt is the next message after the answers so far, a line each, on a terminal with its parts."""
     monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: chat_run)
@@ -292,6 +293,7 @@ def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, word
     assert end.value.code == 2 and message in error and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_bad_prompt_in_a_file_is_named_by_its_line_and_stops_no_other(type_command, run: Run, tmp_path: Path):
     """Law: lines are counted in each file; the others have the texts that they have with a good line in its place."""
     for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\nc\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n\n")):

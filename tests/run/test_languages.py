@@ -49,6 +49,7 @@ def test_several_directions_are_trained_and_scored_each_and_together(
     assert "name their languages: leave them out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_directions_that_are_not_the_runs_are_refused(tmp_path: Path) -> None:
     config = language_config(tmp_path)
     data = config.data

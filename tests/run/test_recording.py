@@ -77,6 +77,7 @@ def check_run(run: DrawnRun) -> None:
     assert recording.readings([one]) == [r for r in found if r.record == one]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow if seed > 1 else []) for seed in range(12)])
 def test_the_rows_of_a_step_are_those_that_the_trainer_received(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_beyond_the_newest_step_are_the_rows_to_come(
         recording.rows(STEPS + 6)
 
 
+@pytest.mark.slow
 def test_changed_data_and_runs_that_trained_nothing_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

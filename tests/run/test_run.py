@@ -210,6 +210,7 @@ def test_attention_ends_where_the_positions_do(untrained: Run, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_source_leaves_room_for_all_special_ids(capsys: pytest.CaptureFixture):
     """Law: a tokenizer that adds two ids to a source leaves 38 of the model's 40 positions; a longer text is as its beginning."""
     tokenizer = JsonTokenizer.of(bytes_joined().to_str(), NAMES)
@@ -223,6 +224,7 @@ def test_a_source_leaves_room_for_all_special_ids(capsys: pytest.CaptureFixture)
     assert len(run.attention("1" * 60, "2").source_pieces) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"beam_size": 3}], ids=str)
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_weights_that_are_not_finite_give_empty_answers_with_one_warning(

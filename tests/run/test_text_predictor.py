@@ -80,6 +80,7 @@ def alone(run: Run, first: str, second: str | None = None) -> Any:
     return jax.jit(run.model.apply)({"params": run.params}, inputs)
 
 
+@pytest.mark.slow
 def test_texts_are_embedded_as_each_alone_and_in_order(run: Run):
     done: list[tuple[int, int]] = []
     found = run.embed(TEXTS[:5], progress=lambda *numbers: done.append(numbers), warn=lambda line: None)

@@ -177,6 +177,7 @@ def test_samples_are_always_written_and_all_translations_where_they_are_scored(u
 STOPS = {1: signal.SIGTERM, 7: signal.SIGHUP, 11: signal.SIGINT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", quick(STOPS, (11).__eq__))
 def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
@@ -460,6 +461,7 @@ def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_pat
 # Ended otherwise ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, capfd):
     """Oracle: losses given by hand; 3.0, 2.0, then two evaluations without a better one."""
     losses = iter([3.0, 2.0, 2.5, 2.0])
@@ -472,6 +474,7 @@ def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, 
     assert "stopped early at step 8, after 2 evaluations without a better loss" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(uninterrupted, copy, capfd):
     """Law: with step 12 garbled the run goes on from step 10, says so, and ends the same."""
     (copy / "checkpoints" / "12" / "meta" / "meta.json").write_bytes(b"{")
@@ -666,6 +669,7 @@ def test_no_rollback_is_left_or_there_is_no_checkpoint_to_return_to(tmp_path, mo
         loop.train(CAREFUL, tmp_path / "early")
 
 
+@pytest.mark.slow
 def test_a_spike_is_rolled_back(tmp_path, monkeypatch, capfd):
     """The second spike is reported only."""
     spikes = iter([None] * 6 + ["far above"] + [None] * 3 + ["far above"] + [None] * 99)

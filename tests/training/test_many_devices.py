@@ -231,6 +231,7 @@ def test_nothing_but_one_layer_is_gathered_at_a_time(mesh: str):
 # Checkpoints -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick([*MESHES, "one device"], FAST.__eq__))
 def test_a_checkpoint_is_read_onto_any_mesh(tmp_path: Path, name: str):
     """Law: what lay over fsdp 8 comes back bit for bit over other meshes and on one device, cut as is usual there."""

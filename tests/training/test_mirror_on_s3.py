@@ -103,6 +103,7 @@ def test_a_server_that_goes_away_and_comes_back(gate: Gate, tmp_path: Path, monk
     assert set(remote.files()) == set(here) and all(remote.read(name) == here[name].read_bytes() for name in here)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_found_at_once(gate: Gate, tmp_path: Path):
     with pytest.raises(
         ValueError, match=r"train.mirror s3://nowhere/run cannot be used \(The specified bucket does not exist"

@@ -680,6 +680,7 @@ def kill_at_random_times(folder: Path, times: int) -> None:
             assert checkpoints.best() is not None
 
 
+@pytest.mark.slow
 def test_killed_while_saving_the_newest_is_whole(tmp_path):
     kill_at_random_times(tmp_path, 1)
 

@@ -82,6 +82,7 @@ def test_patterns_without_a_run_are_refused() -> None:
         TrainConfig(init_fresh=("a",))
 
 
+@pytest.mark.slow
 def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:

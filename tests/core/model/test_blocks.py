@@ -96,6 +96,7 @@ def test_less_is_kept_for_the_backward_pass(unroll):
 # Single layers ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("residual", "positions"), [(PRE_NORM, Rotary()), (POST_NORM, ALiBi())])
 def test_single_layers_are_those_of_the_stacks(residual: Residual, positions: PositionScheme):
     """The layers of both stacks, one after the other with the same parameters, are the model's own outputs."""
@@ -138,6 +139,7 @@ def test_single_layers_are_those_of_the_stacks(residual: Residual, positions: Po
     np.testing.assert_allclose(hidden, expected.hidden, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_layer_without_a_mask_sees_everything_and_a_decoder_nothing_that_comes_later():
     """Law: a change of a token is seen where `expected` says, and one of rotary positions everywhere."""
     config = dataclasses.replace(PLAIN, positions=Rotary(), dropout=DropoutRates())

@@ -75,6 +75,7 @@ def distances() -> np.ndarray:
     return np.arange(T)[:, None] - np.arange(T)
 
 
+@pytest.mark.slow
 @each_decoder
 def test_logits_equal_the_float64_reference(name):
     logits, _ = answer(name)
@@ -115,6 +116,7 @@ def test_packed_documents_are_each_as_if_alone(name):
 # Decoding --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_decoder
 def test_cached_decoding_equals_the_full_pass(name):
     """Token by token, and three tokens first; one of the rows begins with two places of padding. The cache starts with rubbish."""

@@ -198,6 +198,7 @@ def inputs(source_length: int, target_length: int, seed: int = 5) -> Inputs:
     return Inputs(source_tokens=jnp.asarray(source), target_tokens=jnp.asarray(target), source_mask=mask)
 
 
+@pytest.mark.slow
 @each_variant
 def test_greedy_decoding_with_a_cache_equals_the_full_pass(variant):
     """The cache has more room than there are tokens; every token decoded is the one that the full pass scores highest."""
@@ -409,6 +410,7 @@ class ForOneLength(Attention):
 BROKEN = (CountsAll, ScaledByLength, Gated, Unmasked, MeanOfValues, MeanOfQueries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick(BROKEN, lambda kind: kind is CountsAll))
 def test_answers_that_change_with_padding_are_refused(kind):
     with pytest.raises(ValueError, match=rf"model\.attention is a {kind.__name__}, .* change with padding.*mask\.sum"):
@@ -422,6 +424,7 @@ def test_answers_that_change_with_a_decode_cache_are_refused_where_there_is_one(
     check_attention(CountsTokens(bias=False), 32, 4, decodes=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

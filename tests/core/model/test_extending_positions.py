@@ -44,6 +44,7 @@ CONFIG = tiny_config(
 )
 
 
+@pytest.mark.slow
 def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
     """With parameters by chance, those of the scheme too."""
     model, generator = Transformer(CONFIG.model), np.random.default_rng(4)

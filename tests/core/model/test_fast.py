@@ -82,6 +82,7 @@ def test_products_of_rounded_factors_have_float32_sums(shape, tied, dtype):
         assert (error <= left.shape[1] * 2.0**-24 * (np.abs(left) @ np.abs(right))).all()
 
 
+@pytest.mark.slow
 def test_with_a_matmul_dtype_a_model_multiplies_all_kernels_in_it_and_nothing_else():
     config = dataclasses.replace(tiniest_config().model, matmul_dtype="bfloat16", lora=LoRA(rank=3))
     model, tokens = Transformer(config), jnp.ones((3, 5), jnp.int32)

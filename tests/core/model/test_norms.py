@@ -94,6 +94,7 @@ class MaxNorm(BaseNorm):
         return x / (jnp.abs(x).max(-1, keepdims=True) + self.epsilon) * scale.astype(x.dtype)
 
 
+@pytest.mark.slow
 def test_a_norm_from_outside_is_every_norm_of_a_model_and_has_a_name_in_config_json():
     """The last norm is that of the hidden state by hand; every norm's scale has a gradient."""
     config = ModelConfig(

@@ -110,6 +110,7 @@ def test_intermediates_have_every_layer(name):
         assert (own[:, 1, :, :, 2:] == 0).all()
 
 
+@pytest.mark.slow
 def test_hidden_is_what_the_head_reads():
     """Tied: the hidden states times the target table; post-norm: the hidden states are the last layer's output as it is."""
     logits, hidden, *_ = forward(TIED)
@@ -179,6 +180,7 @@ def test_the_padding_embedding_does_not_train_where_it_is_read():
     chex.assert_trees_all_close(after, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_padding_does_not_matter():
     """Other tokens in the padding of source and target move neither the real logits nor any gradient."""
     source, target, source_lengths, target_lengths = arrays(CONFIGS[NOTHING_SHARED])
@@ -277,6 +279,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick(SEARCHES, "beam_like_t5_window".__eq__))
 def test_searches_with_relative_positions_equal_uncached_reference(name):
     """Oracle: the algorithm in plain Python over full passes, to 1e-10; some answers reach far beyond the window."""

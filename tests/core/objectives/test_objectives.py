@@ -113,6 +113,7 @@ def test_a_row_fills_the_lengths_that_batches_are_planned_by(objective: BaseObje
         assert [0 if mask is None else mask.sum(-1).max() for mask in masks] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective", quick(OBJECTIVES, lambda it: it.kind in QUICK), ids=lambda it: it.kind, indirect=True
 )

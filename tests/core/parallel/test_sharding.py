@@ -55,6 +55,7 @@ def shards(
     return {path: (x.shape, x.sharding.shard_shape(x.shape)) for path, x in leaves_by_path(state).items()}
 
 
+@pytest.mark.slow
 def test_what_the_table_says_of_every_kind_of_parameter():
     """Oracle: by hand, over fsdp 2 and tensor 4."""
     found = {path: local for path, (_, local) in shards(BIG, AdamW(), MeshConfig(fsdp=2, tensor=4)).items()}

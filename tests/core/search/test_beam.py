@@ -41,6 +41,7 @@ def test_beam_search_equals_uncached_reference(name):
     assert_same(found, [reference_beam(model, params, source, 13, settings) for source in SOURCES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", quick([SMALL, ALONE], ALONE.__eq__), ids=["source", "prompt"])
 def test_wide_beam_equals_exhaustive_search(config):
     """Oracle: all 85 answers over five ids of at most three tokens, scored by a full pass and the printed formula."""
@@ -61,6 +62,7 @@ def test_wide_beam_equals_exhaustive_search(config):
     assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
 
 
+@pytest.mark.slow
 def test_one_token_may_be_all():
     """By hand, for the same model as below: the end has a probability of 0.3, `4` of 0.6."""
     model, params = model_of(SMALL)

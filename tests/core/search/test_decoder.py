@@ -32,6 +32,7 @@ from tests.support.reference_search import (
 )
 
 
+@pytest.mark.slow
 def test_generate_answers_in_order_and_compiles_once_a_shape():
     """Law: the answers to many are the answers to each alone, in order; a jit's cache has one entry for each shape."""
     model, params = model_of(SMALL)
@@ -57,6 +58,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
     """Law: a row is answered as by its settings alone, and one program answers all."""
@@ -112,6 +114,7 @@ def test_rows_of_smaller_batches_have_the_same_answers():
     assert_same(split.generate(params, [Request(source, limit=7) for source in sources]), together)
 
 
+@pytest.mark.slow
 def test_a_source_without_tokens_has_an_empty_answer_and_keeps_its_index():
     """Law: what is sampled for the others is what a source in its place would leave them."""
     model, params = model_of(SMALL)

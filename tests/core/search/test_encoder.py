@@ -38,6 +38,7 @@ def outputs(variables, text):
     return jax.jit(MODEL.apply)(variables, inputs)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_each_text_alone(variables):
     """Oracle: the model itself without padding; one shape for texts of up to 8 tokens, one for the longer text."""
     predictor, reported = BatchPredictor(MODEL, predict_embeddings, 64, TOKENIZER.pad_id), []

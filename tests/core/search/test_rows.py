@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", quick([*CASES], {"greedy"}.__contains__))
 def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, case):
     """Law: tokens, lengths and scores of 32 rows, most of them short, equal those of the loop that keeps all rows."""

@@ -88,6 +88,7 @@ RULES = [(name, beam_size) for name in PROCESSED for beam_size in (1, 3)]
 QUICK_RULES = (("source", 3),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", quick(RULES, QUICK_RULES.__contains__), ids=lambda rule: f"{rule[0]}-{rule[1]}")
 def test_rules_for_answers_equal_uncached_reference(rule):
     """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts are longer than the window."""
@@ -111,6 +112,7 @@ def test_without_end_ids_answers_have_their_maximum_length(search):
     assert found.lengths.tolist() == 5 * [[5]] and (np.asarray(found.tokens)[:, 0, :5] == EOS).all()
 
 
+@pytest.mark.slow
 @each_search
 def test_left_padding_changes_nothing(search):
     """Law: prompts are answered alike in rows of any width, also where the cache keeps a window only; in float64, to 1e-10."""

@@ -120,6 +120,7 @@ def test_the_best_answers_are_the_same_however_many_are_asked_for():
         assert [row[: len(own)] for own, row in zip(few, more, strict=True)] == few
 
 
+@pytest.mark.slow
 def test_later_answers_come_behind_those_that_were_enough():
     """By hand, of 4 beams: two answers are enough for one; for three the search goes on, and a better one comes third."""
     beams = jnp.arange(4)[None]
@@ -143,6 +144,7 @@ def test_later_answers_come_behind_those_that_were_enough():
         assert not state.active.any() and state.finished.scores[0, : len(later)].tolist() == later
 
 
+@pytest.mark.slow
 def test_greedy_search_goes_on_from_a_beginning_and_terms_that_do_not_fit_have_a_reason():
     """Law: after its own first two tokens an answer is what it was. By hand: the reasons."""
     model, params = model_of(SMALL)

@@ -68,6 +68,7 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert message(HubDataset(path=missing)).startswith(f"{missing} (train): cannot load this dataset: ")
 
 
+@pytest.mark.slow
 def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

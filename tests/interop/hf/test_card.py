@@ -55,6 +55,7 @@ cc-by-4.0
 """
 
 
+@pytest.mark.slow
 def test_the_card_of_a_trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report of `evaluate` on the exported weights, not the one on others; without one, the row of the training."""
     use_one_device(monkeypatch)

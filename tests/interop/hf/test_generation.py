@@ -27,6 +27,7 @@ def test_the_quick_fixtures_exist():
     assert all((Path(DATA) / label / "io.npz").is_file() for label in QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", generating())
 def test_the_same_tokens_are_generated(label: str) -> None:
     """Every token, also of beams, and the beams' scores."""

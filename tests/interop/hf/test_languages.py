@@ -136,6 +136,7 @@ def test_madlad_reads_the_language_with_the_space_before_it(
     assert all(x.tobytes() == y.tobytes() for x, y in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "name"),
     [("m2m_100/nllb", "nllb"), pytest.param("mbart/plain", "mbart", marks=pytest.mark.slow)],

@@ -54,6 +54,7 @@ def assert_answers(run: Run, folder: Path) -> None:
     np.testing.assert_allclose(run.forward(**inputs).logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "folder", quick(FOLDERS, lambda folder: folder.name == "llama_patterns"), ids=lambda folder: folder.name
 )

@@ -121,6 +121,7 @@ def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
     assert write_tokenizers(tmp_path, None, model, 19) == []
 
 
+@pytest.mark.slow
 def test_a_run_with_the_tokenizer_of_another_takes_it_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

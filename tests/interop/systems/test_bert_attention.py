@@ -23,6 +23,7 @@ def layer(**options) -> AttentionLayer:
     return AttentionLayer(N, H, dtype=jnp.float64, **options)
 
 
+@pytest.mark.slow
 def test_rank_2_and_rank_3_equal_the_float64_reference(tensors):
     """A mask of one half takes 5,000 off the score; a row of zeros attends as if nothing were masked."""
     query, key, mask = tensors

@@ -79,6 +79,7 @@ def test_numbers_change_only_where_nothing_else_fits_and_few_steps_are_compiled(
     assert not fewer or formula(with_settings(config, result.found.settings | fewer[-1]), bucket) > limit
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_formula")
 def test_of_settings_that_fit_the_cheapest_is_found():
     """By hand: the chunk takes 655 to 82 MiB; 16 micro-batches of 4,096 positions still keep the device busy."""

@@ -34,6 +34,7 @@ def probabilities(run: Run, pair: TokenPair) -> np.ndarray:
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["alone", "three"])
 def test_predictions_are_the_mean_of_the_teachers(seeds: tuple[int, ...]):
     """Oracle: each pair alone, through `run.forward`."""

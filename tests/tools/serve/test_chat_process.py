@@ -16,6 +16,7 @@ from flaxformer_lite.tools.serve.limits import Refusal
 USER = [{"role": "user", "content": "Hi"}]
 
 
+@pytest.mark.slow
 @needs.starlette
 def test_what_has_no_end_or_no_bounds_is_refused_and_the_next_prompt_is_made(monkeypatch: pytest.MonkeyPatch):
     """In rendering and in the constants of compiling; a process that was killed is replaced by another one."""

@@ -344,6 +344,7 @@ def test_a_client_sends_back_what_it_got(served: Served):
     assert served.post("/v1/chat/completions", tool).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_stuck_template_holds_up_nothing_but_itself(three_runs: dict[str, Run]):
     """Law: while templates without end are rendered, the server, the run and the chats of another run answer."""
     served = Served(three_runs | {"other": three_runs["documents"]}, limits={"seconds": 3.0})
