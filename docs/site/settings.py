@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.config.settings import variants_in
+from flaxformer_lite.core.base.annotations import type_hints
 from flaxformer_lite.core.base.bounds import legal_values
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 def settings_page() -> str:
     """Returns the page in Markdown: a section for each part of `Config`, in it one for each dataclass below it."""
-    own = [field for field in dataclasses.fields(Config) if not variants_in(hints(Config)[field.name])]
+    own = [field for field in dataclasses.fields(Config) if not variants_in(type_hints(Config)[field.name])]
     lines = [INTRODUCTION, *table(Config, "", own), ""]
     seen: set[type] = set()
     for field in dataclasses.fields(Config):
-        hint = hints(Config)[field.name]
+        hint = type_hints(Config)[field.name]
         if variants_in(hint):
             lines += [f"## {field.name}", ""]
             if len(variants_in(hint)) > 1:
@@ -65,7 +66,7 @@ def sections(hint: Any, path: str, seen: set[type]) -> Iterator[str]:
         yield from table(variant, f"{path}.", [field for field in dataclasses.fields(variant) if field.name != "kind"])
         yield ""
         for field in dataclasses.fields(variant):
-            yield from sections(hints(variant)[field.name], f"{path}.{field.name}", seen)
+            yield from sections(type_hints(variant)[field.name], f"{path}.{field.name}", seen)
 
 
 def table(owner: type, prefix: str, fields: list[dataclasses.Field]) -> Iterator[str]:
@@ -74,12 +75,7 @@ def table(owner: type, prefix: str, fields: list[dataclasses.Field]) -> Iterator
         yield "| setting, and its default | meaning, and legal values |\n|---|---|"
     for field in fields:
         setting = f"`{prefix}{field.name}`<br>{default(field)}"
-        yield f"| {setting} | {meaning(owner, field.name)}<br>*{legal(hints(owner)[field.name])}* |"
-
-
-@functools.cache
-def hints(owner: type) -> dict[str, Any]:
-    return typing.get_type_hints(owner, include_extras=True)
+        yield f"| {setting} | {meaning(owner, field.name)}<br>*{legal(type_hints(owner)[field.name])}* |"
 
 
 def legal(hint: Any) -> str:

@@ -2,8 +2,8 @@
 
 `train.py` has the settings of training, `experiment.py` joins all rooms' settings to a `Config` and checks them together. `load.py`
 reads a config file, `options.py` applies the options of a command line, `serialize.py` writes and reads config.json. There
-`variants.py` finds the variants of a setting, and `outside.py` names and finds those from outside the package. `differences.py`
-compares two configs.
+`settings.py` lists all settings with their marks, and `outside.py` names and finds variants from outside the package.
+`differences.py` compares two configs.
 """
 
 from flaxformer_lite.config.differences import differences

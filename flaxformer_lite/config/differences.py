@@ -5,37 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.variants import TYPES
-
-MAY_CHANGE = (
-    *("train.steps", "train.log_every", "train.eval_every", "train.checkpoint_every", "train.sample_prompts"),
-    *("train.trackers", "train.hooks", "train.profile", "train.keep_latest", "train.keep_best", "train.mirror"),
-    *("train.max_skipped_steps", "train.max_rollbacks", "train.runner", "train.mesh.", "train.compiler_options."),
-    *("data.store", "weights"),
-)
-"""Settings that a resumed run may change: its length, its reports, trackers and hooks, its devices and their compilers, its
-mirror, the place of its tokens and the weights that commands use, nothing that alters a step."""
-
-ON_REQUEST = (
-    *("optimizer.schedule.", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.ema_decay"),
-    *("optimizer.algorithm.b1", "optimizer.algorithm.b2", "optimizer.algorithm.eps"),
-    *(f"model.dropout.{place}_rate" for place in ("embedding", "attention", "feed_forward", "residual")),
-    *("model.dtype", "model.matmul_dtype", "model.remat", "model.scan_unroll", "model.head.loss_chunk"),
-    *("model.attention.implementation", "model.attention.splash."),
-    *("train.num_micro_batches", "train.patience", "train.text_metrics", "train.init_from"),
-)
-"""Settings that may change with --continue-with-changes: they alter steps, but neither shapes, nor the order of the data, nor
-the form of the optimizer's state; and the place of the run that a run started from."""
+from flaxformer_lite.config.settings import TYPES, has_mark, walk
+from flaxformer_lite.core.base.annotations import Resume
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the value of every leaf of a tree of dataclasses, by setting path."""
-    if not dataclasses.is_dataclass(config):
-        return {prefix[:-1]: config}
-    flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        flat |= flatten(getattr(config, field.name), f"{prefix}{field.name}.")
-    return flat if type(config) in TYPES else {**flat, f"{prefix}kind": type(config).__qualname__}
+def flatten(config: Any, path: str = "") -> dict[str, Any]:
+    """Returns the value of every leaf of a tree of dataclasses, by setting path; of a class from outside its name too."""
+    values, names = dict[str, Any](), dict[str, Any]()
+    for node in walk(config, path):
+        if not dataclasses.is_dataclass(node.value):
+            values[node.path] = node.value
+        elif type(node.value) not in TYPES:
+            names[f"{node.path}.kind".lstrip(".")] = type(node.value).__qualname__
+    return values | names  # a class from outside may have inherited a kind
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
@@ -50,7 +32,7 @@ def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[s
     on_request: leave out the settings that may change with --continue-with-changes.
     """
     all_changes = changed(flatten(old), flatten(new))
-    different = {path: pair for path, pair in all_changes.items() if not path.startswith(MAY_CHANGE)}
+    different = {path: pair for path, pair in all_changes.items() if not has_mark(path, Resume.FREE)}
     return fixed(different) if on_request else different
 
 
@@ -60,7 +42,7 @@ def fixed(different: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]
         path: pair
         for path, pair in different.items()
         # An average that is added or dropped changes the form of the state.
-        if not path.startswith(ON_REQUEST) or (path == "optimizer.ema_decay" and None in pair)
+        if not has_mark(path, Resume.ON_REQUEST) or (path == "optimizer.ema_decay" and None in pair)
     }
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 import jax
 
 from flaxformer_lite.config.train import TextMetric, TrainConfig
+from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked
-from flaxformer_lite.core.model.config import ModelConfig, SavedAs
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.core.optim import OptimizerConfig
@@ -25,13 +26,13 @@ class Config(Checked, at=""):
     """One experiment: everything that decides its numbers."""
 
     data: DataConfig
-    train: TrainConfig = TrainConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
+    train: Annotated[TrainConfig, Answers.SAME] = TrainConfig()
+    optimizer: Annotated[OptimizerConfig, Answers.SAME] = OptimizerConfig()
     model: ModelConfig
     objective: Annotated[BaseObjective, SavedAs(Objective)] = Seq2Seq()
-    decode: DecodeConfig = DecodeConfig()
+    decode: Annotated[DecodeConfig, Answers.CHOSEN] = DecodeConfig()
     metrics: MetricConfig = MetricConfig()
-    weights: str = "last"
+    weights: Annotated[str, Resume.FREE] = "last"
     """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints, or of all
     if there are fewer."""
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Literal, NoReturn, get_args, get_origin
 
 from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
@@ -12,8 +12,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.config.variants import variants_in
-from flaxformer_lite.core.base.bounds import type_hints
+from flaxformer_lite.config.settings import variants_in, walk
 from flaxformer_lite.core.base.suggest import suggest
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
@@ -88,14 +87,12 @@ def show_help(config: Config, path: str) -> NoReturn:
     raise AssertionError
 
 
-def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+def choices(config: Config) -> Iterator[tuple[str, list[str]]]:
     """Yields every setting of a config that has several variants, and their kinds, that of the config in brackets."""
-    for field in dataclasses.fields(config):
-        kinds, value = variants_in(type_hints(type(config))[field.name]), getattr(config, field.name)
+    for node in walk(config):
+        kinds, chosen = variants_in(node.hint), getattr(node.value, "kind", None)
         if len(kinds) > 1:
-            yield prefix + field.name, [f"[{kind}]" if kind == getattr(value, "kind", None) else kind for kind in kinds]
-        if dataclasses.is_dataclass(value):
-            yield from choices(value, f"{prefix}{field.name}.")
+            yield node.path, [f"[{kind}]" if kind == chosen else kind for kind in kinds]
 
 
 def run_config_file(file: Path) -> Config:

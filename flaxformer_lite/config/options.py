@@ -8,9 +8,10 @@ from typing import Any, cast
 
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import as_tree, from_tree, item_type, similar
-from flaxformer_lite.config.variants import required, variants_in
-from flaxformer_lite.core.base.bounds import accepts, cut, type_hints
+from flaxformer_lite.config.serialize import as_tree, from_tree, similar
+from flaxformer_lite.config.settings import item_type, required, variants_in
+from flaxformer_lite.core.base.annotations import type_hints
+from flaxformer_lite.core.base.bounds import accepts, cut
 
 OTHER_NAMES = {
     "batchsize": "a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
@@ -60,7 +61,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             chosen[setting] = variants[typed[0]]()
             node[name] = as_tree(chosen[setting], setting, hint)
             settings = {path: value for path, value in settings.items() if not f"{path}.".startswith(f"{setting}.")}
-            settings |= flatten(chosen[setting], f"{setting}.")
+            settings |= flatten(chosen[setting], setting)
             continue
         if not typed and hint is not bool and item_type(hint) is None:
             raise ValueError(f"{option} has no value: add one")

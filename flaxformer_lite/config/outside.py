@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flaxformer_lite.config.variants import TYPES, variants_in
+from flaxformer_lite.config.settings import TYPES, variants_in, walk
 
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
 """The name as typed, and the module, of every config file and `--import`, by resolved path or module name; a later import of the
@@ -136,10 +136,8 @@ def import_options(config: Any) -> str:
 
 def values_in(config: Any) -> Iterator[Any]:
     """Yields every dataclass in a config."""
-    if isinstance(config, tuple):
-        for item in config:
+    for node in walk(config):
+        if dataclasses.is_dataclass(node.value):
+            yield node.value
+        for item in node.value if isinstance(node.value, tuple) else ():
             yield from values_in(item)
-    elif dataclasses.is_dataclass(config):
-        yield config
-        for field in dataclasses.fields(config):
-            yield from values_in(getattr(config, field.name))

@@ -4,15 +4,15 @@ import dataclasses
 import difflib
 import json
 import math
-import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
+from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
-from flaxformer_lite.config.variants import TYPES, required, saved_as, settings_of, variants_in
-from flaxformer_lite.core.base.bounds import accepts, alternatives, cut, type_hints, violation
+from flaxformer_lite.core.base.annotations import alternatives, type_hints
+from flaxformer_lite.core.base.bounds import accepts, cut, violation
 from flaxformer_lite.core.base.suggest import suggest
 
 FORMAT = 1
@@ -74,7 +74,7 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
     item = item_type(hint)
     if item is not None and isinstance(tree, list | tuple):
         return tuple(from_tree(part, item, f"{setting}.{i}") for i, part in enumerate(tree))
-    parts, variants = list(alternatives(saved_as(hint))), variants_in(hint)
+    parts, variants = list(alternatives(hint)), variants_in(hint)
     kind = tree.get("kind", "") if isinstance(tree, dict) else None
     if isinstance(kind, str) and ":" in kind:
         try:
@@ -98,14 +98,13 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
 
 def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
     """Returns a dataclass of these settings. Raises: ValueError for a setting that is unknown, missing or illegal."""
-    types, values = type_hints(owner), {}
-    hints = {field.name: types[field.name] for field in dataclasses.fields(owner)}
+    hints, values = type_hints(owner), {}
     for name, part in tree.items():
         if name == "kind":
             continue
         path = f"{setting}.{name}".lstrip(".")
         if name not in hints:
-            near = similar(path, list(dict.fromkeys(settings_of(Config))))
+            near = similar(path, list(MARKS))
             raise ValueError(f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}")
         values[name] = from_tree(part, hints[name], path)
         if message := violation(owner, name, values[name], path):
@@ -115,14 +114,6 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
             path = f"{setting}.{name}".lstrip(".")
             raise ValueError(f"there is no {path}: it has no default, set it")
     return owner(**values)
-
-
-def item_type(hint: Any) -> Any:
-    """Returns the type hint of the items of a tuple, or of a tuple or None; None for any other type."""
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    tuples = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is tuple]
-    return typing.get_args(tuples[0])[0] if tuples else None
 
 
 def similar(setting: str, known: Sequence[str], show: Callable[[str], str] = str) -> str:

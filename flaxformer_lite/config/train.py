@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
+from flaxformer_lite.core.base.annotations import Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveInt
-from flaxformer_lite.core.model.config import SavedAs
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
@@ -32,40 +32,40 @@ class MissingHook(BaseHook):
 class TrainConfig(Checked, at="train"):
     """The length of the training, its devices, checkpoints and reports. Periods are in optimizer steps."""
 
-    steps: PositiveInt = 10_000
+    steps: Annotated[PositiveInt, Resume.FREE] = 10_000
     """Optimizer steps of the whole run; a finished run is continued by raising it."""
     seed: Annotated[int, Ge(0), Lt(2**32)] = 0
     """Seed of the initial parameters, the order of the data and dropout."""
-    num_micro_batches: PositiveInt = 1
+    num_micro_batches: Annotated[PositiveInt, Resume.ON_REQUEST] = 1
     """Number of equal parts that each batch is cut into to save memory; their gradients are added up, so the result is the same."""
-    runner: Literal["mesh", "pmap"] = "mesh"
+    runner: Annotated[Literal["mesh", "pmap"], Resume.FREE] = "mesh"
     """mesh: one program for all devices of `mesh`. pmap: one program a device (`jax.shard_map`, the heir of `jax.pmap`), each with
     the whole model. Results are equal, except that dropout under pmap depends on the number of devices."""
-    mesh: MeshConfig = MeshConfig()
+    mesh: Annotated[MeshConfig, Resume.FREE] = MeshConfig()
     """Number of devices along each axis."""
-    compiler_options: CompilerOptions = CompilerOptions()
+    compiler_options: Annotated[CompilerOptions, Resume.FREE] = CompilerOptions()
     """Options of XLA, by the kind of device."""
-    log_every: PositiveInt = 50
+    log_every: Annotated[PositiveInt, Resume.FREE] = 50
     """Steps between two `train` rows in metrics.jsonl."""
-    eval_every: PositiveInt = 1_000
+    eval_every: Annotated[PositiveInt, Resume.FREE] = 1_000
     """Steps between two evaluations on `data.eval`, each followed by a checkpoint with its metrics."""
-    checkpoint_every: PositiveInt = 1_000
+    checkpoint_every: Annotated[PositiveInt, Resume.FREE] = 1_000
     """Steps between two checkpoints."""
-    keep_latest: PositiveInt = 3
+    keep_latest: Annotated[PositiveInt, Resume.FREE] = 3
     """Number of newest checkpoints that are kept."""
-    keep_best: NonNegativeInt = 1
+    keep_best: Annotated[NonNegativeInt, Resume.FREE] = 1
     """Number of best checkpoints by `best_metric` that are kept besides."""
     best_metric: str = "loss"
     """Metric that ranks checkpoints: loss, accuracy, another metric of the objective, or one of `text_metrics`."""
-    patience: PositiveInt | None = None
+    patience: Annotated[PositiveInt | None, Resume.ON_REQUEST] = None
     """Evaluations in a row without a new best after which training stops early; None: it never does."""
-    max_skipped_steps: PositiveInt = 10
+    max_skipped_steps: Annotated[PositiveInt, Resume.FREE] = 10
     """Steps in a row with a loss or a gradient that is not finite, after which the run fails. Each changes no parameter, and is
     reported and counted."""
-    max_rollbacks: NonNegativeInt = 0
+    max_rollbacks: Annotated[NonNegativeInt, Resume.FREE] = 0
     """Times that the run may return to its last checkpoint, after a loss spike or `max_skipped_steps` steps in a row without an
     update. The batches since that checkpoint are left out then. 0: it never returns."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, Resume.ON_REQUEST] = None
     """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
@@ -75,20 +75,20 @@ class TrainConfig(Checked, at="train"):
     the adapters take the place of `*`."""
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
-    mirror: str | None = None
+    mirror: Annotated[str | None, Resume.FREE] = None
     """Folder or URL (`s3://bucket/run`, `gs://…`) to which the run folder is copied while it trains, each checkpoint once it is
     complete. An empty run folder starts from it. None: no copy."""
-    text_metrics: tuple[TextMetric, ...] = ()
+    text_metrics: Annotated[tuple[TextMetric, ...], Resume.ON_REQUEST] = ()
     """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
-    sample_prompts: tuple[str, ...] = ()
+    sample_prompts: Annotated[tuple[str, ...], Resume.FREE] = ()
     """Prompts that a language model continues at each evaluation, by the settings of `decode`; the texts are in samples/."""
-    trackers: tuple[TrackerName, ...] = ()
+    trackers: Annotated[tuple[TrackerName, ...], Resume.FREE] = ()
     """Programs that get the rows of metrics.jsonl too: tensorboard, wandb, trackio. Each needs the extra of its name."""
-    hooks: Annotated[tuple[BaseHook, ...], SavedAs(tuple[()])] = ()
+    hooks: Annotated[tuple[BaseHook, ...], SavedAs(tuple[()]), Resume.FREE] = ()
     """Hooks of your own, which a config file defines or imports: frozen dataclasses with the base `flaxformer_lite.training.Hook`
     (docs/extending.md)."""
-    profile: str | None = None
+    profile: Annotated[str | None, Resume.FREE] = None
     """Steps to trace with JAX's profiler: 100:110 writes the ten steps after step 100 to RUN/profile. None: no trace."""
 
     def __post_init__(self) -> None:

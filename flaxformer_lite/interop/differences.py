@@ -4,11 +4,17 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from flaxformer_lite.config.settings import has_mark
+from flaxformer_lite.core.base.annotations import Answers, type_hints
 from flaxformer_lite.core.model import Attention, DotProduct, ModelConfig
 from flaxformer_lite.core.model.config import DecoderSize
 from flaxformer_lite.core.model.kernels import SplashBlocks
 
-FREE = ("dropout", "dtype", "matmul_dtype", "scan_unroll", "remat", "initializer", "padding_id")
+FREE = (
+    "dtype",
+    "padding_id",
+    *(name for name in type_hints(ModelConfig) if has_mark(f"model.{name}", Answers.SAME)),
+)
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
 
 

@@ -30,7 +30,7 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
     """Trains `config` in the folder `workdir`, or continues the run in it.
 
     Calls the hooks of the settings, those of `train.hooks`, and `hooks`. `with_changes` continues a run with other settings
-    (`ON_REQUEST` in config/differences.py).
+    (those with the mark `Resume.ON_REQUEST`).
 
     Returns why no step is left; None if a signal stopped the run earlier.
 

@@ -27,6 +27,8 @@ from flaxformer_lite.base.sealed_files import DamageError, read_sealed, sealed
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config.settings import has_mark
+from flaxformer_lite.core.base.annotations import Answers
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 
 META = "meta.json"
@@ -34,16 +36,6 @@ DIGESTS = "digests.json"
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
 SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
-
-TRAINING_ONLY = (
-    *("train.", "optimizer.", "data.train", "data.eval", "data.held_out", "data.tokens_per_batch"),
-    *("data.rows_multiple", "model.dropout.", "model.initializer.", "model.scan_unroll", "model.remat"),
-    *("model.matmul_dtype", "model.attention.implementation", "model.attention.splash.", "model.head.loss_chunk"),
-)
-"""Settings that decide no answer of a trained model."""
-
-CHOICES = ("decode.", "model.dtype")
-"""Settings that a user may edit in the `config.json` of a trained run: an edit is reported and holds."""
 
 
 def steps_in(checkpoints: Path) -> list[int]:
@@ -190,8 +182,8 @@ def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: boo
     step, before, digests = found
     different = differences(before, config, on_request=with_changes)
     if not resumed:
-        different = {path: pair for path, pair in different.items() if not path.startswith(TRAINING_ONLY)}
-        if chosen := {path: different.pop(path) for path in list(different) if path.startswith(CHOICES)}:
+        different = {path: pair for path, pair in different.items() if not has_mark(path, Answers.SAME)}
+        if chosen := {path: different.pop(path) for path in list(different) if has_mark(path, Answers.CHOSEN)}:
             warn(f"{folder / 'config.json'} was edited after the training: {describe_differences(chosen)}")
     if different:
         raise ValueError(

@@ -12,6 +12,8 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.console import counted, warn
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
+from flaxformer_lite.config.settings import has_mark
+from flaxformer_lite.core.base.annotations import Answers
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
@@ -20,7 +22,7 @@ from flaxformer_lite.core.parallel.sharding import parameter_sharding, with_shar
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
-from flaxformer_lite.workdir.manifest import CHOICES, TRAINING_ONLY, check_seal, seal
+from flaxformer_lite.workdir.manifest import check_seal, seal
 from flaxformer_lite.workdir.mirror import open_run
 
 
@@ -185,6 +187,11 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 
 def other_settings(there: Config, here: Config) -> list[str]:
     """Returns the model settings in which two runs differ, except those that only affect training."""
-    different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
-    free = (*TRAINING_ONLY, *CHOICES, "model.lora")
-    return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]
+    different = changed(flatten(there.model, "model"), flatten(here.model, "model"))
+    return [
+        f"{setting} {value!r}"
+        for setting, (value, _) in different.items()
+        if not (
+            has_mark(setting, Answers.SAME) or has_mark(setting, Answers.CHOSEN) or setting.startswith("model.lora")
+        )
+    ]

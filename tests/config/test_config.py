@@ -15,7 +15,8 @@ from flaxformer_lite.config.differences import differences, flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.config.variants import settings_of
+from flaxformer_lite.config.settings import MARKS, SETTINGS, has_mark
+from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import Learned, Rotary
 from flaxformer_lite.core.objectives import CausalLM, Seq2Seq
@@ -237,9 +238,34 @@ def test_some_settings_change_if_that_is_asked_for():
 
 
 def test_settings_are_listed_as_on_the_command_line():
-    paths = settings_of(Config)
-    assert {"train.steps", "data.train.source", "model.attention.d_key", "optimizer.schedule.peak_rate"} <= set(paths)
-    assert set(flatten(CONFIG)) <= set(paths)
+    paths = MARKS.keys()
+    assert {"train.steps", "data.train.source", "model.attention.d_key", "optimizer.schedule.peak_rate"} <= paths
+    assert flatten(CONFIG).keys() <= paths
+
+
+def test_variants_that_share_a_setting_give_it_the_same_marks():
+    """Law: what a mark permits depends on the path alone, since a message names the path."""
+    shared = [setting.path for setting in SETTINGS if setting.marks != MARKS[setting.path]]
+    assert not shared and len(SETTINGS) > len(MARKS)
+
+
+@pytest.mark.parametrize(
+    ("path", "marks"),
+    [
+        ("train.steps", {Resume.FREE, Answers.SAME}),
+        ("train.mesh.data", {Resume.FREE, Answers.SAME}),
+        ("train.seed", {Answers.SAME}),
+        ("optimizer.schedule.of_a_schedule_from_outside", {Resume.ON_REQUEST, Answers.SAME}),
+        ("optimizer.algorithm.b1", {Resume.ON_REQUEST, Answers.SAME}),
+        ("optimizer.algorithm.of_an_algorithm_from_outside", {Answers.SAME}),
+        ("model.dtype", {Resume.ON_REQUEST, Answers.CHOSEN}),
+        ("decode.sampling.top_k", {Answers.CHOSEN}),
+        ("model.d_model", set()),
+        ("other.setting", set()),
+    ],
+)
+def test_a_setting_has_the_marks_of_its_groups_too(path: str, marks: set):
+    assert {mark for mark in (*Resume, *Answers) if has_mark(path, mark)} == marks
 
 
 def test_overrides_reach_into_the_variant_that_the_config_chose(tmp_path: Path):

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.variants import TYPES
+from flaxformer_lite.config.settings import TYPES
 from tests.support.paths import ROOT
 
 NAVIGATION = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
@@ -65,7 +65,7 @@ def test_every_page_is_in_the_navigation():
 def test_every_setting_has_a_row_with_its_meaning():
     """Each dataclass once, with all its settings; `meaning` refuses a setting without a docstring."""
     page = SETTINGS.settings_page()
-    parts = [hint for hint in SETTINGS.hints(Config).values() if SETTINGS.variants_in(hint)]
+    parts = [hint for hint in SETTINGS.type_hints(Config).values() if SETTINGS.variants_in(hint)]
     rows = sum(len([field for field in dataclasses.fields(_type) if field.name != "kind"]) for _type in TYPES)
     assert page.count("\n| `") == rows - len(parts)
     linked, headings = set(re.findall(r"\]\(#(\w+)\)", page)), re.findall(r"\{ #(\w+) \}", page)

@@ -9,13 +9,14 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import ge, gt, le, lt
 from typing import Annotated, Any, ClassVar
 
 import annotated_types
 from annotated_types import Ge, Gt, Lt
 
+from flaxformer_lite.core.base.annotations import alternatives, type_hints
 from flaxformer_lite.core.base.suggest import suggest
 
 LARGEST = 2**31 - 1
@@ -41,11 +42,6 @@ def cut(text: str) -> str:
     """Returns a value as messages show it: its first characters, and their number if there are more."""
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
 
-
-type_hints: Callable[[Any], dict[str, Any]] = functools.cache(
-    functools.partial(typing.get_type_hints, include_extras=True)
-)
-"""Returns the annotation of every field of a dataclass type, bounds included."""
 
 LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
     annotated_types.Ge: ("ge", ge, "at least"),
@@ -101,18 +97,6 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
 def in_float32(value: float) -> bool:
     """Returns whether float32 has such a number: a larger one would be infinite there, a smaller one 0."""
     return value == 0 or 1e-38 <= abs(value) <= 3.4e38
-
-
-def alternatives(hint: Any) -> Iterator[Any]:
-    """Yields the plain types and the choices that a value of an annotation, or an item of it, may be."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        yield from arguments
-    elif arguments:
-        for argument in arguments[:1] if origin is Annotated else arguments:
-            yield from alternatives(argument)
-    elif hint is not ...:
-        yield hint
 
 
 def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:

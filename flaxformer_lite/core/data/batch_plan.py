@@ -14,6 +14,7 @@ import numpy as np
 from annotated_types import Ge
 from jaxtyping import Bool, Float, Int, Integer
 
+from flaxformer_lite.core.base.annotations import Answers
 from flaxformer_lite.core.base.bounds import Checked, PositiveInt
 from flaxformer_lite.core.data.records import Lengths, RowMaker
 
@@ -29,13 +30,13 @@ Length = Annotated[int, Ge(2)]
 class BatchShapes(Checked, at="data"):
     """The settings that decide the shapes of batches."""
 
-    tokens_per_batch: PositiveInt = 4096
+    tokens_per_batch: Annotated[PositiveInt, Answers.SAME] = 4096
     """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
     batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
     that length, and `rows_multiple` to 32 or a divisor. A bucket has
     max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
     the defaults 64 rows of 256, which are 16,384."""
-    rows_multiple: PositiveInt = 64
+    rows_multiple: Annotated[PositiveInt, Answers.SAME] = 64
     """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
     the rows must divide it."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)

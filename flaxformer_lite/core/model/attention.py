@@ -9,13 +9,14 @@ to weights, so a new variant is one class in one file; `Attention` says which me
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.core.model import fast, kernels
 from flaxformer_lite.core.model.layers import Dense, accumulation_dtype, apply_dropout
@@ -127,10 +128,10 @@ class Attention(Checked, at="model.attention"):
     """Norm over each head of queries and keys, before rotary positions; None: no norm."""
     masking: Masking = EXCLUDE
     """Treatment of the score of a masked key."""
-    implementation: kernels.Implementation = "auto"
+    implementation: Annotated[kernels.Implementation, Resume.ON_REQUEST, Answers.SAME] = "auto"
     """Program that computes attention: xla (no fused kernel; can do everything), cudnn (NVIDIA GPU), splash (TPU), or auto: the
     device's kernel where it supports the model, else xla. Decoding always uses xla."""
-    splash: kernels.SplashBlocks = kernels.SplashBlocks()
+    splash: Annotated[kernels.SplashBlocks, Resume.ON_REQUEST, Answers.SAME] = kernels.SplashBlocks()
     """The blocks of splash."""
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:

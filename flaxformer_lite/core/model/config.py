@@ -3,11 +3,12 @@
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 from jax.sharding import AbstractMesh, Mesh
 
+from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct
 from flaxformer_lite.core.model.layers import Activation, DropoutRates, Initializer, XavierUniform
@@ -18,13 +19,6 @@ from flaxformer_lite.core.model.positions import Positions, PositionScheme, Rota
 # What is built before any array, such as names of layers and rows of sines, fits in memory.
 NumLayers = Annotated[int, Ge(0), Le(10_000)]
 Width = Annotated[int, Ge(1), Le(2**24)]
-
-
-@dataclass(frozen=True)
-class SavedAs:
-    """Annotation of a setting whose type is a base class: config.json holds a variant of `union`, Python takes any value."""
-
-    union: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class LanguageModelHead(Checked, at="model.head"):
     """Bend logits to stay within plus and minus this number, `cap * tanh(logit / cap)`; None: do not."""
     transform: Activation | None = None
     """Before the logits apply a dense layer of width `d_model`, this activation and the model's norm (as BERT); None: do not."""
-    loss_chunk: PositiveInt | None = None
+    loss_chunk: Annotated[PositiveInt | None, Resume.ON_REQUEST, Answers.SAME] = None
     """Positions of each row whose logits a loss computes at a time, so that all logits are never stored at once; None: all."""
 
 
@@ -178,7 +172,7 @@ class ModelConfig(Checked, at="model"):
     """Norm for each `n` of a residual command, and for the other norms of the model."""
     residual: Residual = PRE_NORM
     """Commands around each sublayer: PRE_NORM, POST_NORM, or others."""
-    dropout: DropoutRates = DropoutRates()
+    dropout: Annotated[DropoutRates, Answers.SAME] = DropoutRates()
     """Dropout rates."""
     num_token_types: NonNegativeInt = 0
     """Number of source token types, each with an embedding that is added (BERT's first and second sentence); 0: none."""
@@ -198,17 +192,17 @@ class ModelConfig(Checked, at="model"):
     """Reduction of a text to one vector for comparing texts; None: no such vector."""
     lora: LoRA | None = None
     """Low-rank adapters in the projections; None: no adapters."""
-    initializer: Initializer = XavierUniform()
+    initializer: Annotated[Initializer, Answers.SAME] = XavierUniform()
     """Initial values of kernels and embeddings; biases start at 0, norm scales at 1."""
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "float64"], Resume.ON_REQUEST, Answers.CHOSEN] = "float32"
     """Number type of the computation; parameters stay float32, and sums in softmax, norms and losses are at least float32."""
-    matmul_dtype: Literal["bfloat16", "bfloat16_values"] | None = None
+    matmul_dtype: Annotated[Literal["bfloat16", "bfloat16_values"] | None, Resume.ON_REQUEST, Answers.SAME] = None
     """Number type to which training rounds the inputs and kernels of projections, feed-forward layers and the head before it
     multiplies them, and their gradients too; sums and all else stay in `dtype`. None: `dtype`. bfloat16_values: on a CPU, the
     same rounded numbers in `dtype`; a training sets it in place of bfloat16 on a CPU without instructions for bfloat16."""
-    scan_unroll: PositiveInt = 1
+    scan_unroll: Annotated[PositiveInt, Resume.ON_REQUEST, Answers.SAME] = 1
     """Number of layers per iteration of the loop over layers: more compile longer and may run faster. Results are the same."""
-    remat: Literal["none", "full", "dots"] = "none"
+    remat: Annotated[Literal["none", "full", "dots"], Resume.ON_REQUEST, Answers.SAME] = "none"
     """Activations that the backward pass recomputes to save memory. none: stores all; full: stores only the inputs of each layer;
     dots: stores also products with parameters, but no scores. Results are the same."""
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from flax.typing import Dtype
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
+from flaxformer_lite.core.base.annotations import Resume
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.lora import FIRST_A, LoRA
@@ -135,13 +136,13 @@ DropoutScaling = Literal["training", "evaluation"]
 class DropoutRates(Checked, at="model.dropout"):
     """Dropout rates: the probability of zeroing an element, by place."""
 
-    embedding_rate: Rate = 0.1
+    embedding_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
     """Rate on the sum of token and position embeddings."""
-    attention_rate: Rate = 0.1
+    attention_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
     """Rate on the attention weights."""
-    feed_forward_rate: Rate = 0.1
+    feed_forward_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
     """Rate on the inner activations of the feed-forward layer."""
-    residual_rate: Rate = 0.1
+    residual_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
     """Rate at each `d` of a residual command: usually on a sublayer's output, before the residual sum."""
     residual_scaling: DropoutScaling = "training"
     """When residual dropout is rescaled: in training (divided by 1 - rate), or in evaluation (multiplied by 1 - rate)."""

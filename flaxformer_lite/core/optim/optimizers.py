@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from annotated_types import Gt, Le
 
+from flaxformer_lite.core.base.annotations import Resume
 from flaxformer_lite.core.base.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
 from flaxformer_lite.core.base.tree_paths import leaf_path
 from flaxformer_lite.core.optim.schedules import Noam, Schedule
@@ -130,12 +131,12 @@ class AdamW(OptimizerAlgorithm):
     """
 
     kind: Literal["adamw"] = "adamw"
-    b1: Rate = 0.9
+    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
     """Weight of the old average of the gradients."""
-    b2: Rate = 0.98
+    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.98
     """Weight of the old average of the squared gradients. 0.98 (Vaswani et al. 2017, section 5.3) averages about 50 steps;
     Adam's own 0.999 averages 1,000, longer than many warm-ups."""
-    eps: PositiveFloat = 1e-8
+    eps: Annotated[PositiveFloat, Resume.ON_REQUEST] = 1e-8
     """Added to the root in the denominator, in units of the gradient. With a much smaller value than Adam's, a gradient of
     rounding noise becomes a step of full size."""
     moment_dtype: MomentDtype = None
@@ -191,9 +192,9 @@ class Lion(OptimizerAlgorithm):
     """
 
     kind: Literal["lion"] = "lion"
-    b1: Rate = 0.9
+    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
     """Weight of the momentum in the direction; the rest is the current gradient."""
-    b2: Rate = 0.99
+    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.99
     """Weight of the old momentum in the new one."""
     moment_dtype: MomentDtype = None
     """Type of m; None: the type of the parameters."""
@@ -225,11 +226,11 @@ class Muon(OptimizerAlgorithm):
     """Number of Newton-Schulz steps. Fewer leave small singular values small; more only cost time."""
     update_rms: PositiveFloat = 0.2
     """Root mean square of the direction of a matrix, in units of the rate."""
-    b1: Rate = 0.9
+    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
     """AdamW's b1, for the other parameters."""
-    b2: Rate = 0.98
+    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.98
     """AdamW's b2, for the other parameters."""
-    eps: PositiveFloat = 1e-8
+    eps: Annotated[PositiveFloat, Resume.ON_REQUEST] = 1e-8
     """AdamW's eps, for the other parameters."""
     moment_dtype: MomentDtype = None
     """Type of M, and of AdamW's m for the other parameters; None: the type of the parameters."""
@@ -299,11 +300,11 @@ class OptimizerConfig(Checked, at="optimizer"):
 
     algorithm: Algorithm = AdamW()
     """The direction of a step."""
-    schedule: Schedule = Noam()
+    schedule: Annotated[Schedule, Resume.ON_REQUEST] = Noam()
     """The learning rate of a step. Noam's depends on `model.d_model` and suits AdamW."""
-    clip_norm: PositiveFloat | None = 1.0
+    clip_norm: Annotated[PositiveFloat | None, Resume.ON_REQUEST] = 1.0
     """Largest joint Euclidean norm of all gradients; larger ones are scaled down to it. None: no clipping."""
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: Annotated[NonNegativeFloat, Resume.ON_REQUEST] = 0.0
     """Fraction of a kernel or embedding subtracted at each step, times the rate. Norms, biases and frozen weights do not decay."""
     rates: dict[str, PositiveFloat] = field(default_factory=dict, hash=False)
     """Factors of the learning rate by patterns of parameter paths, such as {"encoder/*": 0.1, "*/layers/0/*": 0.5}; those of all
@@ -311,7 +312,7 @@ class OptimizerConfig(Checked, at="optimizer"):
     layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """Factor of the learning rate from the head to the highest layer, and from each layer to the one below it; embeddings are the
     lowest. 1: every layer has the same rate."""
-    ema_decay: Fraction | None = None
+    ema_decay: Annotated[Fraction | None, Resume.ON_REQUEST] = None
     """Weight of the old value in a moving average of the parameters, kept as a second set of them; None: no average."""
 
     def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:

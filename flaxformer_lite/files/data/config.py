@@ -5,6 +5,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
+from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import NonNegativeInt
 from flaxformer_lite.core.data.batch_plan import BatchShapes
 from flaxformer_lite.core.text import Languages
@@ -20,19 +21,19 @@ from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
 class DataConfig(BatchShapes, at="data"):
     """Data sources, tokenizers, and the shapes of batches."""
 
-    train: OptionalSource = None
+    train: Annotated[OptionalSource, Answers.SAME] = None
     """Training data; None: the weights come from elsewhere and are only used."""
-    eval: OptionalSource = None
+    eval: Annotated[OptionalSource, Answers.SAME] = None
     """Evaluation data during training, for the best checkpoints and early stopping."""
     test: OptionalSource = None
     """Test data, read by the `evaluate` command alone."""
-    held_out: Annotated[float, Ge(0), Lt(0.5)] = 0.0
+    held_out: Annotated[float, Ge(0), Lt(0.5), Answers.SAME] = 0.0
     """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, of each that is None here. A hash of
     its text decides, of a pair that of its source. Training leaves out each pair that shares a text with a held-out one, on either
     side; texts are equal whatever their case, punctuation and spaces. 0: nothing is held out."""
-    held_out_seed: NonNegativeInt = 0
+    held_out_seed: Annotated[NonNegativeInt, Answers.SAME] = 0
     """Another number holds out other texts."""
-    store: str | None = None
+    store: Annotated[str | None, Resume.FREE] = None
     """Folder where tokenized training data is kept, for any number of runs. None: in the run folder (`.tokens`), and only if the
     data is larger than 131,072 records or 16,777,216 characters; less is tokenized at each start."""
     tokenizer: OptionalTokenizerConfig = SentencePiece()

@@ -9,6 +9,7 @@ import jax
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.settings import walk
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.parallel.sharding import shard_bytes
 from flaxformer_lite.core.runners import Runner, make_runner
@@ -66,18 +67,16 @@ def describe_settings(config: Config) -> list[str]:
     return lines
 
 
-def changes_from_defaults(value: Any, default: Any = dataclasses.MISSING, prefix: str = "") -> dict[str, Any]:
+def changes_from_defaults(config: Config) -> dict[str, Any]:
     """Returns the settings that differ from the defaults of their classes, by their paths."""
-    if not dataclasses.is_dataclass(value):
-        return {} if value == default else {prefix[:-1]: value}
-    found: dict[str, Any] = {}
-    if hasattr(value, "kind") and type(value) is not type(default):
-        found[f"{prefix}kind"] = type(value).__name__
-    for field in dataclasses.fields(value):
-        if field.name != "kind":
-            own = getattr(default, field.name) if type(value) is type(default) else field.default
-            found |= changes_from_defaults(getattr(value, field.name), own, f"{prefix}{field.name}.")
-    return found
+    changes: dict[str, Any] = {}
+    for node in walk(config):
+        if not dataclasses.is_dataclass(node.value):
+            if node.value != node.default and not node.path.endswith(".kind"):
+                changes[node.path] = node.value
+        elif hasattr(node.value, "kind") and type(node.value) is not type(node.default):
+            changes[f"{node.path}.kind"] = type(node.value).__name__
+    return changes
 
 
 def shape_in_words(rows: int, source: int, target: int) -> str:

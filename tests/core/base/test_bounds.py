@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt, Le
 
+from flaxformer_lite.core.base.annotations import Resume
 from flaxformer_lite.core.base.bounds import Checked, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
 
 
@@ -16,7 +17,7 @@ class Settings(Checked, at="part"):
     width: PositiveInt
     depth: Annotated[int, Ge(2), "6 is usual"]
     count: PositiveInt = 8
-    window: PositiveInt | None = None
+    window: Annotated[PositiveInt | None, Resume.FREE] = None
     rate: Rate = 0.1
     share: Annotated[float, Gt(0), Le(1)] = 1.0
     weight: NonNegativeFloat = 0.0
