@@ -231,7 +231,7 @@ class Loop(TrainingRun):
         Raises: what the evaluation raised, after the step is saved; Failure if another process trains in the folder, or if the
             state has a NaN or an infinity: it would push out a checkpoint that can be used.
         """
-        self.folder.keep_lock()
+        self.folder.check_lock()
         self.finish_step()
         before = time.perf_counter()
         if not is_finite(self.state):
@@ -251,7 +251,7 @@ class Loop(TrainingRun):
                     raise
                 mistake = error
         if self.counts() or self.stop.agreed or mistake is not None:
-            self.folder.keep_lock()  # an evaluation may take hours
+            self.folder.check_lock()  # an evaluation may take hours
             self.save(metrics, interim=not self.counts())
         if mistake is not None:
             self.checkpoints.wait()

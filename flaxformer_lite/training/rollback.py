@@ -65,7 +65,7 @@ def roll_back(run: TrainingRun, wrong: RollBack, runner: Runner) -> None:
 
     Raises: Failure if another process trains in the folder.
     """
-    run.folder.keep_lock()
+    run.folder.check_lock()
     checkpoints = run.checkpoints
     (start,) = checkpoints.newest_regular(1, before=wrong.first)  # an interim one depends on when the run was stopped
     checkpoints.delete_after(start)

@@ -175,8 +175,7 @@ class RunFolder:
         existed = self.path.is_dir()
         self.path.mkdir(parents=True, exist_ok=True)
         self._mark = secrets.token_hex()
-        with contextlib.ExitStack() as self._locks:
-            self._locks.enter_context(locked(self.path / ".lock", self._mark))
+        with locked(self.path / ".lock", self._mark):
             self.write_config(config)
             try:
                 self._note_checkpoints()
@@ -216,23 +215,14 @@ class RunFolder:
                 if with_folder:
                     self.path.rmdir()
 
-    def keep_lock(self) -> None:
-        """Locks the folder again if `.lock` was deleted; does nothing in a process that has not locked it.
-
-        Raises: Failure if another process has locked the folder since.
-        """
-        if self._mark is None:
-            return
+    def check_lock(self) -> None:
+        """Raises: Failure if this process has locked the folder, and another one has locked it since `.lock` was deleted."""
         file = self.path / ".lock"
-        try:
-            if file.read_text(encoding="utf-8") != self._mark:
-                raise Failure(
-                    f"{file} was deleted, and another process has started to train in {self.path}: this one stops and leaves "
-                    "all checkpoints as they are"
-                )
-        except FileNotFoundError:
-            self._locks.enter_context(locked(file, self._mark))
-            warn(f"{file} was deleted while this process trains in {self.path}: it is locked again")
+        if self._mark is not None and file.exists() and file.read_text(encoding="utf-8") != self._mark:
+            raise Failure(
+                f"{file} was deleted, and another process has started to train in {self.path}: this one stops and leaves "
+                "all checkpoints as they are"
+            )
 
     def check_mark(self, mark: str) -> None:
         """Raises: ValueError if this is not the folder that a process, perhaps on another host, locked with that mark."""
@@ -349,7 +339,7 @@ class RunFolder:
 
         Raises: Failure if another process trains in the folder, and writes these rows itself.
         """
-        self.keep_lock()
+        self.check_lock()
         row = finite(row)
         if not self.silent:
             with open(self.metrics, "a", encoding="utf-8") as file:
