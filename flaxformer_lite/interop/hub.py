@@ -13,12 +13,11 @@ import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf.families import family_of
@@ -42,7 +41,6 @@ with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the
         HfApi,
         constants,
         errors,
-        file_download,
         get_token,
         hf_hub_download,
         snapshot_download,
@@ -58,12 +56,8 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
-METADATA = file_download.get_hf_file_metadata
-COMMIT = re.compile("[0-9a-f]{40}")
-DIGEST = re.compile("[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
-"""MD5, SHA-1 and SHA-256 in hexadecimal: what hubs and their mirrors put into an ETag, which names a file of the cache."""
-COMPARED = "flaxformer_lite.json"
-"""The file in a model's folder of the cache with the digests that were compared: by name digest, size and time of change."""
+SHA256 = re.compile("[0-9a-f]{64}")
+"""What the hub states of large files; the library's cache names them by it."""
 
 
 class HubName(NamedTuple):
@@ -100,7 +94,6 @@ def download(name: HubName) -> tuple[Path, str]:
     silence()
     with one_line(name):
         try:
-            # The sizes and digests of the files too
             timeout = constants.HF_HUB_ETAG_TIMEOUT
             info = ask(HfApi().model_info, name.repo, revision=name.revision, files_metadata=True, timeout=timeout)
         except errors.HfHubHTTPError as error:
@@ -111,7 +104,7 @@ def download(name: HubName) -> tuple[Path, str]:
             return cached(name, "HF_HUB_OFFLINE is set")
         except NETWORK as error:
             return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
-        sizes, digests = ask(listing, info)
+        sizes = ask(sizes_of, info)
         texts, config = matching(sizes, TEXTS), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
         weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
         if not weights or config not in sizes:
@@ -120,7 +113,6 @@ def download(name: HubName) -> tuple[Path, str]:
         if folder.name != info.sha:
             raise ValueError(f"{name} has a new commit, {folder.name[:12]}: give the same command again")
         fetch(name, folder.name, texts)
-        compare(name, folder, texts, digests)
         try:
             if ADAPTER_WEIGHTS not in weights:
                 family_of(read_config(folder).get("model_type"))
@@ -132,86 +124,31 @@ def download(name: HubName) -> tuple[Path, str]:
             note(f"downloading {name} (commit {folder.name[:12]}): {', '.join(missing)}, {size}")
             show_progress()
             fetch(name, folder.name, missing)
-        compare(name, folder, weights, digests)
+        compare(name, folder, weights)
     return folder, f"hf://{name.repo}@{folder.name}"
 
 
-def listing(info: Any) -> tuple[dict[str, int], dict[str, str]]:
-    """Returns the sizes of a model's files and the digests that the hub states: SHA-256 of large files, Git's SHA-1 of small ones.
-
-    Raises: ValueError unless every name is that of a file in the model, and every digest one.
-    """
-    sizes, digests = {}, {}
-    checked("commit", info.sha, COMMIT)
-    for file in info.siblings or ():
-        path = PurePosixPath(file.rfilename)
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"a file of the model is called {cut(repr(file.rfilename))}: no name inside the model")
-        sizes[file.rfilename] = int(file.size or 0)
-        if digest := file.lfs.sha256 if file.lfs else file.blob_id:
-            digests[file.rfilename] = checked(f"digest of {path}", digest, DIGEST).lower()
-    return sizes, digests
+def sizes_of(info: Any) -> dict[str, int]:
+    """Returns the sizes of a model's files by their names."""
+    return {file.rfilename: int(file.size or 0) for file in info.siblings}
 
 
-def checked(name: str, value: Any, form: re.Pattern) -> str:
-    """Returns an answer of the hub that names files of the cache. Raises: ValueError unless it has that form."""
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise ValueError(f"its {name} is {cut(repr(value))}: no digest in hexadecimal")
-    return value
-
-
-def checked_metadata(*words: Any, **options: Any) -> Any:
-    """Returns what the library's `get_hf_file_metadata` does. Raises: ValueError if it is unfit for names of files."""
-    try:
-        found = METADATA(*words, **options)
-    except errors.HfHubHTTPError as error:  # of a file that does not exist, the library keeps the commit
-        if (commit := error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)) is not None:
-            checked("commit", commit, COMMIT)
-        raise
-    checked("commit", found.commit_hash, COMMIT)
-    checked("ETag", found.etag, DIGEST)
-    return found
-
-
-def compare(name: HubName, folder: Path, files: Iterable[str], digests: Mapping[str, str]) -> None:
-    """Compares files of the cache with their digests. A file that is the same as when it was compared is not read again.
-
-    If the hub states no digest, the name of the file in the cache is its SHA-256, if it looks like one.
+def compare(name: HubName, folder: Path, weights: Iterable[str]) -> None:
+    """Compares weights in the cache with their SHA-256, by which the cache names them.
 
     Raises: ValueError naming the first file that differs.
     """
-    record = folder.parent.parent / COMPARED
-    try:
-        before = dict(read_json(record))
-    except ValueError:
-        before = {}
-    known = dict(before)
-    for file in files:
+    for file in weights:
         path = (folder / file).resolve()
-        digest = digests.get(file) or (path.name if len(path.name) == 64 and DIGEST.fullmatch(path.name) else None)
-        mark = [digest, path.stat().st_size, path.stat().st_mtime_ns]
-        if digest is None or len(digest) == 32 or known.get(path.name) == mark:
+        if not SHA256.fullmatch(path.name):
             continue
-        if digest not in (found := digests_of(path, len(digest))):
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        if digest != path.name:
             raise ValueError(
                 f"{name}: {file} in the cache is not the file that {constants.ENDPOINT} states "
-                f"(digest {found[0]}, stated {digest}): delete {path}, and import it again"
+                f"(SHA-256 {digest}, stated {path.name}): delete {path}, and import it again"
             )
-        known[path.name] = mark
-    if known != before:
-        with contextlib.suppress(OSError):  # a cache that may only be read
-            write_whole(record, json.dumps(known))
-
-
-def digests_of(path: Path, length: int) -> list[str]:
-    """Returns the SHA-256 of a file in hexadecimal; for another length its SHA-1 as a blob of Git, and as it is."""
-    size = path.stat().st_size
-    hashes = [hashlib.sha256()] if length == 64 else [hashlib.sha1(f"blob {size}\0".encode()), hashlib.sha1()]
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            for one in hashes:
-                one.update(chunk)
-    return [one.hexdigest() for one in hashes]
 
 
 def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
@@ -228,13 +165,11 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
     def one(file: str) -> str:
         return ask(hf_hub_download, name.repo, file, revision=revision, tqdm_class=Bar)
 
-    file_download.get_hf_file_metadata = checked_metadata
     try:
         with ThreadPoolExecutor(8) as pool:
             places = list(pool.map(one, files))
         return Path(places[0].removesuffix(files[0]))
     finally:
-        file_download.get_hf_file_metadata = METADATA
         for bar in reversed(bars):
             bar.close()
 
@@ -256,7 +191,7 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
         raise ValueError(
             f"{reason}, and the copy of {name} in the cache lacks {', '.join(missing)}: connect, and import it again"
         )
-    compare(name, folder, files, {})
+    compare(name, folder, files)
     warn(f"{reason}: {name} is read from the cache, commit {folder.name[:12]}")
     return folder, f"hf://{name.repo}@{folder.name}"
 
@@ -289,7 +224,7 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
         if private and not info.private:
             settings = f"{constants.ENDPOINT}/{repo}/settings"
             raise ValueError(f"private is set, but {repo} is public: change it in {settings}, or leave private out")
-        there = list(ask(listing, info)[0])
+        there = list(ask(sizes_of, info))
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         if "README.md" in there:
             if not keep_card:

@@ -61,8 +61,6 @@ class HubServer(ThreadingHTTPServer):
         breaks: The connection is broken once after so many bytes of a file.
         refuses: Status that answers every request, of a commit alone if it is negative.
         says: Answers of another hub by the start of a path: bytes, or what becomes JSON.
-        headers: Headers of another hub, for every file; an empty one is left out, `{}` is the digest.
-        missing: Headers with which every file is one that is not there.
         contents: Bytes that are sent in the place of a file.
     """
 
@@ -77,9 +75,7 @@ class HubServer(ThreadingHTTPServer):
         self.breaks: dict[str, int] = {}
         self.refuses = 0
         self.says: dict[str, Any] = {}
-        self.headers: dict[str, str] = {}
         self.contents: Files = {}
-        self.missing: dict[str, str] = {}
         self.requests: list[str] = []
 
     def __enter__(self) -> "HubServer":
@@ -179,17 +175,16 @@ class Handler(BaseHTTPRequestHandler):
         if (found := self.found(name, revision, content=True)) is None:
             return None
         sha, files = found
-        if path not in files or self.server.missing:
-            return self.reply({"error": "Entry not found"}, 404, self.server.missing)
+        if path not in files:
+            return self.reply({"error": "Entry not found"}, 404)
         content, asked = self.server.contents.get(path, files[path]), self.headers.get("Range")
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         stated = {"X-Repo-Commit": sha, "ETag": f'"{digest(path, files[path])}"', "Accept-Ranges": "bytes"}
-        for header, value in (stated | self.server.headers).items():
-            if value:
-                self.send_header(header, value.format(digest(path, files[path])))
+        for header, value in stated.items():
+            self.send_header(header, value)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "HEAD":
