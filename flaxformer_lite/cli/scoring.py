@@ -4,8 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.translation import (
     chosen,
@@ -16,10 +15,9 @@ from flaxformer_lite.cli.translation import (
     used_settings,
 )
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.metrics import compare
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run.scoring import ScoredData, score, scored_data
+from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
 
@@ -36,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
         note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
-    save(loaded, report, data.pairs, hypotheses)
+    save_scores(loaded, report, data.pairs, hypotheses)
 
 
 def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
@@ -70,19 +68,6 @@ def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tupl
     return finite(report | used_settings(arguments) | scores), hypotheses
 
 
-def save(loaded: Run, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:
-    """Writes the report and the translations to the run folder; a warning if that fails."""
-    name = report["split"]
-    try:
-        if hypotheses is not None:
-            loaded.folder.write_hypotheses(name, pairs, hypotheses)
-            loaded.folder.write_references(name, pairs)
-        report_text = json.dumps(report, indent=2, ensure_ascii=False)
-        write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report_text + "\n")
-    except OSError as error:
-        warn(f"nothing was saved in {loaded.folder.path} ({error.strerror}): the printed scores are all there is")
-
-
 # Several runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +84,7 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     for path in paths:
         loaded = in_direction(load(path, **chosen_weights(arguments)), arguments)
         report, hypotheses = scored(loaded, data, arguments)
-        save(loaded, report, data.pairs, hypotheses)
+        save_scores(loaded, report, data.pairs, hypotheses)
         reports.append(report)
         systems[path] = hypotheses or []
     compared = compare(systems, [pair.target for pair in data.pairs], data.metrics)

@@ -1,9 +1,11 @@
 """Scores of a run on its evaluation or test data, or on files: `Run.evaluate`."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
@@ -134,3 +136,16 @@ def text_scores(hypotheses: list[str], references: list[str], config: MetricConf
         "reference_words": scores["bleu"].reference_words,
         "hypothesis_words": scores["bleu"].hypothesis_words,
     }
+
+
+def save_scores(run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:
+    """Writes the report and the translations to the folder of a `Run`; a warning if that fails."""
+    name = report["split"]
+    try:
+        if hypotheses is not None:
+            run.folder.write_hypotheses(name, pairs, hypotheses)
+            run.folder.write_references(name, pairs)
+        report_text = json.dumps(report, indent=2, ensure_ascii=False)
+        write_whole(run.folder.path / "evaluations" / f"{name}.json", report_text + "\n")
+    except OSError as error:
+        warn(f"nothing was saved in {run.folder.path} ({error.strerror}): the printed scores are all there is")

@@ -22,7 +22,7 @@ from flaxformer_lite.files.text import load_tokenizers
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.tools.pair import folder as room
-from flaxformer_lite.tools.pair import recipe
+from flaxformer_lite.tools.pair import make, recipe
 from flaxformer_lite.training import TrainingRun, loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.rollback import judge
@@ -271,9 +271,8 @@ def test_tags_names_and_addresses_can_be_written_though_the_text_has_none(toy: P
 def test_a_training_that_is_stopped_says_what_is_left(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    monkeypatch.setattr("flaxformer_lite.tools.pair.prepare", lambda *_: load_config("multi30k_en_de_rotary"))
-    monkeypatch.setattr(loop, "train", lambda *_: None)
-    monkeypatch.setattr("flaxformer_lite.training.train", lambda *_: None)
+    monkeypatch.setattr("flaxformer_lite.tools.pair.making.prepare", lambda *_: load_config("multi30k_en_de_rotary"))
+    monkeypatch.setattr("flaxformer_lite.tools.pair.making.train", lambda *_: None)
     with pytest.raises(SystemExit, match="130"):
         main(["pair", *write(toy, languages()[:300]), "-o", "run"])
     assert "run is not finished: the same command trains to step 12,000, scores" in capsys.readouterr().err
@@ -320,6 +319,10 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     main(words)
     again = capsys.readouterr()
     assert again.out == out and "--hours changes nothing now: for other hours give a new --output" in again.err
+    results = list[str]()
+    made_again = make(words[1:3], Path("run"), tell=results.append)
+    assert made_again is not None and f"BLEU {made_again.scores['bleu']:.2f} " in out
+    assert "\n".join(results) == out.split("\n\n")[0] and made_again.report == Path("run", "report.html")
     names = {file.name for file, when in before.items() if file.stat().st_mtime_ns != when}
     assert names <= {"config.json", "train.log"}, "a finished run was made again"
     scores = json.loads((run / "data" / "scores.json").read_text())

@@ -1,0 +1,117 @@
+"""The whole of `pair`: the data, the training, the scores, the export to CTranslate2 and the report, each made once."""
+
+import importlib.util
+import json
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import note
+from flaxformer_lite.interop.exporting import export_ctranslate2
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
+from flaxformer_lite.tools.pair.folder import prepare
+from flaxformer_lite.tools.pair.scores import score_int8
+from flaxformer_lite.training import train
+from flaxformer_lite.workdir.folder import finite
+
+
+class Made(NamedTuple):
+    """What `make` has made in a run folder."""
+
+    scores: dict[str, Any]
+    """Those of the held-out test data, with the step of the run."""
+    exported: Path
+    """The folder of CTranslate2."""
+    exported_scores: dict[str, Any] | None
+    """Those of the export in int8; None without CTranslate2."""
+    report: Path | None
+    """The page; None without Altair."""
+
+
+def make(
+    files: Sequence[str],
+    folder: Path,
+    *,
+    columns: Sequence[int | str] = (),
+    keep: Collection[str] = (),
+    hours: float | None = None,
+    tell: Callable[[str], None] = lambda result: None,
+) -> Made | None:
+    """Makes a translator of parallel files in a run folder, or continues it; None if a signal stopped the training.
+
+    Args:
+        files: a file of sources and one of targets, or one table with both; `columns` are those of the table.
+        keep: rules of the cleaning that remove nothing.
+        hours: the time for all; None: what the text is worth.
+        tell: is called with each result, a line, once it is there.
+
+    Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
+    """
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    config = prepare(files, keep, folder, deadline, columns)
+    if train(config, folder) is None:
+        note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
+        return None
+    run, data = load(folder), scored_data(config, "test", None, None)
+    scores = scored_once(run, data, folder)
+    tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
+    exported = folder / "ctranslate2"
+    if not exported.is_dir():
+        export_ctranslate2(folder, exported)
+    exported_scores = export_scored_once(run, data, exported)
+    if exported_scores is not None:
+        tell(f"BLEU {exported_scores['bleu']:.2f}  of CTranslate2 in int8: {exported}")
+    page = report_once(folder)
+    if page is not None:
+        tell(str(page))
+    return Made(scores, exported, exported_scores, page)
+
+
+def scored_once(run: Run, data: ScoredData, folder: Path) -> dict[str, Any]:
+    """Returns the scores of a run at its step; new ones replace the export and the report of an earlier step."""
+    file = folder / "data" / "scores.json"
+    scores: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if scores.get("step") == run.step:
+        return scores
+    shutil.rmtree(folder / "ctranslate2", ignore_errors=True)
+    for made in (export_scores(folder), folder / "report.html"):
+        made.unlink(missing_ok=True)
+    scores, hypotheses = score(run, data, {})
+    about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
+    scores = finite(about | scores)
+    save_scores(run, scores, data.pairs, hypotheses)
+    write_whole(file, json.dumps(scores, indent=2) + "\n")
+    return scores
+
+
+def export_scores(folder: Path) -> Path:
+    return folder / "evaluations" / "ctranslate2.json"
+
+
+def export_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, Any] | None:
+    """Returns the scores of an export; None, with a note, without CTranslate2."""
+    if importlib.util.find_spec("ctranslate2") is None:
+        note(f"{exported} is made, and its BLEU left out: CTranslate2 is not installed (pip install ctranslate2)")
+        return None
+    file = export_scores(exported.parent)
+    if not file.is_file():
+        write_whole(file, json.dumps(score_int8(run, exported, data), indent=2) + "\n")
+    scores: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return scores
+
+
+def report_once(folder: Path) -> Path | None:
+    """Returns the page of the report; None, with a note, without Altair."""
+    if importlib.util.find_spec("altair") is None:
+        note('left out: the report needs altair (pip install "flaxformer-lite[report]")')
+        return None
+    page = folder / "report.html"
+    if not page.is_file():
+        from flaxformer_lite.tools.report import make_report, write_page
+
+        write_page(make_report([str(folder)], [], lambda activity, done, total: None), page)
+    return page
