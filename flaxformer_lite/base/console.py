@@ -86,7 +86,7 @@ class Terminal:
 
 def printable(text: str) -> str:
     """Returns a text that moves no cursor and types nothing: tabs and line breaks are the only control characters."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def time_left(task: rich.progress.Task) -> str:
@@ -241,7 +241,7 @@ def curve(values: Sequence[float]) -> str:
     """Returns the course of a number as a line of at most 40 small bars, each the mean of some values."""
     finite = [value for value in values if math.isfinite(value)]
     size = max(1, math.ceil(len(finite) / 40))
-    means = [sum(part) / len(part) for part in (finite[i : i + size] for i in range(0, len(finite), size))]
+    means = [sum(bar) / len(bar) for bar in (finite[i : i + size] for i in range(0, len(finite), size))]
     low, high = min(means, default=0), max(means, default=0)
     scale = 7 / (high - low) if high > low else 0.0
     return "".join("▁▂▃▄▅▆▇█"[round((mean - low) * scale)] for mean in means)

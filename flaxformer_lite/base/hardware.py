@@ -105,8 +105,8 @@ def process_memory(field: str = "VmRSS") -> int | None:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    found = re.search(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE)
-    return None if found is None else int(found[1]) * 1024
+    match = re.search(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE)
+    return None if match is None else int(match[1]) * 1024
 
 
 def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
@@ -123,8 +123,8 @@ def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions

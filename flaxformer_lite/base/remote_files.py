@@ -62,10 +62,10 @@ def matching_urls(url: str) -> list[str]:
         return [url]
     filesystem, pattern = open_filesystem(url)
     with reading(url):
-        found = sorted(filesystem.glob(pattern))
-    if not found:
+        paths = sorted(filesystem.glob(pattern))
+    if not paths:
         raise ValueError(f"{url}: no file matches this pattern")
-    return [filesystem.unstrip_protocol(path) for path in found]
+    return [filesystem.unstrip_protocol(path) for path in paths]
 
 
 def has_file(folder: str, name: str) -> bool:

@@ -166,8 +166,8 @@ def answer_lines(
             header = block.table.names
             print(block.table.form.line([*header, *beside]))
         number = 0
-        for part in block.answerable(check):
-            for line in empty() if part is None else answer(part):
+        for lines in block.answerable(check):
+            for line in empty() if lines is None else answer(lines):
                 print(block.beside(number, line, len(beside)) if beside else line)
                 number += 1
         sys.stdout.flush()

@@ -108,9 +108,9 @@ def complaint(read: Callable[[], object]) -> str | None:
 def examine_stores(folder: Path) -> dict[str, str | None]:
     """Returns what is wrong with each store in a folder, or with the folder itself if it is a store; {} for another folder."""
     stores = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
-    found = {str(store): complaint(partial(check_store, store)) for store in stores}
+    complaints = {str(store): complaint(partial(check_store, store)) for store in stores}
     kept = sorted(folder.glob("tokenizer-*"))
-    return found | {str(one): complaint(partial(check_tokenizers, one)) for one in kept}
+    return complaints | {str(one): complaint(partial(check_tokenizers, one)) for one in kept}
 
 
 def examine(folder: RunFolder) -> dict[str, str | None]:
@@ -129,8 +129,8 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
             parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
     parts |= examine_stores(folder.path / ".tokens")
     if config.data.store is not None and (source := config.data.source("train")) is not None:
-        own = [part for _, part in source.parts("data.train")]
-        for store in stores_of(Path(config.data.store), own):
+        files = [file for _, file in source.parts("data.train")]
+        for store in stores_of(Path(config.data.store), files):
             parts[str(store)] = complaint(partial(check_store, store))
     if folder.metrics.exists():
         lines = len(folder.metrics.read_bytes().split(b"\n")) - 1

@@ -89,12 +89,12 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
         systems[path] = hypotheses or []
     compared = compare(systems, [pair.target for pair in data.pairs], data.metrics)
     width = max(map(len, paths))
-    for found in compared:
-        p = "" if found.p_value is None else f"   p = {found.p_value:.4f}"
-        note(f"{found.metric:<6} {found.system:<{width}}  {found.score:6.2f} ± {found.interval:.2f}{p}")
-    for signature in dict.fromkeys(f"{found.metric}|{found.signature}" for found in compared):
+    for line in compared:
+        p = "" if line.p_value is None else f"   p = {line.p_value:.4f}"
+        note(f"{line.metric:<6} {line.system:<{width}}  {line.score:6.2f} ± {line.interval:.2f}{p}")
+    for signature in dict.fromkeys(f"{line.metric}|{line.signature}" for line in compared):
         note(signature)
-    comparison = [found._asdict() for found in compared]
+    comparison = [line._asdict() for line in compared]
     return {"split": data.name, "sentences": len(data.pairs), "runs": reports, "comparison": comparison}
 
 
@@ -103,16 +103,16 @@ def same_data(paths: list[str], arguments: argparse.Namespace) -> ScoredData:
 
     Raises: ValueError naming the first run that does not translate, or that has other sentences or metrics.
     """
-    found = []
+    datasets = []
     for path in paths:
         config = open_run(path).config()
         if not config.objective.translates:
             raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
-        found.append(chosen_data(config, arguments))
-        for part in ("name", "pairs", "parts", "metrics"):
-            if getattr(found[-1], part) != getattr(found[0], part):
+        datasets.append(chosen_data(config, arguments))
+        for name in ("name", "pairs", "parts", "metrics"):
+            if getattr(datasets[-1], name) != getattr(datasets[0], name):
                 raise ValueError(
-                    f"the {part} of the data of {path} and {paths[0]} differ: give the same files to all by --source and "
+                    f"the {name} of the data of {path} and {paths[0]} differ: give the same files to all by --source and "
                     "--target, another --split, or a --bleu-tokenizer"
                 )
-    return found[0]
+    return datasets[0]

@@ -63,25 +63,25 @@ def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises: ValueError for a file of terms with a mistake, or for terms that the model cannot write.
     """
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     if arguments.terms:
-        found["terms"] = Terms.read(arguments.terms)
-        if not found["terms"]:
+        keywords["terms"] = Terms.read(arguments.terms)
+        if not keywords["terms"]:
             raise ValueError(
                 f"{arguments.terms} has no terms: write a term, a tab and its translation, or leave --terms out"
             )
-        found["terms"].check(loaded.required_tokenizers.target)
+        keywords["terms"].check(loaded.required_tokenizers.target)
     if arguments.placeholders:
-        found["placeholders"] = True
+        keywords["placeholders"] = True
     if arguments.prefix:
         try:
             known_ids(loaded.required_tokenizers.target, arguments.prefix)
         except ValueError as error:
             raise ValueError(f"--prefix: {error}") from None
-        found["prefix"] = arguments.prefix
-    if found and arguments.samples is not None:
+        keywords["prefix"] = arguments.prefix
+    if keywords and arguments.samples is not None:
         raise ValueError("--terms, --placeholders and --prefix are for a search: leave them or --samples out")
-    return found
+    return keywords
 
 
 def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -40,6 +40,25 @@ def names_bound_in_a_comprehension(node: ast.AST) -> bool:
     return comprehension and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
 
 
+BARE_NAMES = {"found", "part", "own"}
+NAMED = ("base", "cli", "core/base", "core/model", "core/objectives", "core/optim")
+"""The rooms whose locals have the noun of the thing; a room that is done is added."""
+
+
+def bare_names(tree: ast.AST) -> list[tuple[str, int]]:
+    """Returns the locals that say how a thing came about, and not what it is, with their lines. Fields of a class are no locals."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {id(line.target) for body in bodies for line in body if isinstance(line, ast.AnnAssign)}
+    return [
+        (node.id, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and node.id in BARE_NAMES
+        and id(node) not in fields
+    ]
+
+
 IDIOMS = (starred_literals, texts_times_a_condition, names_bound_in_a_comprehension)
 
 
@@ -47,6 +66,35 @@ IDIOMS = (starred_literals, texts_times_a_condition, names_bound_in_a_comprehens
 def test_sentences_are_written_out(path: Path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not [(idiom.__name__, node.lineno) for node in ast.walk(tree) for idiom in IDIOMS if idiom(node)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("room", NAMED)
+def test_a_local_has_the_noun_of_its_thing(room: str):
+    files = sorted((PACKAGE / room).rglob("*.py"))
+    bare = {str(path.relative_to(PACKAGE)): bare_names(ast.parse(path.read_text(encoding="utf-8"))) for path in files}
+    assert files and not {path: names for path, names in bare.items() if names}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "found = 1",
+        "part, y = 1, 2",
+        "found: int = 1",
+        "for own in x: y",
+        "with x as part: y",
+        "[1 for own in x]",
+        "f(found := 1)",
+        "class A:\n    def f(self):\n        own: int = 1",
+    ],
+)
+def test_a_bare_name_is_seen(code: str):
+    assert len(bare_names(ast.parse(code))) == 1
+
+
+@pytest.mark.parametrize("code", ["class A:\n    own: int", "f(own=1)", "x.found = 1", "y = found", "founder = 1"])
+def test_a_field_or_a_use_is_no_bare_name(code: str):
+    assert not bare_names(ast.parse(code))
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     def answer(block: LineChunk) -> Iterator[str]:
         with block.reporting("classifying") as report:
-            found = loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
-        for label, score, scores in found:
+            labels = loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
+        for label, score, scores in labels:
             if arguments.scores:
                 yield json.dumps({name: round(p, 6) for name, p in scores.items()}, ensure_ascii=False)
             else:

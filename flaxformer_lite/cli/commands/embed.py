@@ -61,6 +61,6 @@ def run(arguments: argparse.Namespace) -> None:
         kept = [loaded.embed([])]
         missing = np.full((1, kept[0].shape[1]), np.nan, np.float32)
         for block in blocks:
-            kept += [missing if part is None else embedded(part) for part in block.answerable()]
+            kept += [missing if lines is None else embedded(lines) for lines in block.answerable()]
         with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
             np.save(file, np.concatenate(kept))

@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     def answer(block: LineChunk) -> Iterator[str]:
         with block.reporting("filling") as report:
-            found = loaded.fill_mask(block.lines, arguments.top, **report)
-        for masks in found:
+            fillings = loaded.fill_mask(block.lines, arguments.top, **report)
+        for masks in fillings:
             index = next(indices)
             for number, predictions in enumerate(masks):
                 for token, probability, _ in predictions:

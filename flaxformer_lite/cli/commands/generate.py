@@ -106,16 +106,16 @@ def run(arguments: argparse.Namespace) -> None:
         options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, **decode}
         first += len(block.lines)
         if streams and len(block.lines) == 1:
-            for part in loaded.stream(block.lines[0], stop=arguments.stop, warn=block.warn, **options):
-                print(part, end="", flush=True)
+            for text in loaded.stream(block.lines[0], stop=arguments.stop, warn=block.warn, **options):
+                print(text, end="", flush=True)
             yield ""
             return
         with block.reporting("writing") as report:
             options["progress"] = report["progress"]
             if arguments.ids:
                 prompts = [block.token_ids(number) for number in range(len(block.lines))]
-                found = loaded.completions_of_ids(prompts, **options)
-                texts = [" ".join(map(str, one.tokens)) for one in itertools.chain(*found)]
+                completions = loaded.completions_of_ids(prompts, **options)
+                texts = [" ".join(map(str, one.tokens)) for one in itertools.chain(*completions)]
             else:
                 answers = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **options)
                 texts = [text for text, _ in itertools.chain(*answers)]
@@ -146,10 +146,10 @@ def chatting(
             messages.append({"role": "user", "content": line})
             options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": len(messages), **decode}
             text = ""
-            for part in run.chat(messages, stop=arguments.stop, warn=block.warn, **options):
-                text += part
+            for piece in run.chat(messages, stop=arguments.stop, warn=block.warn, **options):
+                text += piece
                 if streams:
-                    print(part, end="", flush=True)
+                    print(piece, end="", flush=True)
             messages.append({"role": "assistant", "content": text})
             yield "" if streams else text if unchanged else one_line(text)
 

@@ -79,14 +79,14 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
         raise ValueError("--fit plans for this machine or for --topology: leave out --devices")
     if arguments.topology in (None, "cpu"):
         devices = jax.devices()
-        own = (hardware.process_memory() or 0) // len(devices)
+        process_bytes = (hardware.process_memory() or 0) // len(devices)
         memory = hardware.usable_memory() // len(devices)
     else:
         slice_ = describe_slice(arguments.topology, arguments.num_slices)
-        devices, own, memory = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
+        devices, process_bytes, memory = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
     with Progress() as progress:
         limit = memory if arguments.memory is None else min(memory, size(arguments.memory))
-        result = find_fit(config, devices, limit, own, progress.update)
+        result = find_fit(config, devices, limit, process_bytes, progress.update)
     settings = None if result.found is None else result.found.settings
     words = None if settings is None else command(arguments.config, arguments.flags, settings)
     if words is not None:
@@ -98,7 +98,7 @@ def fit(arguments: argparse.Namespace, config: "Config") -> None:
 
 def size(text: str) -> int:
     """Returns the bytes of a size such as 12GiB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
+    if match is None or float(match[1]) == 0:
         raise ValueError(f"--memory is {text!r}: it must be a size such as 12GiB or 800MiB")
-    return int(float(found[1]) * 2 ** (20 if found[2] == "M" else 30))
+    return int(float(match[1]) * 2 ** (20 if match[2] == "M" else 30))

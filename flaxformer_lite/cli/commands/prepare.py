@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.training.data import read_tokenizers
     from flaxformer_lite.workdir import RunFolder
 
-    part = parse_part(arguments.part)
+    which = parse_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
     data, source = config.data, config.data.source("train")
     if source is None or data.tokenizer is None or data.store is None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         parts = source.parts("data.train")
         made = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
         for store in made:
-            if not store.build(tokenizers, tokenizing, part):
+            if not store.build(tokenizers, tokenizing, which):
                 progress.say(f"part {arguments.part} is made; other parts are missing")
     for store in made:
         print(json.dumps(list_stores(store.folder)[0], indent=2))
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def parse_part(text: str) -> tuple[int, int]:
     """Returns (I, N) of "I/N". Raises: ValueError."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or not int(found[1]) < int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not int(match[1]) < int(match[2]):
         raise ValueError(f"--part is {text}: it must be I/N with I from 0 to N - 1, for example 0/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
 
         altair()
 
-        def show(part: str, done: int, total: int) -> None:
+        def show(activity: str, done: int, total: int) -> None:
             progress.total = total
-            progress.update(part, done)
+            progress.update(activity, done)
 
         report = make_report(arguments.folders, arguments.sentence, show, arguments.weights)
         progress.update("writing the page")

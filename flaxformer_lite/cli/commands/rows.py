@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
         places = [str(place) for place in row.places]
         if arguments.json:
             names = ("step", "batch", "epoch", "row", "source", "target", "arrays")
-            found = {name: getattr(row, name) for name in names} | {"records": [p._asdict() for p in row.places]}
-            return json.dumps(finite(found if loss is None else found | {"loss": loss}), ensure_ascii=False)
+            fields = {name: getattr(row, name) for name in names} | {"records": [p._asdict() for p in row.places]}
+            return json.dumps(finite(fields if loss is None else fields | {"loss": loss}), ensure_ascii=False)
         shown = "" if loss is None else f"{loss:.4f}"
         if arguments.text:
             head = f"step {row.step}, row {row.row}: {', '.join(places)}{shown and f', loss {shown}'}"
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def step_range(text: str) -> tuple[int, int]:
     """Returns the first and the last step of a range. Raises: ValueError if it is none."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
     if last < first:
         raise ValueError(f"STEP is {text!r}: give a step such as 1000, or a range such as 1000-1010")
     return first, last

@@ -58,15 +58,15 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             splits = PARTS[:1] if arguments.json else PARTS
             records = {split: list(find(recording, matches, split)) for split in splits}
-        found = seen(recording, records["train"], arguments.text or "")
+        sightings = seen(recording, records["train"], arguments.text or "")
     if arguments.json:
-        for record in found:
+        for record in sightings:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
     reasons = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
     reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
     held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in records[split]]
-    lines = [*held, *(record.in_words() for record in found)]
+    lines = [*held, *(record.in_words() for record in sightings)]
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")
@@ -77,14 +77,14 @@ def run(arguments: argparse.Namespace) -> None:
 def show_near(recording: "Recording", arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
 
-    found = near_duplicates(recording.config, arguments.near)
+    records = near_duplicates(recording.config, arguments.near)
     if arguments.json:
-        for near in found:
+        for near in records:
             print(json.dumps(near.as_json(), ensure_ascii=False))
         return
-    for near in [near for near in found if near.share >= NEAR][:MOST_RECORDS]:
+    for near in [near for near in records if near.share >= NEAR][:MOST_RECORDS]:
         print(near.in_words())
-    many = sum(near.share >= NEAR for near in found)
+    many = sum(near.share >= NEAR for near in records)
     note(
-        f"{many:,} of {len(found):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
+        f"{many:,} of {len(records):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
     )

@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
         return [f"{text}\t{score:.6f}" if arguments.scores else text]
 
     def answer(block: LineChunk) -> Iterator[str]:
-        found = translation.translated(loaded, block, decode, forced, ids=arguments.ids)
-        for hypotheses in translation.chosen(found, arguments, metrics):
+        translations = translation.translated(loaded, block, decode, forced, ids=arguments.ids)
+        for hypotheses in translation.chosen(translations, arguments, metrics):
             yield from written(hypotheses)
 
     def check(block: LineChunk, number: int) -> None:

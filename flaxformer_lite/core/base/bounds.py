@@ -77,7 +77,7 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     if accepted and (not isinstance(value, int | float) or in_float32(value)):
         return None
     parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
-    kinds = {part if isinstance(part, type) else type(part) for part in parts}
+    kinds = {one if isinstance(one, type) else type(one) for one in parts}
     kinds |= {int} if float in kinds else set()
     other_type = any(type(item) not in kinds for item in items)
     too_large = any(isinstance(item, int) and abs(item) > LARGEST for item in items)
@@ -85,12 +85,12 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     if accepted:
         legal = "a finite number of float32's range"
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
-    annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
+    annotations = [data for one in (hint, *typing.get_args(hint)) for data in getattr(one, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
     words = [item for item in items if isinstance(item, str)]
-    near = suggest(words[0], [part for part in parts if isinstance(part, str)]) if words else ""
+    near = suggest(words[0], [choice for choice in parts if isinstance(choice, str)]) if words else ""
     return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies]) + near
 
 
@@ -101,12 +101,12 @@ def in_float32(value: float) -> bool:
 
 def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
     """Returns comparison, words and limit of every bound in an `Annotated`."""
-    found = []
+    limits = []
     for bound in getattr(hint, "__metadata__", ()):
         if (limit := LIMITS.get(type(bound))) is not None:
             attribute, compare, words = limit
-            found.append((compare, words, getattr(bound, attribute)))
-    return found
+            limits.append((compare, words, getattr(bound, attribute)))
+    return limits
 
 
 def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:

@@ -53,26 +53,28 @@ class SequenceContext(NamedTuple):
 
 def encoder_context(config: ModelConfig, inputs: Inputs, tokens: Array) -> SequenceContext:
     """Returns the context of the encoder: every source token sees all tokens of its own segment."""
-    positions, own = inputs.source_positions, inputs.source_segments
+    positions, segments = inputs.source_positions, inputs.source_segments
     if positions is None:
         positions = default_positions(tokens, config.position_padding_id)
-    return SequenceContext(positions, LayerMasks(structured_mask(inputs.source_mask, own, own)), inputs.source_bias)
+    return SequenceContext(
+        positions, LayerMasks(structured_mask(inputs.source_mask, segments, segments)), inputs.source_bias
+    )
 
 
 def decoder_context(
     config: ModelConfig, inputs: Inputs, tokens: Array, memory: Float[Array, "B S D"] | None
 ) -> SequenceContext:
     """Returns the context of the decoder for all target tokens at once: causal, or as `target_attention` says."""
-    own = inputs.target_segments
+    segments = inputs.target_segments
 
     def mask(window: int | None) -> AttentionMask:
         if inputs.target_attention is None:
-            return structured_mask(inputs.target_mask, own, own, causal_length=tokens.shape[1], window=window)
+            return structured_mask(inputs.target_mask, segments, segments, causal_length=tokens.shape[1], window=window)
         padding = padding_mask(inputs.target_mask)
-        return AttentionMask(combine_masks(inputs.target_attention, padding, segment_mask(own, own)))
+        return AttentionMask(combine_masks(inputs.target_attention, padding, segment_mask(segments, segments)))
 
     masks = masks_by_window(config, mask)
-    memory_mask = structured_mask(inputs.source_mask, own, inputs.source_segments)
+    memory_mask = structured_mask(inputs.source_mask, segments, inputs.source_segments)
     positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
     return SequenceContext(positions, masks, memory=memory, memory_mask=memory_mask)
 
@@ -175,10 +177,10 @@ class CachedKeyValue(NamedTuple):
         pairs, slots = list(zip(self, CachedKeyValue.of(new), strict=True)), context.slots
         if slots is None:
             update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.first_slot, axis=-2)
-            filled = CachedKeyValue(*(update(old, own) for old, own in pairs))
+            filled = CachedKeyValue(*(update(old, added) for old, added in pairs))
             return filled.by_slot(), filled
         seen = CachedKeyValue(*(jnp.concatenate(pair, -2) for pair in pairs))
-        last = (old.at[..., slots, :].set(own[..., -len(slots) :, :]) for old, own in pairs)
+        last = (old.at[..., slots, :].set(added[..., -len(slots) :, :]) for old, added in pairs)
         return seen.by_slot(), CachedKeyValue(*last)
 
 

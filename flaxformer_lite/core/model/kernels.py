@@ -140,8 +140,8 @@ def unsupported_reason(name: str, call: AttentionCall, device: str) -> str | Non
         (not call.hard_mask, f"{name} supports model.attention.masking 'exclude' only"),
         (call.needs_weights, f"{name} never stores the attention weights, which the caller reads"),
     ]
-    own = {"cudnn": cudnn_limits, "splash": splash_limits}[name](call, device)
-    return next((reason for applies, reason in [*own, *common] if applies), None)
+    limits = {"cudnn": cudnn_limits, "splash": splash_limits}[name](call, device)
+    return next((reason for applies, reason in [*limits, *common] if applies), None)
 
 
 def auto_skips(name: str, call: AttentionCall) -> str | None:
@@ -215,7 +215,7 @@ def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn"
         return attention()
     shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
     parts = call.structure[1:] if isinstance(call.structure, ByLayer) else (call.structure,)
-    causal = all(part is not None and part.causal for part in parts)
+    causal = all(one is not None and one.causal for one in parts)
     mixed = attention(mask=jnp.broadcast_to(call.mask, shape), is_causal=causal)
     return jnp.where(call.mask.any(-1).swapaxes(1, 2)[..., None], mixed, 0)
 

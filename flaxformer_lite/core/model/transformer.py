@@ -247,8 +247,8 @@ class Stack(nn.Module):
             params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
             local = None if is_local is None else is_local[i]
             answer: Any = block.apply({"params": params}, x, layer, local, context, method="step")
-            x, own = answer
-            filled.append(layer._replace(own=own))
+            x, key_value = answer
+            filled.append(layer._replace(own=key_value))
         return self.final(x), tuple(filled)
 
     def with_positions(
@@ -283,12 +283,12 @@ class Stack(nn.Module):
         c = self.config
         heads = c.attention.heads(c.d_model, c.num_heads)
         sizes = (heads.d_key, heads.d_value)
-        own = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
+        empty = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
         if memory is None:
-            return (LayerCache(own=own, memory=None),) * self.num_layers
+            return (LayerCache(own=empty, memory=None),) * self.num_layers
         _, memory_kv = self.layers.memory_key_value(None, None, memory)
         each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
-        return tuple(LayerCache(own=own, memory=one) for one in each)
+        return tuple(LayerCache(own=empty, memory=one) for one in each)
 
 
 class PositionEmbedding(nn.Module):
@@ -371,8 +371,8 @@ class Block(nn.Module):
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
 
         h = self.before(self.attention_pre_norm, x)
-        own = self.attention.key_value(h, rotate=rotate)
-        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate)
+        key_value = self.attention.key_value(h, rotate=rotate)
+        h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate)
         x = self.after(self.attention_post_norm, h, x)
         if context.memory is not None:
             h = self.before(self.cross_attention_pre_norm, x)
@@ -393,8 +393,8 @@ class Block(nn.Module):
         bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
         h = self.before(self.attention_pre_norm, x)
-        own, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
-        h = self.attention.attend(h, own, mask=mask, bias=bias, rotate=rotate, cached=True)
+        key_value, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
+        h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate, cached=True)
         x = self.after(self.attention_post_norm, h, x)
         if cache.memory is not None:
             h = self.before(self.cross_attention_pre_norm, x)
@@ -606,7 +606,7 @@ class DecoderLayer(Block):
         if self.cross == (memory is None):
             raise ValueError(f"cross is {self.cross}: give a memory exactly if cross is True")
         causal = structured_mask(causal_length=x.shape[1])
-        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
+        allowed = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
         positions = default_positions(x) if positions is None else positions
-        context = SequenceContext(positions, LayerMasks(own), bias, memory, own_mask(memory_mask))
+        context = SequenceContext(positions, LayerMasks(allowed), bias, memory, own_mask(memory_mask))
         return super().__call__(x, None, context)[0]

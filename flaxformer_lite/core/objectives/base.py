@@ -111,11 +111,11 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def check_stacks(self, model: ModelConfig, *, encoder: bool, decoder: bool) -> None:
         """Raises: ValueError unless the model has exactly these stacks, and a head."""
         for side, wanted in (("encoder", encoder), ("decoder", decoder)):
-            found = getattr(model, f"num_{side}_layers")
-            if (found > 0) != wanted:
+            layers = getattr(model, f"num_{side}_layers")
+            if (layers > 0) != wanted:
                 remedy = "set it to at least 1" if wanted else "set it to 0"
                 raise ValueError(
-                    f"model.num_{side}_layers is {found}, but objective.kind '{self.kind}' trains a model "
+                    f"model.num_{side}_layers is {layers}, but objective.kind '{self.kind}' trains a model "
                     f"{'with' if wanted else 'without'} {side}: {remedy}, or choose another objective"
                 )
         if model.head is None:
@@ -203,7 +203,8 @@ class HeadObjective(BaseObjective):
 def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:
     """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message."""
     if model.pooler is None or model.pooler.num_classes != num_classes:
-        found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
+        pooler = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
         raise ValueError(
-            f"model.pooler is {found}, but {needed_by} {num_classes}: set model.pooler to Pooler(num_classes={num_classes}){remedy}"
+            f"model.pooler is {pooler}, but {needed_by} {num_classes}: set model.pooler to "
+            f"Pooler(num_classes={num_classes}){remedy}"
         )

@@ -109,8 +109,8 @@ def chunked_logit_stats(logits: LazyLogits, targets: Int[Array, "B T"], chunk: i
 
     @jax.checkpoint
     def chunk_stats(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> LogitStats:
-        part = replace(logits, hidden=hidden, kernel=weights[0], bias=weights[1])
-        return logit_stats(part.logits(), targets)
+        piece = replace(logits, hidden=hidden, kernel=weights[0], bias=weights[1])
+        return logit_stats(piece.logits(), targets)
 
     weights = (logits.kernel, logits.bias)
     _, parts = jax.lax.scan(lambda _, x: (None, chunk_stats(weights, *x)), None, (split(logits.hidden), split(targets)))

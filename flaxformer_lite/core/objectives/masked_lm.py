@@ -190,8 +190,8 @@ def sample_masked_positions(
     words: the word number of each token; -1 for a token that must not be drawn. A word longer than the rest is skipped.
     """
     positions = np.flatnonzero(words >= 0)
-    own = words[positions]
-    sizes = np.bincount(own)
+    word_numbers = words[positions]
+    sizes = np.bincount(word_numbers)
     numbers = np.flatnonzero(sizes)
     order = numbers[generator.permutation(len(numbers))]
     ends = sizes[order].cumsum()
@@ -205,7 +205,7 @@ def sample_masked_positions(
         if size <= room:
             drawn[i] = True
             room -= size
-    return positions[drawn[own]]
+    return positions[drawn[word_numbers]]
 
 
 def mask_tokens(
@@ -249,14 +249,14 @@ def row_of_texts(pieces: Sequence[Sequence[Text]], length: int, special: Special
     end = first_word = 0
     for segment, piece in enumerate(pieces, 1):
         first = end
-        for number, (text, own) in enumerate(piece):
+        for number, (text, word_numbers) in enumerate(piece):
             start = end
             if number == 0 and special.bos is not None:
                 tokens[start] = special.bos
                 start += 1
             stop = start + len(text)
-            tokens[start:stop], words[start:stop] = text, own + first_word
-            first_word += int(own[-1]) + 1 if len(own) else 0
+            tokens[start:stop], words[start:stop] = text, word_numbers + first_word
+            first_word += int(word_numbers[-1]) + 1 if len(word_numbers) else 0
             if special.eos is not None:
                 tokens[stop] = special.eos
                 stop += 1
