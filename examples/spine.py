@@ -1,6 +1,6 @@
-"""The whole way through the core: token ids → Dataset → train_step → Decoder. A model learns to reverse sequences of ids.
+"""The whole way through the core, in a minute on a quiet CPU: token ids → Dataset → train_step → Decoder.
 
-Nothing here reads a file or uses another room: `train.py` adds data, checkpoints, evaluation, devices and messages.
+A model learns to reverse sequences. Nothing here reads a file: `train.py` adds data, checkpoints, evaluation, devices, messages.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The train step and the evaluation step; the loop around them is in `loop.py`.
+"""The train step and the evaluation step; the loop around them is in `training/loop.py`.
 
 `train_step` is a pure function of the state and a batch. It names no model and no objective: both are parts of a `TrainTask`.
 Dropout, like the data, is a function of (seed, step). No random state is stored, so any step can be repeated.

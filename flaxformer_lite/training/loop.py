@@ -112,8 +112,8 @@ class Loop(TrainingRun):
         try:
             self.hooks.on_start(self)
             self.begin(changes)
-            batches = self.batches()
-            while self.step < self.config.train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
+            batches, stopping = self.batches(), self.stop.agreed
+            while self.step < self.config.train.steps and not self.loop_state.stopped_early and not stopping:
                 self.hooks.before_step(self, self.step + 1)
                 with jax.profiler.StepTraceAnnotation("train", step_num=self.step + 1):
                     measured = self.start_step(self.runner.shard_batch(next(batches)))
@@ -124,7 +124,8 @@ class Loop(TrainingRun):
                     if self.row_due():
                         self.write_train_row()
                     if self.evaluation_due() or self.checkpoint_due() or self.stop.agreed:
-                        self.evaluate_and_save()
+                        # A request that comes after the save is granted after the next step: a step that is done is saved.
+                        stopping = self.evaluate_and_save() and self.stop.agreed
                 except RollBack as wrong:
                     self.started = self.saving = None
                     roll_back(self, wrong, self.runner)
@@ -223,10 +224,10 @@ class Loop(TrainingRun):
         due = self.evaluation_due() or self.checkpoint_due()
         return due and (not self.loop_state.skipped_in_a_row or self.step == self.config.train.steps)
 
-    def evaluate_and_save(self) -> None:
+    def evaluate_and_save(self) -> bool:
         """Evaluates if that is due and saves a checkpoint, without metrics if a signal or a mistake ends the evaluation.
 
-        Saves none while steps are skipped, unless the run stops here.
+        Saves none while steps are skipped, unless the run stops here. Returns whether it saved one.
 
         Raises: what the evaluation raised, after the step is saved; Failure if another process trains in the folder, or if the
             state has a NaN or an infinity: it would push out a checkpoint that can be used.
@@ -250,13 +251,15 @@ class Loop(TrainingRun):
                 if isinstance(error, Failure) or jax.process_count() > 1:
                     raise
                 mistake = error
-        if self.counts() or self.stop.agreed or mistake is not None:
+        saves = self.counts() or self.stop.agreed or mistake is not None
+        if saves:
             self.folder.check_lock()  # an evaluation may take hours
             self.save(metrics, interim=not self.counts())
         if mistake is not None:
             self.checkpoints.wait()
             raise mistake
         self.throughput.leave_out(time.perf_counter() - before)
+        return saves
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""

@@ -111,6 +111,7 @@ def test_a_folder_that_vanishes_and_comes_back(scene: Scene, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_a_limit_of_the_shell(scene: Scene, tmp_path: Path):
     """`ulimit -f`."""
 
@@ -124,6 +125,7 @@ def test_a_limit_of_the_shell(scene: Scene, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.rare
 def test_too_few_open_files(scene: Scene, tmp_path: Path):
     """`ulimit -n`."""
 

@@ -194,6 +194,27 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
 
 
 @pytest.mark.slow
+def test_a_signal_after_the_look_for_one_loses_no_step(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: every step that is done is saved, also where the request comes between step 6 and the next one."""
+    original = loop.Loop.report_saved
+
+    def report(self: loop.Loop) -> None:
+        original(self)
+        if self.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Loop, "report_saved", report)
+        loop.train(NO_TEXT, tmp_path / "run")
+    with open_run(tmp_path / "run") as checkpoints:
+        assert checkpoints.latest() == 7
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [6, 12])
 def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch, step: int):
     """Law: as after a signal; in step 6 the newest checkpoint is 5's, in step 12 it is 10's."""

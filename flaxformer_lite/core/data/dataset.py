@@ -140,7 +140,7 @@ class Dataset(Generic[Example]):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
-        """Returns record i as the given row of batch `step`."""
+        """Returns row i of `records` as the given row of batch `step`."""
         record = self.records[i]
         generator = self.draw(record, step, row)
         if self.samplers is not None:

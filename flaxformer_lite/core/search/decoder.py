@@ -157,8 +157,6 @@ class Decoder:
         for i, one in enumerate(asked):
             config, index = one.settings or self.config, one.number(i)
             numbers.append(0 if self.is_empty(one.source) else config.num_samples)
-            if one.forced != Forced() and (reason := self.why_not(one.source, one.forced, one.limit)):
-                raise ValueError(f"source {index}: it {reason}")
             most = self.max_length(one.source, one.limit)
             draws = ((int(one.seed), index, sample) for sample in range(numbers[-1]))
             rows += [Row(one.source, config, most, draw, i, one.forced) for draw in draws]
@@ -202,7 +200,7 @@ class Decoder:
     def stream(self, weights: Weights | VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
         """Yields the first answer of `generate` to this request alone in chunks: one token, then `CHUNK_TOKENS` at a time.
 
-        Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
+        Raises: ValueError as `generate` does, and with beams or terms, because the best of beams is known at the end only.
         """
         if self.config.beam_size > 1:
             raise ValueError(
@@ -210,9 +208,13 @@ class Decoder:
             )
         asked = Request.of(request)
         self.check([asked])
+        if asked.forced.terms:
+            raise ValueError("the answer needs terms, which only a beam search can give it: it cannot be streamed")
+        if self.is_empty(asked.source):
+            return
         (batch,) = self.batches([len(asked.source)])
         config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
-        row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw)
+        row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw, forced=asked.forced)
         inputs, settings = self.inputs([row], batch)
         done, never = 0, np.zeros(batch.rows, bool)
         for decoded in self.search(self.weights(weights), inputs, settings, never, chunks=True):
@@ -220,8 +222,16 @@ class Decoder:
             done = int(decoded.lengths[0, 0])
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or a seed is out of range."""
+        """Raises: ValueError if a source is longer than the model's positions, a prompt is empty, a seed is out of range, settings
+        are of another program, or `why_not` has a reason.
+        """
         name = "source" if self.has_encoder else "prompt"
+        chosen = {request.settings for request in requests if request.settings is not None}
+        if any(settings.program != self.config.program for settings in chosen):
+            raise ValueError(
+                "a request has settings of another program than its decoder: they may differ in bos_id, forced_bos_id, "
+                "repetition_penalty, and sampling's temperature, top_p and min_p; make another Decoder for them"
+            )
         for i, request in enumerate(requests):
             number = request.number(i)
             check_seed(request.seed)
@@ -230,6 +240,8 @@ class Decoder:
                 raise ValueError(
                     f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id"
                 )
+            if request.forced != Forced() and (reason := self.why_not(request.source, request.forced, request.limit)):
+                raise ValueError(f"{name} {number}: it {reason}")
 
     def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
         """Returns why the answer to a source cannot have the forced tokens; "" if it can."""

@@ -29,8 +29,8 @@ class DataSource(ABC):
     """Sentence pairs, documents or labelled texts from anywhere: files, a hub, a generator.
 
     A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`, or `stream` if it may
-    be large. Two calls give the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in
-    a config file or on the command line, list it in `MixedKinds` (mixture.py).
+    be large. Two calls give the same pairs in the same order, on every machine: batches are functions of (seed, step). A config
+    file may hold it as it is; a source that is listed in `MixedKinds` (mixture.py) can be chosen on the command line too.
     """
 
     kind: str

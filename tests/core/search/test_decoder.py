@@ -226,6 +226,15 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
         decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])
 
 
+def test_settings_of_another_program_are_refused_and_a_stream_of_nothing_is_empty():
+    model, params = model_of(SMALL)
+    decoder = Decoder(model, DecodeConfig(max_new_tokens=4))
+    with pytest.raises(ValueError, match=r"settings of another program.*make another Decoder"):
+        decoder.generate(params, [[4, EOS], Request([5, EOS], DecodeConfig(beam_size=2, max_new_tokens=4))])
+    decoder.check([Request([5, EOS], replace(decoder.config, bos_id=5, repetition_penalty=1.5))])
+    assert [*decoder.stream(params, [])] == []
+
+
 def test_the_positions_of_an_ensemble_are_those_of_all_its_models():
     """Oracle: worked by hand: the member with the fewest positions limits sources and answers, whichever member it is."""
     models = [model_of(replace(SMALL, positions=Learned(max_positions=number)))[0] for number in (9, 5)]

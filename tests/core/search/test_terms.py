@@ -150,7 +150,13 @@ def test_greedy_search_goes_on_from_a_beginning_and_terms_that_do_not_fit_have_a
     model, params = model_of(SMALL)
     decoder, source = Decoder(model, DecodeConfig(max_new_tokens=9)), [5, 7, 9, EOS]
     ((free,),) = decoder.generate(params, [source])
-    ((again,),) = decoder.generate(params, [Request(source, forced=Forced((), tuple(free.tokens[:2])))])
+    begun = Request(source, forced=Forced((), tuple(free.tokens[:2])))
+    ((again,),) = decoder.generate(params, [begun])
+    assert [*itertools.chain(*decoder.stream(params, begun))] == again.tokens
+    other = Request(source, forced=Forced((), (4, 4)))
+    assert [*itertools.chain(*decoder.stream(params, other))] == decoder.generate(params, [other])[0][0].tokens
+    with pytest.raises(ValueError, match=r"needs terms.*cannot be streamed"):
+        next(decoder.stream(params, Request(source, forced=Forced((NeededTokens((4,), 1, False),)))))
     assert again.tokens == free.tokens and again.score > free.score
     term = NeededTokens((4, 5), 1, True)
     assert decoder.why_not(source, Forced((term,) * 4)) == ""
