@@ -138,10 +138,10 @@ def diagnosis(facts: Facts) -> list[str]:
                 f"note: {gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, "
                 f"both from {AMPERE} on; train with --model.dtype float32"
             )
-    found = list(problems(facts))
-    for problem in found:
+    wrong = list(problems(facts))
+    for problem in wrong:
         lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
-    return [*lines, f"{len(found)} problem{'s' if len(found) > 1 else ''}" if found else "nothing is wrong"]
+    return [*lines, f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}" if wrong else "nothing is wrong"]
 
 
 def describe_gpu(gpu: NvidiaGPU) -> str:

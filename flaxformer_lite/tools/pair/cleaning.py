@@ -47,12 +47,12 @@ def identical(pairs: Sequence[Pair]) -> Broken:
 def duplicate(pairs: Sequence[Pair]) -> Broken:
     """a pair that an earlier line has"""
     seen: set[tuple[str, str]] = set()
-    found = []
+    repeats = []
     for pair in pairs:
         key = plain(pair.source), plain(pair.target)
-        found.append(key in seen)
+        repeats.append(key in seen)
         seen.add(key)
-    return np.array(found, bool)
+    return np.array(repeats, bool)
 
 
 def length(pairs: Sequence[Pair]) -> Broken:
@@ -92,10 +92,10 @@ def language(pairs: Sequence[Pair]) -> Broken:
                 table = (side ^ across)[line]
                 seen = (tables[table, places] - (1 - across)).clip(0)  # but for the text itself
                 means.append(np.bincount(line, np.log(seen + 0.1) - rates[table], len(counts)))
-        own, other = (np.concatenate(means[across::2]) / number for across in (0, 1))
+        likely, other = (np.concatenate(means[across::2]) / number for across in (0, 1))
         for here in (slice(len(pairs)), slice(len(pairs), None)):
-            usual = (own[here] - np.median(own[here])) * np.sqrt(number[here].clip(max=60))
-            nearer = own[here] - other[here]
+            usual = (likely[here] - np.median(likely[here])) * np.sqrt(number[here].clip(max=60))
+            nearer = likely[here] - other[here]
             middle = float(np.median(nearer))
             limit = min(0.0, middle - 4 * SPREAD * float(np.median(abs(nearer - middle))))
             broken[here] = (usual < -4 * SPREAD * np.median(abs(usual))) | (nearer < limit)
@@ -114,9 +114,9 @@ def grams(texts: Sequence[str]) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "
 
 def translation(pairs: Sequence[Pair]) -> Broken:
     """no more words that translate each other than in two sentences put together by chance"""
-    found, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
+    scores, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     # Where the text is too small to tell, good pairs come as low as their best come high: few of them are lost.
-    return found < min(np.quantile(chance, 0.99), 2 * np.median(found) - np.quantile(found, 0.98))
+    return scores < min(np.quantile(chance, 0.99), 2 * np.median(scores) - np.quantile(scores, 0.98))
 
 
 RULES: dict[str, Callable[[Sequence[Pair]], Broken]] = {
@@ -137,13 +137,13 @@ class Cleaned(NamedTuple):
 
 def clean(pairs: Sequence[Pair], off: Collection[str] = ()) -> Cleaned:
     """Returns what the rules find, but those in `off`."""
-    left, found = np.arange(len(pairs)), dict[str, list[int]]()
+    left, numbers = np.arange(len(pairs)), dict[str, list[int]]()
     for name, rule in RULES.items():
         if name in off:
             continue
         broken = np.zeros(len(left), bool)
         if len(left) and not (rule in BY_COUNTS and len(left) < FEW):
             broken = rule([pairs[i] for i in left.tolist()])
-        found[name] = left[broken].tolist()
+        numbers[name] = left[broken].tolist()
         left = left[~broken]
-    return Cleaned(left.tolist(), found)
+    return Cleaned(left.tolist(), numbers)

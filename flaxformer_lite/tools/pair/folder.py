@@ -159,11 +159,11 @@ def divide(
     """
     cleaned = clean(pairs, off)
     note(f"{len(pairs):,} pairs were read")
-    for name, found in cleaned.found.items():
-        if found:
-            sides = (side.strip() for side in pairs[found[0]][:2])
+    for name, numbers in cleaned.found.items():
+        if numbers:
+            sides = (side.strip() for side in pairs[numbers[0]][:2])
             example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
-            note(f"  {len(found):>8,} {name}: {RULES[name].__doc__}; the first is number {found[0] + 1}: {example}")
+            note(f"  {len(numbers):>8,} {name}: {RULES[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
     note(f"  {len(cleaned.kept):>8,} are kept")
     left = [pairs[i] for i in cleaned.kept]
     texts = {"train": left, **hold_out(left)}
@@ -181,7 +181,7 @@ def divide(
             for i in f
         ]
         (unfinished / "removed.tsv").write_text("".join(line + "\n" for line in removed), encoding="utf-8")
-        counts = {name: len(found) for name, found in cleaned.found.items()}
+        counts = {name: len(numbers) for name, numbers in cleaned.found.items()}
         made = asked | {"ends": ends, "read": len(pairs), "removed": counts, "kept": len(left)}
         (unfinished / "made_of.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
 

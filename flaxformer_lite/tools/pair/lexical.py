@@ -44,10 +44,10 @@ class WordTable:
             self.counts = np.bincount(key, share, len(self.keys))
             self.totals = np.bincount(owner, self.counts, words)
             table = self.counts / self.totals[owner]
-        found = np.bincount(np.fromiter((word for text in targets for word in text), np.int64), minlength=words)
+        counts = np.bincount(np.fromiter((word for text in targets for word in text), np.int64), minlength=words)
         self.keys = np.append(self.keys, words**2)  # so that every key has a place
         self.counts = np.append(self.counts, 0.0)
-        self.frequency = (found + 0.5) / (found.sum() + 0.5 * words)
+        self.frequency = (counts + 0.5) / (counts.sum() + 0.5 * words)
 
     def scores(self, sources: Texts, targets: Texts) -> Float[np.ndarray, "N"]:
         """Returns for each pair the mean over its target words of log p(word | source) / p(word)."""
@@ -97,20 +97,20 @@ def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[
     first[sorted({text: i for i, text in reversed([*enumerate(sources)])}.values())] = True
     again = np.ones(count, bool)
     again[sorted({text: i for i, text in reversed([*enumerate(targets)])}.values())] = False
-    found, chance = np.full((2, count), np.inf)
+    paired, chance = np.full((2, count), np.inf)
     generator = np.random.default_rng(0)
     half = generator.permutation(count) % 2
-    for part in (0, 1):
-        learned = generator.permutation(np.flatnonzero((half != part) & first & ~again))
+    for fold in (0, 1):
+        learned = generator.permutation(np.flatnonzero((half != fold) & first & ~again))
         sizes = np.cumsum([(len(sides[0][i]) + 1) * (len(sides[1][i]) + 1) for i in learned])
         learned = learned[: np.searchsorted(sizes, MOST_LINKS)]
-        scored = np.flatnonzero(half == part)
+        scored = np.flatnonzero(half == fold)
         others = generator.permutation(scored)
         for left, right in ((sides[0], sides[1]), (sides[1], sides[0])):
             table = WordTable([[0, *left[i]] for i in learned], [right[i] for i in learned], words)
             for start in range(0, len(scored), AT_ONCE):
                 here, there = (order[start : start + AT_ONCE] for order in (scored, others))
                 given = [[0, *left[i]] for i in here]
-                for scores, order in ((found, here), (chance, there)):
+                for scores, order in ((paired, here), (chance, there)):
                     scores[here] = np.minimum(scores[here], table.scores(given, [right[i] for i in order]))
-    return found.round(9), chance.round(9)  # words that nothing is known of score 0
+    return paired.round(9), chance.round(9)  # words that nothing is known of score 0

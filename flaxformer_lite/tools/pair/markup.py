@@ -30,4 +30,4 @@ def has_markup(text: str) -> bool:
     """Returns whether a text has an entity or a tag of HTML."""
     if "<" in text and TAG.search(text):
         return True
-    return "&" in text and any(found[1] is None or found[1] in html5 for found in ENTITY.finditer(text))
+    return "&" in text and any(match[1] is None or match[1] in html5 for match in ENTITY.finditer(text))

@@ -38,7 +38,7 @@ def is_misread(text: str) -> bool:
     if "\ufffd" in text or LOST.search(text):
         return True
     return any(
-        not is_word(text, found.start(), found[0] + found[found.lastindex or 0]) for found in SEQUENCE.finditer(text)
+        not is_word(text, match.start(), match[0] + match[match.lastindex or 0]) for match in SEQUENCE.finditer(text)
     )
 
 

@@ -81,14 +81,14 @@ def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files:
     number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
     config = with_data(load_config(BASE), lengths, files | {"tokenizer": settings}, number)
     shapes = batch_shapes(config.objective, config.data)
-    found = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
-    rows, longest = (np.array(part) for part in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
-    batches = max(1, math.ceil(sum(found / rows)))
+    counts = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
+    rows, longest = (np.array(column) for column in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
+    batches = max(1, math.ceil(sum(counts / rows)))
     epochs = float(np.clip(BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
         speed = positions_per_second(with_size(config, size, vocabulary, MEASURED_STEPS, 1), lengths, folder)
-        speed /= float(sum(found * longest)) / batches
+        speed /= float(sum(counts * longest)) / batches
         left = deadline - time.monotonic()
         seconds = min(TRAINING_SHARE * left, left - OTHER_SECONDS)
         while size != SIZES[0] and seconds * speed / batches < FEWEST_EPOCHS:

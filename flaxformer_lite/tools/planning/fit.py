@@ -103,30 +103,30 @@ def find_fit(
     def first_fit(candidates: list[Settings]) -> int:
         return bisect.bisect_left(candidates, True, key=lambda settings: attempt(settings).fits)
 
-    def result(found: Trial | None) -> Fit:
-        return Fit(config=config, limit_bytes=limit_bytes, trials=[*trials.values()], found=found)
+    def result(best: Trial | None) -> Fit:
+        return Fit(config=config, limit_bytes=limit_bytes, trials=[*trials.values()], found=best)
 
-    found = attempt({})
-    if not found.fits:
+    best = attempt({})
+    if not best.fits:
         for others, cut in ((optimizers(config), True), (smaller_batches(config, groups), False)):
             ladders = [
                 [other | same for same in same_numbers(with_settings(config, other), groups, cut=cut)]
                 for other in others
             ]
             if (chosen := first_fit([ladder[-1] for ladder in ladders])) < len(ladders):
-                found = attempt(ladders[chosen][first_fit(ladders[chosen])])
+                best = attempt(ladders[chosen][first_fit(ladders[chosen])])
                 break
         else:
             return result(None)
     # Fewer micro-batches than that, if the next smaller number fits.
     parts = [
         *micro_batches(
-            config, groups, below=found.settings.get("train.num_micro_batches", before["train.num_micro_batches"])
+            config, groups, below=best.settings.get("train.num_micro_batches", before["train.num_micro_batches"])
         )
     ]
-    if parts and attempt(found.settings | parts[-1]).fits:
-        found = attempt(found.settings | parts[first_fit([found.settings | part for part in parts])])
-    return result(found)
+    if parts and attempt(best.settings | parts[-1]).fits:
+        best = attempt(best.settings | parts[first_fit([best.settings | fewer for fewer in parts])])
+    return result(best)
 
 
 def memory(step: Step) -> float:
@@ -193,12 +193,12 @@ def smaller_batches(config: Config, groups: int) -> list[Settings]:
 
     They are not cut: micro-batches keep a sum of gradients, as large as the parameters, which a step of one batch does not have.
     """
-    found, tokens = list[Settings](), config.data.tokens_per_batch
+    smaller, tokens = list[Settings](), config.data.tokens_per_batch
     whole = {**optimizers(config)[-1], "train.num_micro_batches": 1, "data.rows_multiple": groups}
-    while not found or plan_bucket(with_settings(config, found[-1])).rows > groups:
+    while not smaller or plan_bucket(with_settings(config, smaller[-1])).rows > groups:
         tokens //= 2
-        found.append({**whole, "data.tokens_per_batch": tokens})
-    return found
+        smaller.append({**whole, "data.tokens_per_batch": tokens})
+    return smaller
 
 
 def is_legal(config: Config, settings: Settings) -> bool:
@@ -224,8 +224,10 @@ def command(name: str, words: Sequence[str], settings: Settings) -> str:
     file = Path(name)
     folder = file.parent if file.name == "config.json" else file
     is_run = (folder / "config.json").is_file() and (kept or settings)
-    own = ["--workdir", f"{folder}-fit"] if is_run else []  # the run keeps its settings
-    return " ".join(filter(None, ("flaxformer-lite train", shlex.join([name, *own, *kept]), as_options(settings))))
+    folder_option = ["--workdir", f"{folder}-fit"] if is_run else []  # the run keeps its settings
+    return " ".join(
+        filter(None, ("flaxformer-lite train", shlex.join([name, *folder_option, *kept]), as_options(settings)))
+    )
 
 
 def as_json(fit: Fit, command: str | None) -> dict[str, Any]:
@@ -233,8 +235,8 @@ def as_json(fit: Fit, command: str | None) -> dict[str, Any]:
     trials = [
         trial._asdict() | ({} if math.isfinite(trial.needed_bytes) else {"needed_bytes": None}) for trial in fit.trials
     ]
-    found = None if fit.found is None else {**fit.found._asdict(), "command": command}
-    return {"limit_bytes": fit.limit_bytes, "trials": trials, "found": found}
+    best = None if fit.found is None else {**fit.found._asdict(), "command": command}
+    return {"limit_bytes": fit.limit_bytes, "trials": trials, "found": best}
 
 
 def in_words(fit: Fit, command: str | None) -> str:

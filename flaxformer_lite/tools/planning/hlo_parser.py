@@ -38,8 +38,8 @@ class Instruction(NamedTuple):
     is_root: bool
 
     def attribute(self, pattern: str) -> str | None:
-        found = re.search(pattern, self.attributes)
-        return found.group(1) if found else None
+        match = re.search(pattern, self.attributes)
+        return match.group(1) if match else None
 
 
 Computation = dict[str, Instruction]
@@ -81,10 +81,10 @@ def parse_instruction(line: str) -> Instruction:
 def closing(text: str, start: int) -> int:
     """Returns the index of the parenthesis that closes the one at `start`."""
     depth = 0
-    for found in re.compile(r"[()]").finditer(text, start):
-        depth += 1 if found.group() == "(" else -1
+    for bracket in re.compile(r"[()]").finditer(text, start):
+        depth += 1 if bracket.group() == "(" else -1
         if depth == 0:
-            return found.start()
+            return bracket.start()
     raise ValueError(f"the program has a parenthesis that is not closed: {text[start : start + 80]}")
 
 
@@ -112,16 +112,16 @@ Groups = tuple[tuple[int, ...], ...]
 
 def replica_groups(attributes: str) -> Groups:
     """Returns the device groups of a collective, in any of the notations; empty: one group of all devices."""
-    if found := re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes):
-        return listed_groups(found.group(1))
-    if found := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
-        return listed_groups(found.group(1))
-    if found := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
-        return as_groups(iota_devices(found.group(2)).reshape(numbers_in(found.group(1))))
-    if found := re.search(
+    if match := re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes):
+        return listed_groups(match.group(1))
+    if match := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
+        return listed_groups(match.group(1))
+    if match := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
+        return as_groups(iota_devices(match.group(2)).reshape(numbers_in(match.group(1))))
+    if match := re.search(
         r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", attributes
     ):
-        return mesh_groups(*found.groups())
+        return mesh_groups(*match.groups())
     return ()
 
 
@@ -151,11 +151,11 @@ def mesh_groups(axes: str, order: str | None, grouped: str) -> Groups:
 
 def iota_devices(text: str) -> np.ndarray:
     """Returns the numbers 0, 1, 2, … of an array after its axes were permuted: `<=[2,4]T(1,0)`."""
-    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    assert found is not None
-    shape = numbers_in(found.group(1))
+    match = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    assert match is not None
+    shape = numbers_in(match.group(1))
     numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(numbers_in(found.group(2))) if found.group(2) else numbers).reshape(-1)
+    return (numbers.transpose(numbers_in(match.group(2))) if match.group(2) else numbers).reshape(-1)
 
 
 def numbers_in(text: str) -> tuple[int, ...]:

@@ -199,13 +199,13 @@ def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
 
 
 def read_memory(compiled: Any) -> Memory:
-    found = compiled.memory_analysis()
+    analysis = compiled.memory_analysis()
     return Memory(
-        argument_bytes=found.argument_size_in_bytes,
-        output_bytes=found.output_size_in_bytes,
-        alias_bytes=found.alias_size_in_bytes,
-        temporary_bytes=found.temp_size_in_bytes,
-        code_bytes=found.generated_code_size_in_bytes,
+        argument_bytes=analysis.argument_size_in_bytes,
+        output_bytes=analysis.output_size_in_bytes,
+        alias_bytes=analysis.alias_size_in_bytes,
+        temporary_bytes=analysis.temp_size_in_bytes,
+        code_bytes=analysis.generated_code_size_in_bytes,
     )
 
 
@@ -215,10 +215,10 @@ def compiled_or_refused(step: Step) -> tuple[Any, str | None]:
     try:
         return lowered.compile(), None
     except jax.errors.JaxRuntimeError as error:
-        found = re.search(r"Ran out of memory[^\n]*", str(error))
-        if found is None:
+        match = re.search(r"Ran out of memory[^\n]*", str(error))
+        if match is None:
             raise
-        return None, found.group()
+        return None, match.group()
 
 
 # A plan for a terminal, and as JSON -----------------------------------------------------------------------------------

@@ -68,33 +68,33 @@ def read_program(text: str) -> Program:
     pieces = set[tuple[str, ...]]()
 
     def walk(name: str, trips: int, fused: bool, hidden: bool) -> Program:
-        computation, part = computations[name], Program()
+        computation, totals = computations[name], Program()
         for i in computation.values():
             kind = i.opcode.removesuffix("-start")
             if kind in COLLECTIVES and not repeated(i, pieces):
                 collective = read_collective(i, kind, name, computation, trips)
-                part.collectives.append(collective._replace(hidden=hidden or is_hidden(i, computation)))
+                totals.collectives.append(collective._replace(hidden=hidden or is_hidden(i, computation)))
             elif i.opcode == "send" and (transfer := i.attribute(r'megascale_transfer_type="(\w+)"')):
                 sent = computation[i.operands[0]].types[0].bytes
-                part.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True, True))
+                totals.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True, True))
             elif i.opcode == "custom-call" and (call := read_attention(i, computation, trips)) is not None:
-                part.attention.append(call)
+                totals.attention.append(call)
             if not fused:
-                part.hbm_bytes += trips * traffic(i, computation, computations)
+                totals.hbm_bytes += trips * traffic(i, computation, computations)
             called = []
             for inner, times, is_fusion in calls(i, computation, computations):
                 if i.opcode == "while":
-                    part.loops[i.name] = times
+                    totals.loops[i.name] = times
                 aside = hidden or (i.opcode.endswith("-start") and is_hidden(i, computation))
                 called.append(walk(inner, trips * (times or 1), fused or is_fusion, aside))
             if i.opcode == "conditional":  # one branch is run: count the one with more traffic
                 called = [max(called, key=lambda branch: branch.hbm_bytes)]
             for inner_part in called:
-                part.hbm_bytes += inner_part.hbm_bytes
-                part.collectives += inner_part.collectives
-                part.attention += inner_part.attention
-                part.loops |= inner_part.loops
-        return part
+                totals.hbm_bytes += inner_part.hbm_bytes
+                totals.collectives += inner_part.collectives
+                totals.attention += inner_part.attention
+                totals.loops |= inner_part.loops
+        return totals
 
     program = walk(entry, 1, False, False)
     program.parameter_bytes = sum(
@@ -147,8 +147,8 @@ def uncopied(name: str, computation: Computation) -> Instruction:
 def constant(name: str, computation: Computation) -> int | None:
     """Returns the value of an instruction that is a constant or a copy of one; else None."""
     i = uncopied(name, computation)
-    found = i.attribute(r"^\((-?\d+)\)") if i.opcode == "constant" else None
-    return None if found is None else int(found)
+    digits = i.attribute(r"^\((-?\d+)\)") if i.opcode == "constant" else None
+    return None if digits is None else int(digits)
 
 
 # Collectives -----------------------------------------------------------------------------------------------------------
@@ -339,5 +339,5 @@ def called_by(fusion: Instruction) -> str:
 
 def parameters(body: Computation) -> list[str]:
     """Returns the names of a computation's parameters, in order."""
-    found = [i for i in body.values() if i.opcode == "parameter"]
-    return [i.name for i in sorted(found, key=lambda i: int(i.attribute(r"^\((\d+)\)") or 0))]
+    parameters = [i for i in body.values() if i.opcode == "parameter"]
+    return [i.name for i in sorted(parameters, key=lambda i: int(i.attribute(r"^\((\d+)\)") or 0))]

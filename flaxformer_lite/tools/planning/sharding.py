@@ -30,14 +30,14 @@ def sharding_table(config: Config, devices: int) -> list[str]:
         lines.append(
             ROW.format(path, f"{x.shape}", cut, f"{x.sharding.shard_shape(x.shape)}", f"{there:,}", width=width)
         )
-        part = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
-        before = sizes.get(part, (0, 0))
-        sizes[part] = (before[0] + there, before[1] + whole)
+        kind = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
+        before = sizes.get(kind, (0, 0))
+        sizes[kind] = (before[0] + there, before[1] + whole)
     for letters, cuts in ACTIVATIONS.items():
         words = [" and ".join(cut) if isinstance(cut, tuple) else cut or "-" for cut in cuts]
         lines.append(ROW.format(f"activations {letters}", "", ", ".join(words), "", "", width=width).rstrip())
     lines += ["", "mesh: " + ", ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, shape, strict=True))]
     return lines + [
-        f"{part}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})"
-        for part, (there, whole) in sizes.items()
+        f"{kind}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})"
+        for kind, (there, whole) in sizes.items()
     ]

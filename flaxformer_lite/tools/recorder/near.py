@@ -47,11 +47,11 @@ class Near:
 
 def ngrams(pair: Pair) -> set[int]:
     """Returns hashes of the n-grams of both sides. Case and punctuation do not count; a shorter text is one n-gram."""
-    n, found = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
+    n, hashes = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
     for side, text in enumerate(pair[:2]):
         words = WORD.findall(plain(text))
-        found |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
-    return found
+        hashes |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
+    return hashes
 
 
 def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
@@ -66,9 +66,9 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
     records = list(located(config, split))
     sizes, having = list[int](), dict[int, list[int]]()
     for number, (_, pair) in enumerate(records):
-        own = ngrams(pair)
-        sizes.append(len(own))
-        for gram in own:
+        grams = ngrams(pair)
+        sizes.append(len(grams))
+        for gram in grams:
             having.setdefault(gram, []).append(number)
     if common := [gram for gram, numbers in having.items() if len(numbers) > MOST_SHARING]:
         note(
@@ -81,8 +81,8 @@ def near_duplicates(config: Config, split: Split = "eval") -> list[Near]:
         for number, shared in Counter(n for gram in ngrams(train[1]) for n in having.get(gram, ())).items():
             if shared > best[number][0]:
                 best[number] = shared, train
-    found = [
+    neighbours = [
         Near(shared / max(size, 1), *record, nearest)
         for record, size, (shared, nearest) in zip(records, sizes, best, strict=True)
     ]
-    return sorted(found, key=lambda near: -near.share)
+    return sorted(neighbours, key=lambda near: -near.share)

@@ -72,17 +72,17 @@ def without_record(recording: Recording, record: int) -> Without:
         number = recording.loop_state.batch_of(step)
         for row in readings.get(step, ()):
             example = int(train.plan.batch(number).examples[row])
-            own = [found == record for found in train.records_read(example, number, row)]
+            is_record = [one == record for one in train.records_read(example, number, row)]
             inputs = batch.inputs
             segments = inputs.target_segments if inputs.source_segments is None else inputs.source_segments
-            if all(own) or segments is None or segments[row].max() < len(own):
+            if all(is_record) or segments is None or segments[row].max() < len(is_record):
                 batch = without_row(step, row)(step, batch)
                 continue
             of_weights = np.asarray(segments[row])
             if inputs.predict_positions is not None:
                 of_weights = of_weights[inputs.predict_positions[row]]
             weights = np.array(batch.weights)
-            weights[row, np.isin(of_weights, np.flatnonzero(own) + 1)] = 0
+            weights[row, np.isin(of_weights, np.flatnonzero(is_record) + 1)] = 0
             batch = batch._replace(weights=weights)  # type: ignore[arg-type]
         return batch
 
@@ -112,9 +112,9 @@ def rerun(
         less = without(number, whole)
         if less is not whole:
             changed.append(number)
-        found = [runner.train_step(pair[i], placed(runner, batch)) for i, batch in enumerate((whole, less))]
-        pair = [after for after, _ in found]
-        losses[number] = float(found[0][1]["loss"]), float(found[1][1]["loss"])
+        results = [runner.train_step(pair[i], placed(runner, batch)) for i, batch in enumerate((whole, less))]
+        pair = [after for after, _ in results]
+        losses[number] = float(results[0][1]["loss"]), float(results[1][1]["loss"])
         progress.update("repeating with and without", number)
     if not changed:
         raise ValueError(
@@ -193,8 +193,8 @@ def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
     def term(params: PyTree, row: Batch) -> LossTerm:
         rows = jax.tree.map(lambda x: x[None], row)
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
-        found = objective.metrics(outputs, rows)["loss"]
-        assert isinstance(found, LossTerm)
-        return found
+        term = objective.metrics(outputs, rows)["loss"]
+        assert isinstance(term, LossTerm)
+        return term
 
     return step, lambda row: float(term(params, row).mean)

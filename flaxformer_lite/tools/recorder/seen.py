@@ -99,7 +99,7 @@ def by_line(file: str, line: int, files: set[str]) -> Matches:
 
 def find(recording: Recording, matches: Matches, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
     """Yields the records of a split that match, from one pass over its texts. Raises: ValueError if they are too many."""
-    for number, (place, pair) in enumerate(filter(lambda found: matches(*found), located(recording.config, split))):
+    for number, (place, pair) in enumerate(filter(lambda record: matches(*record), located(recording.config, split))):
         if number == MOST_FOUND:
             raise ValueError(f"more than {MOST_FOUND:,} records match: look for something longer")
         yield place, pair
@@ -111,21 +111,21 @@ def find_line(recording: Recording, file: str, line: int) -> dict[Part, list[tup
     Raises: ValueError if the run has no data of this file.
     """
     files = set[str]()
-    found = {split: list(find(recording, by_line(file, line, files), split)) for split in PARTS}
-    if not any(found.values()) and Path(file).resolve() not in {Path(name).resolve() for name in files}:
+    records_of = {split: list(find(recording, by_line(file, line, files), split)) for split in PARTS}
+    if not any(records_of.values()) and Path(file).resolve() not in {Path(name).resolve() for name in files}:
         raise ValueError(f"{file} is not a file of this run's data: give one of {cut(', '.join(sorted(files)))}")
-    last = max((place.line for records in found.values() for place, _ in records), default=0)
-    return {split: [one for one in records if one[0].line == last] for split, records in found.items()}
+    last = max((place.line for records in records_of.values() for place, _ in records), default=0)
+    return {split: [one for one in records if one[0].line == last] for split, records in records_of.items()}
 
 
-def seen(recording: Recording, found: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
+def seen(recording: Recording, records: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
     """Returns records of the training data with all that reads them. text: as in `Recording.readings`."""
     readings = dict[int, list[Reading]]()
-    for reading in recording.readings([place.record for place, _ in found], text) if found else ():
+    for reading in recording.readings([place.record for place, _ in records], text) if records else ():
         readings.setdefault(reading.record, []).append(reading)
     return [
         Seen(place, pair, readings[place.record], "")
         if place.record in readings
         else Seen(place, pair, [], recording.why_never(place.record))
-        for place, pair in found
+        for place, pair in records
     ]

@@ -51,17 +51,19 @@ class Curve(NamedTuple):
 
 def curves_of(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Curve]]:
     """Returns the curves of every metric in the rows of metrics.jsonl, by run; the metrics in the order of the rows, loss first."""
-    found: dict[str, dict[tuple[str, str], Curve]] = {"loss": {}}
+    curves_of_metrics: dict[str, dict[tuple[str, str], Curve]] = {"loss": {}}
     for run, rows in runs.items():
         for row in rows:
             for name, value in row.items():
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 if name in ("step", "split", "epoch") or not number or not math.isfinite(value):
                     continue
-                curve = found.setdefault(name, {}).setdefault((run, row["split"]), Curve(run, row["split"], [], []))
+                curve = curves_of_metrics.setdefault(name, {}).setdefault(
+                    (run, row["split"]), Curve(run, row["split"], [], [])
+                )
                 curve.steps.append(row["step"])
                 curve.values.append(value)
-    return {name: [thinned(curve) for curve in curves.values()] for name, curves in found.items() if curves}
+    return {name: [thinned(curve) for curve in curves.values()] for name, curves in curves_of_metrics.items() if curves}
 
 
 def thinned(curve: Curve) -> Curve:
@@ -201,12 +203,12 @@ def plot_curves(*runs: Run, metric: str = "loss") -> Chart:
     Raises: ValueError if no run has the metric.
     """
     folders = [run.folder for run in runs]
-    found = curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
-    if metric not in found:
+    curves = curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
+    if metric not in curves:
         raise ValueError(
-            f"metrics.jsonl has no {metric!r}: it has {', '.join(found) or 'no rows'}{suggest(metric, found)}"
+            f"metrics.jsonl has no {metric!r}: it has {', '.join(curves) or 'no rows'}{suggest(metric, curves)}"
         )
-    return line_chart(metric, found[metric])
+    return line_chart(metric, curves[metric])
 
 
 def plot_attention(

@@ -56,17 +56,17 @@ def training_table(runs: Sequence[RunFacts]) -> Table | None:
 
 def evaluate_table(runs: Sequence[RunFacts]) -> Table | None:
     """Returns the reports of `evaluate`; None without any."""
-    found = [(run.name, report) for run in runs for report in run.evaluations]
+    reports = [(run.name, report) for run in runs for report in run.evaluations]
     hidden = ("run", "split", "weights", "step")
     names = dict.fromkeys(
-        name for _, report in found for name in report if name not in hidden and not name.endswith("_signature")
+        name for _, report in reports for name in report if name not in hidden and not name.endswith("_signature")
     )
     signatures = dict.fromkeys(
-        str(value) for _, report in found for name, value in report.items() if name.endswith("_signature") and value
+        str(value) for _, report in reports for name, value in report.items() if name.endswith("_signature") and value
     )
     head = ["run", *hidden[1:], *names]
-    rows = [[name, *(shown(report.get(key, "–")) for key in head[1:])] for name, report in found]
-    return Table("Reports of the command evaluate", head, rows, "; ".join(signatures)) if found else None
+    rows = [[name, *(shown(report.get(key, "–")) for key in head[1:])] for name, report in reports]
+    return Table("Reports of the command evaluate", head, rows, "; ".join(signatures)) if reports else None
 
 
 def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
@@ -81,16 +81,16 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
         references: list[str] | None = None
         metrics: MetricConfig | None = None
         for run in runs:
-            found, source = run.hypotheses(split), run.config.data.source(split)
-            if found is None or source is None or not run.config.objective.translates:
+            named, source = run.hypotheses(split), run.config.data.source(split)
+            if named is None or source is None or not run.config.objective.translates:
                 continue
             targets = [pair.target for pair in source.open(f"data.{split}")]
-            if len(targets) != len(found[1]) or references not in (None, targets):
+            if len(targets) != len(named[1]) or references not in (None, targets):
                 continue
             references = targets
             metrics = metrics or with_language(run.config.metrics, source.target_names())
-            systems[run.name] = found[1]
-            files.append(f"{run.name}: hypotheses/{found[0]}.txt")
+            systems[run.name] = named[1]
+            files.append(f"{run.name}: hypotheses/{named[0]}.txt")
         if references and metrics:
             tables.append(comparison_table(split, compare(systems, references, metrics), files, len(references)))
     return tables

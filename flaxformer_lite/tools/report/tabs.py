@@ -86,10 +86,10 @@ class Report:
 
     def figures(self) -> Figures:
         """Returns every chart, for files."""
-        found = {**self.curves, **self.data}
+        charts = {**self.curves, **self.data}
         for number, sentence in enumerate(self.attention, 1):
-            found |= {f"{name} {number}": chart for name, chart in sentence.charts()}
-        return found
+            charts |= {f"{name} {number}": chart for name, chart in sentence.charts()}
+        return charts
 
 
 def make_report(
@@ -131,12 +131,12 @@ def make_report(
         if spikes(run):
             rows = f"{run.name}: loss spikes"
             parts.append(("data", rows, lambda run=run: report.add_recorded(*spike_parts(run))))
-    for done, (tab, part, make) in enumerate(parts):
-        show(part, done, len(parts))
+    for done, (tab, title, make) in enumerate(parts):
+        show(title, done, len(parts))
         try:
             make()
         except (ValueError, OSError) as error:
-            report.notes.setdefault(tab, []).append(f"{part}: {error}")
+            report.notes.setdefault(tab, []).append(f"{title}: {error}")
     return report
 
 
@@ -151,8 +151,8 @@ def about(run: RunFacts) -> str:
 
 def curve_charts(runs: Sequence[RunFacts]) -> Figures:
     """Returns for each metric the curves of all runs that have it."""
-    found = plots.curves_of({run.name: run.rows for run in runs})
-    return {metric: plots.line_chart(metric, curves) for metric, curves in found.items()}
+    curves_of_metrics = plots.curves_of({run.name: run.rows for run in runs})
+    return {metric: plots.line_chart(metric, curves) for metric, curves in curves_of_metrics.items()}
 
 
 def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
@@ -246,11 +246,11 @@ def attended(run: RunFacts, sentences: Sequence[str], several: bool, weights: st
     if not sentences:
         raise ValueError("the run has neither samples nor data: choose sentences by --sentence")
     loaded = load(run.path, weights=weights)
-    found = []
+    attended = []
     for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
         title = source if target is None else f"{source} → {target}"
-        found.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
-    return found
+        attended.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
+    return attended
 
 
 def default_sentences(run: RunFacts) -> list[str]:
@@ -275,10 +275,10 @@ def near_table(run: RunFacts) -> Table:
         raise ValueError(
             f"the training data is large: `flaxformer-lite seen {run.path} --near eval` lists near duplicates"
         )
-    found = near_duplicates(run.config)
-    near = [one for one in found if one.share >= NEAR]
+    records = near_duplicates(run.config)
+    near = [one for one in records if one.share >= NEAR]
     lines = [one.in_words().split("\t") for one in near[:MOST_LINES]]
-    counted = f"{len(near):,} of {len(found):,} records have {NEAR:.0%} of their n-grams in one record of data.train"
+    counted = f"{len(near):,} of {len(records):,} records have {NEAR:.0%} of their n-grams in one record of data.train"
     head = ["share", "data.eval", "data.train", "text", "text in training"]
     return Table(f"{run.name}: evaluation data that is nearly in the training data", head, lines, counted)
 
@@ -287,8 +287,8 @@ def spikes(run: RunFacts) -> list[tuple[int, int]]:
     """Returns step and batch of the newest loss spikes in train.log, each once."""
     log = run.folder.path / "train.log"
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
-    found = re.findall(r"step +(\d+)  a loss spike on batch (\d+):", text)
-    return list(dict.fromkeys((int(step), int(batch)) for step, batch in found))[-MOST_SPIKES:]
+    reported = re.findall(r"step +(\d+)  a loss spike on batch (\d+):", text)
+    return list(dict.fromkeys((int(step), int(batch)) for step, batch in reported))[-MOST_SPIKES:]
 
 
 def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
@@ -298,15 +298,15 @@ def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
     """
     recording = open_recording(run.folder)
     at, loss_of = row_loss(recording)
-    note, found = f"each row by itself, by the parameters of step {at}, without dropout", spikes(run)
-    steps = {number: step for step, batch in found for number in (batch - 1, batch) if number >= 0}
+    note, jumps = f"each row by itself, by the parameters of step {at}, without dropout", spikes(run)
+    steps = {number: step for step, batch in jumps for number in (batch - 1, batch) if number >= 0}
     rows = [(loss_of(row.example), row) for row in recording.rows_of_batches(steps)]
     rows = sorted((pair for pair in rows if not math.isnan(pair[0])), key=lambda pair: -pair[0])
     charts, tables = dict[str, Chart](), list[Table]()
-    for step, batch in found:
+    for step, batch in jumps:
         title = f"{run.name}: rows of batch {batch}, whose loss was a spike at step {step}"
         of_batch = {number: [(loss, row) for loss, row in rows if row.batch == number] for number in (batch - 1, batch)}
-        counts = {f"batch {number}": Counter(loss for loss, _ in own) for number, own in of_batch.items() if own}
+        counts = {f"batch {number}": Counter(loss for loss, _ in pairs) for number, pairs in of_batch.items() if pairs}
         charts[title] = plots.histogram(title, counts, "loss", note, items="rows", least=0)
         lines = [
             [f"{loss:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]

@@ -60,13 +60,14 @@ class Distillation(Seq2Seq):
         row = super().example(TokenPair(*record[:2]), lengths, generator, special)
         if not isinstance(record, TaughtPair):
             return row
-        found, needed = len(record.soft_targets.ids), len(record.target) + 1
-        if found not in (0, needed):
+        positions, needed = len(record.soft_targets.ids), len(record.target) + 1
+        if positions not in (0, needed):
             raise ValueError(
-                f"objective.predictions has {found} positions for a target of {needed} tokens with EOS: set data.subword_sampling "
-                "to None, as a teacher reads each pair in one segmentation; or write the file again, with `flaxformer-lite teach`"
+                f"objective.predictions has {positions} positions for a target of {needed} tokens with EOS: set "
+                "data.subword_sampling to None, as a teacher reads each pair in one "
+                "segmentation; or write the file again, with `flaxformer-lite teach`"
             )
-        padding = ((0, lengths.target - found), (0, 0))
+        padding = ((0, lengths.target - positions), (0, 0))
         return row._replace(extra=SoftTargets(*(np.pad(x, padding) for x in record.soft_targets)))
 
     def terms(self, apply: Apply, batch: Batch, key: Array) -> dict[str, LossTerm]:

@@ -27,4 +27,4 @@ def minimum_bayes_risk(candidates: Sequence[str], utility: Utility, config: Metr
         scores = [count * metric.sentence_score(text, [other]).score for other, count in counts.items()]
         return sum(scores) / len(candidates)
 
-    return sorted((ScoredText(text, mean(text)) for text in counts), key=lambda found: -found.score)
+    return sorted((ScoredText(text, mean(text)) for text in counts), key=lambda scored: -scored.score)

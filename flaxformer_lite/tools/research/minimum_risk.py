@@ -45,9 +45,9 @@ class MinimumRisk(Seq2Seq):
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the smoothed cross-entropy of the references, and the risk of the answers that follow each of them."""
-        found = (logit_stats(outputs.loss_logits, batch.targets), batch.targets, batch.weights)
-        stats, targets, weights = jax.tree.map(lambda x: x.reshape(-1, self.num_samples + 1, x.shape[-1]), found)
-        references, answers = (jax.tree.map(lambda x, part=part: x[:, part], stats) for part in (0, slice(1, None)))
+        arrays = (logit_stats(outputs.loss_logits, batch.targets), batch.targets, batch.weights)
+        stats, targets, weights = jax.tree.map(lambda x: x.reshape(-1, self.num_samples + 1, x.shape[-1]), arrays)
+        references, answers = (jax.tree.map(lambda x, which=which: x[:, which], stats) for which in (0, slice(1, None)))
         mask, lengths = weights[:, 1:] > 0, (weights > 0).sum(-1)
         bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
         risk = expected_risk(answers, mask, 1 - bleu, exists=(weights[:, 0] > 0).any(-1))
@@ -108,9 +108,9 @@ def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, ke
 def with_answers(batch: Batch, answers: Answers) -> Batch:
     """Returns the batch with each row of the target followed by its answers."""
 
-    def joined(own: Array, drawn: Array) -> Array:
-        own = jnp.pad(own, ((0, 0), (0, drawn.shape[-1] - own.shape[-1])))
-        return jnp.concatenate([own[:, None], drawn.astype(own.dtype)], 1).reshape(-1, drawn.shape[-1])
+    def joined(reference: Array, drawn: Array) -> Array:
+        reference = jnp.pad(reference, ((0, 0), (0, drawn.shape[-1] - reference.shape[-1])))
+        return jnp.concatenate([reference[:, None], drawn.astype(reference.dtype)], 1).reshape(-1, drawn.shape[-1])
 
     inputs = batch.inputs
     assert inputs.target_tokens is not None and inputs.target_mask is not None
@@ -135,13 +135,13 @@ def sentence_bleu(
 
     Reference: Lin & Och 2004, "ORANGE", section 4 (smoothing).
     """
-    own = answer[..., :, None] == answer[..., None, :]
+    equal = answer[..., :, None] == answer[..., None, :]
     shared = answer[..., :, None] == reference[..., None, :]
-    own_ngrams, shared_ngrams = own, shared
+    own_ngrams, shared_ngrams = equal, shared
     at, logs = jnp.arange(answer.shape[-1]), jnp.zeros(answer_length.shape)
     for n in range(1, ORDER + 1):
         if n > 1:  # an n-gram is the same if its first token and the (n-1)-gram after it are
-            own_ngrams, shared_ngrams = own & next_of(own_ngrams), shared & next_of(shared_ngrams)
+            own_ngrams, shared_ngrams = equal & next_of(own_ngrams), shared & next_of(shared_ngrams)
         exists = at <= (answer_length - n)[..., None]
         in_reference = jnp.arange(reference.shape[-1]) <= (reference_length - n)[..., None]
         count = (own_ngrams & exists[..., None, :]).sum(-1)

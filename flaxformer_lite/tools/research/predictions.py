@@ -86,15 +86,15 @@ class Predictions:
             )
 
     @classmethod
-    def of(cls, found: dict[int, SoftTargets], vocab_size: int) -> "Predictions":
+    def of(cls, targets: dict[int, SoftTargets], vocab_size: int) -> "Predictions":
         """Returns the predictions for pairs, by their keys."""
-        keys = sorted(found)
+        keys = sorted(targets)
         small = np.uint16 if vocab_size <= 2**16 else np.uint32
         return cls(
             np.array(keys, np.uint64),
-            np.cumsum([0, *(len(found[key].ids) for key in keys)]),
-            np.concatenate([found[key].ids for key in keys]).astype(small),
-            np.concatenate([found[key].probs for key in keys]).astype(np.float16),
+            np.cumsum([0, *(len(targets[key].ids) for key in keys)]),
+            np.concatenate([targets[key].ids for key in keys]).astype(small),
+            np.concatenate([targets[key].probs for key in keys]).astype(np.float16),
             vocab_size,
         )
 
@@ -141,8 +141,8 @@ class Predictions:
     def taught(self, record: TokenPair) -> TaughtPair:
         """Returns the pair with its soft targets; with empty ones if the file does not have it."""
         place = self._place(record)
-        part = slice(0, 0) if place is None else slice(*self.starts[place : place + 2])
-        soft = SoftTargets(self.ids[part].astype(np.int32), self.probs[part].astype(np.float32))
+        rows = slice(0, 0) if place is None else slice(*self.starts[place : place + 2])
+        soft = SoftTargets(self.ids[rows].astype(np.int32), self.probs[rows].astype(np.float32))
         return TaughtPair(record.source, record.target, soft)
 
     def coverage(self, records: Sequence[TokenPair], most: int = 1000) -> float:

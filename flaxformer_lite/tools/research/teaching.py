@@ -56,15 +56,15 @@ def predict_targets(
     runs = (teacher, *teacher.others)
     predict = jax.jit(functools.partial(top_of_mean, runs, config.objective, top))
     params = [run.params for run in runs]
-    found: dict[int, SoftTargets] = {}
+    targets: dict[int, SoftTargets] = {}
     for step in range(total := dataset.plan.batches_per_epoch):
         soft = jax.device_get(predict(params, dataset.batch(step)))
         for row, i in enumerate(dataset.plan.batch(step).examples.tolist()):
             if i != PADDING_ROW:
                 length = dataset.lengths[i, 1]
-                found[pair_key(dataset.records[i])] = SoftTargets(*(np.array(x[row, :length]) for x in soft))
+                targets[pair_key(dataset.records[i])] = SoftTargets(*(np.array(x[row, :length]) for x in soft))
         progress(step + 1, total)
-    return Predictions.of(found, size)
+    return Predictions.of(targets, size)
 
 
 def top_of_mean(

@@ -53,10 +53,10 @@ class ChatProcess:
         """
 
         def prompt() -> str:
-            found = self.ask(messages, deadline, options)
-            if "error" in found:
-                raise Refusal(422, found["error"], param="messages")
-            return found["text"]
+            reply = self.ask(messages, deadline, options)
+            if "error" in reply:
+                raise Refusal(422, reply["error"], param="messages")
+            return reply["text"]
 
         return self.thread.submit(prompt)
 
@@ -73,8 +73,8 @@ class ChatProcess:
             process.stdin.flush()  # type: ignore[union-attr]
             line = process.stdout.readline()  # type: ignore[union-attr]
         if line.endswith(b"\n"):
-            found: dict[str, str] = json.loads(line)
-            return found
+            reply: dict[str, str] = json.loads(line)
+            return reply
         self.stop()
         late = process.returncode == -signal.SIGALRM
         return {
@@ -134,9 +134,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])  # ends the process, also in Python's own C code
-        found = json.dumps(answer(asked))
+        reply = json.dumps(answer(asked))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.stdout.write(found + "\n")
+        sys.stdout.write(reply + "\n")
         sys.stdout.flush()
 
 

@@ -75,8 +75,10 @@ class Guard:
                     f"{name!r} is not a name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
                 )
                 raise Refusal(403, message, code="host_not_allowed")
-            own = origin is None or headers.get("sec-fetch-site") == "same-origin" or origin.partition("//")[2] == host
-            if not own:
+            same_origin = (
+                origin is None or headers.get("sec-fetch-site") == "same-origin" or origin.partition("//")[2] == host
+            )
+            if not same_origin:
                 message = (
                     f"{origin} is not this server, which the request names as {host}: open its own page; a proxy has to pass the "
                     "Host header on with its port"

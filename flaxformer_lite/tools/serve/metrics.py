@@ -44,8 +44,8 @@ class Metrics:
                 status, kinds = int(sample.labels["status"]), list(counts)
                 kind = 3 if status == CLIENT_GONE else 0 if status < 400 else 1 if status < 500 else 2
                 counts[kinds[kind]] += int(sample.value)
-        found = [f"{count:,} {how}" for how, count in counts.items() if count]
-        return f"requests: {', '.join(found) or 'none'}"
+        counted = [f"{count:,} {how}" for how, count in counts.items() if count]
+        return f"requests: {', '.join(counted) or 'none'}"
 
     def watch(self, worker: Worker) -> None:
         """Reads the lengths of a worker's queues at each request for the metrics."""

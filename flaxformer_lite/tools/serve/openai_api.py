@@ -80,9 +80,9 @@ class OpenAIApi:
         options: dict[str, Any] = {"documents": asked.documents, "continue_final_message": continues}
         coming = run.chat.submit(asked.messages, request.state.deadline, **options, add_generation_prompt=begins)
         text = await self.service.before(request, asyncio.wrap_future(coming))
-        (found,) = await asyncio.to_thread(encode_marked, [text], run.tokenizers.target)  # with the special ids
+        (prompt,) = await asyncio.to_thread(encode_marked, [text], run.tokenizers.target)  # with the special ids
         most = asked.max_completion_tokens or asked.max_tokens
-        return await self.completed(request, run, "chat.completion", asked, [found.ids], most)
+        return await self.completed(request, run, "chat.completion", asked, [prompt.ids], most)
 
     async def completed(
         self,
@@ -105,10 +105,10 @@ class OpenAIApi:
         return await self.service.streamed(request, job, events.part, events.last, events.first())
 
     def completion(
-        self, kind: Kind, run: ServedRun, job: Job, found: Sequence[Sequence[Answer]], most: int
+        self, kind: Kind, run: ServedRun, job: Job, answered: Sequence[Sequence[Answer]], most: int
     ) -> Response:
         """Returns the response with the `most` best answers to each prompt."""
-        answers = [answer for text in found for answer in text[:most]]
+        answers = [answer for text in answered for answer in text[:most]]
         choices: list[dict[str, Any]] = []
         for i, answer in enumerate(answers):
             if kind == "text_completion":
@@ -160,10 +160,10 @@ class CompletionEvents:
 
     def last(self, answer: Answer) -> str:
         """Returns the events after the last part: why the text ended, and the tokens on request."""
-        found = self.chunk({"delta": {}} if self.chat else {"text": ""}, answer.finish)
+        events = self.chunk({"delta": {}} if self.chat else {"text": ""}, answer.finish)
         if self.include_usage:
-            found += event({**self.head, "choices": [], "usage": usage(self.prompt_tokens, answer.num_tokens)})
-        return found + "data: [DONE]\n\n"
+            events += event({**self.head, "choices": [], "usage": usage(self.prompt_tokens, answer.num_tokens)})
+        return events + "data: [DONE]\n\n"
 
 
 def head(kind: Kind, name: str, model: str) -> dict[str, Any]:

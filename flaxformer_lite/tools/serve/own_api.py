@@ -48,8 +48,8 @@ class OwnApi:
         options |= {"terms": asked.terms, "placeholders": asked.placeholders}
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
-        found = await self.service.answers(request, job)
-        return hypotheses(run, found, most, await asyncio.to_thread(run.unknown, texts))
+        answered = await self.service.answers(request, job)
+        return hypotheses(run, answered, most, await asyncio.to_thread(run.unknown, texts))
 
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""
@@ -60,18 +60,18 @@ class OwnApi:
         )
         if asked.stream:
             return await self.service.streamed(
-                request, job, lambda part: event({"text": part}), lambda answer: event(answer._asdict())
+                request, job, lambda text: event({"text": text}), lambda answer: event(answer._asdict())
             )
-        found = await self.service.answers(request, job)
-        return hypotheses(run, found, max(map(len, found)))
+        answered = await self.service.answers(request, job)
+        return hypotheses(run, answered, max(map(len, answered)))
 
     async def fill_mask(self, request: Request) -> Response:
         """Candidates for each mask of each text, most probable first."""
         asked = await self.service.parsed(request, requests.FillMaskRequest)
         run, texts = self.service.runs.find(asked.run, "fill-mask"), as_list(asked.texts)
         job = await self.service.made(run.text_job, texts, "fill-mask", texts)
-        found = await self.service.answers(request, job)
-        answers = [[[c._asdict() for c in mask[: asked.top]] for mask in text] for text in found]
+        answered = await self.service.answers(request, job)
+        answers = [[[c._asdict() for c in mask[: asked.top]] for mask in text] for text in answered]
         return JSONResponse({"run": run.name, "answers": answers})
 
     async def classify(self, request: Request) -> Response:
@@ -79,15 +79,15 @@ class OwnApi:
         asked = await self.service.parsed(request, requests.ClassifyRequest)
         run, given = self.service.runs.find(asked.run, "classify"), asked.texts
         texts = [given] if isinstance(given, str) else [t if isinstance(t, str) else tuple(t) for t in given]
-        found = await self.service.answers(request, await self.service.made(run.text_job, texts, "classify", texts))
-        return JSONResponse({"run": run.name, "answers": [prediction._asdict() for prediction in found]})
+        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "classify", texts))
+        return JSONResponse({"run": run.name, "answers": [prediction._asdict() for prediction in answered]})
 
     async def embed(self, request: Request) -> Response:
         """The vector of each text."""
         asked = await self.service.parsed(request, requests.TextsRequest)
         run, texts = self.service.runs.find(asked.run, "embed"), as_list(asked.texts)
-        found = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
-        return JSONResponse({"run": run.name, "answers": [vector.tolist() for vector in found]})
+        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
+        return JSONResponse({"run": run.name, "answers": [vector.tolist() for vector in answered]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""

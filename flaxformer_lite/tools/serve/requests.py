@@ -58,20 +58,20 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
         if errors[0]["type"] == "json_invalid":
             raise Refusal(400, f"the body is no JSON: {errors[0]['msg']}") from None
         field = errors[0]["loc"][:1]
-        places = [(place(found["loc"]), found) for found in errors if found["loc"][:1] == field]
+        places = [(place(one["loc"]), one) for one in errors if one["loc"][:1] == field]
         path = max((path for path, _ in places), key=len)  # a field of several types has an error for each of them
-        here = [found for found_path, found in places if found_path == path]
+        here = [one for where, one in places if where == path]
         if here[0]["type"] == "extra_forbidden":
             near = suggest(".".join(path), shape.model_fields)
             raise Refusal(422, f"{'.'.join(path)} is not supported: leave it out{near}", param=".".join(path)) from None
-        message = " or ".join(dict.fromkeys(found["msg"] for found in here))
+        message = " or ".join(dict.fromkeys(one["msg"] for one in here))
         raise Refusal(422, f"{'.'.join(path) or 'the body'}: {message}", param=".".join(path) or None) from None
 
 
 def place(loc: Sequence[int | str]) -> list[str]:
     """Returns the fields and indices of pydantic's place of an error, without the names of types."""
     types = ("str", "int")
-    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in types)]
+    return [str(step) for step in loc if isinstance(step, int) or (step.isidentifier() and step not in types)]
 
 
 def as_list(texts: Texts | None) -> list[str]:

@@ -161,11 +161,11 @@ class ServedRun:
         self.check_lengths([len(row) for row in rows], run.max_source_tokens)
         prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
         if (wanted := Terms.of(terms, placeholders)) or prefix:
-            found = run.forced(run.decoder(settings), texts, rows, wanted, prefix, limit)
-            for number, (_, reason) in enumerate(found, 1):
+            forced = run.forced(run.decoder(settings), texts, rows, wanted, prefix, limit)
+            for number, (_, reason) in enumerate(forced, 1):
                 if reason:
                     raise Refusal(422, f"text {number} {reason}")
-            prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, found, strict=True)]
+            prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, forced, strict=True)]
         return Job(Key(self.name, "translate", settings.program), prompts)
 
     def generation_job(
@@ -195,7 +195,7 @@ class ServedRun:
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
         seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
         ends = tuple(stop), continues
-        made = [Prompt(tuple(row), settings, limit, own, *ends) for row, own in zip(rows, seeds, strict=True)]
+        made = [Prompt(tuple(row), settings, limit, one, *ends) for row, one in zip(rows, seeds, strict=True)]
         return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
@@ -295,14 +295,14 @@ class ServedRun:
         """Returns the answers to each source or prompt, best first."""
         decoder = self.decoder(program)
         before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
-        found = decoder.generate(
+        answered = decoder.generate(
             self.run.weights(decoder),
             [prompt.request for prompt in prompts],
             watch=watch_stops(self.tokenizers.target, before, stops),
         )
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
-            for prompt, hypotheses in zip(prompts, found, strict=True)
+            for prompt, hypotheses in zip(prompts, answered, strict=True)
         ]
 
     def decoder(self, program: DecodeConfig) -> Decoder:
@@ -313,15 +313,15 @@ class ServedRun:
             del self.run.decoders[next(iter(self.run.decoders))]
         return decoder
 
-    def as_answer(self, decoder: Decoder, prompt: Prompt, found: Hypothesis) -> Answer:
+    def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> Answer:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
         if not decoder.has_encoder:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
-            parts.add(found.tokens)
-            return as_continuation(decoder, prompt, parts, found.score)
-        cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
-        text = self.tokenizers.target_text(found.tokens)
-        return Answer(text, found.score, len(found.tokens), "length" if cut else "stop")
+            parts.add(hypothesis.tokens)
+            return as_continuation(decoder, prompt, parts, hypothesis.score)
+        cut = len(hypothesis.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
+        text = self.tokenizers.target_text(hypothesis.tokens)
+        return Answer(text, hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop")
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""

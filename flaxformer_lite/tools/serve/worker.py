@@ -120,7 +120,7 @@ class Worker:
         started, items = time.perf_counter(), [item for job in jobs for item in job.items]
         try:
             answers = iter(self.model.answer(jobs[0].key, items))
-            found = [[next(answers) for _ in job.items] for job in jobs]
+            results = [[next(answers) for _ in job.items] for job in jobs]
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
@@ -128,8 +128,8 @@ class Worker:
                 self.answer([job])
             return
         self.observe(jobs[0].key, len(items), time.perf_counter() - started)
-        for job, own in zip(jobs, found, strict=True):
-            job.future.set_result(own)
+        for job, result in zip(jobs, results, strict=True):
+            job.future.set_result(result)
 
     def advance(self, job: Job, parts: Iterator[str]) -> bool:
         """Emits the next part of a stream; returns False once it is over or abandoned."""
