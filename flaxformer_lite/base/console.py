@@ -189,6 +189,11 @@ class Progress:
         known = step is not None and self.total is not None
         self._show([activity], step if known else None, self.total, f"{step:,}/{self.total:,}" if known else "")
 
+    def of(self, activity: str, done: int, total: int) -> None:
+        """Sets the current activity, and how many of its steps are done."""
+        self.total = total
+        self.update(activity, done)
+
     def within(self, activity: str, fraction: float = math.nan, count: str = "") -> None:
         """Shows an activity within the work until the next `update`."""
         self._show([self.activity, activity], None if math.isnan(fraction) else fraction, 1.0, count)

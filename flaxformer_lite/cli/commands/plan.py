@@ -7,11 +7,9 @@ pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows
 
 import argparse
 import json
-import re
 import shlex
 from typing import TYPE_CHECKING
 
-from flaxformer_lite.base import hardware
 from flaxformer_lite.base.console import Failure, Progress
 
 if TYPE_CHECKING:
@@ -68,37 +66,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace, config: "Config") -> None:
-    import jax
-
-    from flaxformer_lite.tools.planning.fit import as_json, command, find_fit, in_words, nothing_fits
-    from flaxformer_lite.tools.planning.topology import describe_slice
+    from flaxformer_lite.tools.planning.fit import as_json, command, fit_on, in_words, nothing_fits
 
     if not arguments.fit:
         raise ValueError("--memory is for --fit: add it, or leave --memory out")
     if arguments.devices is not None:
         raise ValueError("--fit plans for this machine or for --topology: leave out --devices")
-    if arguments.topology in (None, "cpu"):
-        devices = jax.devices()
-        process_bytes = (hardware.process_memory() or 0) // len(devices)
-        memory = hardware.usable_memory() // len(devices)
-    else:
-        slice_ = describe_slice(arguments.topology, arguments.num_slices)
-        devices, process_bytes, memory = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
-    with Progress() as progress:
-        limit = memory if arguments.memory is None else min(memory, size(arguments.memory))
-        result = find_fit(config, devices, limit, process_bytes, progress.update)
-    settings = None if result.found is None else result.found.settings
-    words = None if settings is None else command(arguments.config, arguments.flags, settings)
-    if words is not None:
+    result = fit_on(config, arguments.topology, arguments.num_slices, arguments.memory)
+    words = None
+    if result.found is not None:
+        words = command(arguments.config, arguments.flags, result.found.settings)
         words += "".join(f" --import {shlex.quote(name)}" for name in arguments.imports)
     print(json.dumps(as_json(result, words), indent=2) if arguments.json else in_words(result, words))
     if words is None:
         raise Failure(nothing_fits(result))
-
-
-def size(text: str) -> int:
-    """Returns the bytes of a size such as 12GiB."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"--memory is {text!r}: it must be a size such as 12GiB or 800MiB")
-    return int(float(match[1]) * 2 ** (20 if match[2] == "M" else 30))

@@ -7,8 +7,6 @@ makes a part; the last one to end makes the store whole. A build that was stoppe
 import argparse
 import json
 import re
-import tempfile
-from pathlib import Path
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
@@ -22,29 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
-    from flaxformer_lite.files.data.store import PairStream, TokenStore, list_stores
-    from flaxformer_lite.training.data import read_tokenizers
-    from flaxformer_lite.workdir import RunFolder
+    from flaxformer_lite.files.data.store import list_stores
+    from flaxformer_lite.tools.ops.stores import make_stores
 
     which = parse_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
-    data, source = config.data, config.data.source("train")
-    if source is None or data.tokenizer is None or data.store is None:
-        raise ValueError(
-            "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
-        )
     with Progress() as progress:
-        progress.update("preparing")
-        reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
-        with tempfile.TemporaryDirectory() as scratch:
-            tokenizers = read_tokenizers(config, RunFolder(Path(scratch)), PairStream(source, "data.train", reading))
-        parts = source.parts("data.train")
-        made = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
-        for store in made:
-            if not store.build(tokenizers, tokenizing, which):
-                progress.say(f"part {arguments.part} is made; other parts are missing")
-    for store in made:
-        print(json.dumps(list_stores(store.folder)[0], indent=2))
+        stores = make_stores(config, progress, which)
+    for store in stores:
+        print(json.dumps(list_stores(store)[0], indent=2))
 
 
 def parse_part(text: str) -> tuple[int, int]:

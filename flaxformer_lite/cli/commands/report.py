@@ -4,7 +4,6 @@ The page holds all it shows. With --png the charts are also written as files. Ne
 """
 
 import argparse
-import re
 from pathlib import Path
 
 from flaxformer_lite.base.console import Progress, note
@@ -32,28 +31,16 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
     with Progress() as progress:
         progress.update("reading the runs")
-        from flaxformer_lite.tools.report import make_report, write_page, write_png
+        from flaxformer_lite.tools.report import make_report, write_charts, write_page
         from flaxformer_lite.tools.report.plots import altair  # with JAX
 
         altair()
-
-        def show(activity: str, done: int, total: int) -> None:
-            progress.total = total
-            progress.update(activity, done)
-
-        report = make_report(arguments.folders, arguments.sentence, show, arguments.weights)
+        report = make_report(arguments.folders, arguments.sentence, progress.of, arguments.weights)
         progress.update("writing the page")
         write_page(report, output)
-        figures = report.figures() if arguments.png else {}
-        for done, (name, chart) in enumerate(figures.items()):
-            show(f"writing {name}", done, len(figures))
-            write_png(chart, Path(arguments.png) / f"{file_name(name)}.png")
+        if arguments.png:
+            write_charts(report, Path(arguments.png), progress.of)
     print(output)
     for tab, notes in report.notes.items():
         for line in notes:
             note(f"left out of {tab}: {line}")
-
-
-def file_name(name: str) -> str:
-    """Returns a chart's name as one of a file: letters, digits, dots and dashes."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "chart"

@@ -33,36 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.rerun import rerun, without_record, without_row
-    from flaxformer_lite.tools.recorder.seen import find_line
+    from flaxformer_lite.tools.recorder.rerun import rerun, without_typed
     from flaxformer_lite.workdir import open_run
     from flaxformer_lite.workdir.folder import finite
 
-    place = re.fullmatch(r"(?:(.+):)?(\d+)", arguments.without)
-    if place is None:
-        raise ValueError(f"--without is {arguments.without!r}: give the number of a row, or FILE:LINE")
+    step, steps, typed = arguments.step, arguments.steps, arguments.without
+    if re.fullmatch(r"(?:(.+):)?(\d+)", typed) is None:
+        raise ValueError(f"--without is {typed!r}: give the number of a row, or FILE:LINE")
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
-        progress.total = arguments.step + arguments.steps - 1
-        if place[1] is None:
-            without = without_row(arguments.step, int(place[2]))
-        else:
-            records = [record.record for record, _ in find_line(recording, place[1], int(place[2]))["train"]]
-            if len(records) != 1:
-                raise ValueError(
-                    f"--without is {arguments.without!r}: it must be a line of one record of data.train, but {len(records)} have "
-                    "it; give the number of a row"
-                )
-            without = without_record(recording, records[0])
-        result = rerun(recording, arguments.step, arguments.steps, without, arguments.answer, progress)
-    if arguments.json:
-        print(json.dumps(finite(result.__dict__), ensure_ascii=False))
-        return
-    origin = f"checkpoint {result.start}" if result.start else "the beginning"
-    print(f"from {origin}; left out in step {', '.join(map(str, result.changed))}")
-    print(f"{'':<24}{'with':>12}{'without':>12}{'difference':>12}")
-    figures = {f"loss of step {step}": pair for step, pair in result.losses.items()}
-    for name, (whole, less) in (figures | {f"eval {name}": pair for name, pair in result.metrics.items()}).items():
-        print(f"{name:<24}{whole:>12.6f}{less:>12.6f}{less - whole:>+12.6f}")
-    for text, (before, after) in result.answers.items():
-        print(f"{text}\n  with     {before}\n  without  {after if after != before else 'the same'}")
+        progress.total = step + steps - 1
+        result = rerun(recording, step, steps, without_typed(recording, step, typed), arguments.answer, progress)
+    print(json.dumps(finite(result.__dict__), ensure_ascii=False) if arguments.json else result.in_words())

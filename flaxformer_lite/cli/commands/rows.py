@@ -6,16 +6,10 @@ Nothing is written, and the run may be training.
 """
 
 import argparse
-import json
 import re
-from textwrap import shorten
+from functools import partial
 
 from flaxformer_lite.base.console import Progress, note
-
-SHOWN = 60
-"""Characters of a text in a line."""
-AT_ONCE = 100
-"""Steps that are held; each time the texts are read once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,38 +23,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     first, last = step_range(arguments.steps)
-    from flaxformer_lite.run.recording import RecordedRow, open_recording, show_row  # with JAX
+    from flaxformer_lite.run.recording import open_recording  # with JAX
+    from flaxformer_lite.tools.recorder.rows import as_json, in_full, in_words, rows_with_losses
     from flaxformer_lite.workdir import open_run
-    from flaxformer_lite.workdir.folder import finite
 
     with Progress() as progress:
         recording = open_recording(open_run(arguments.folder), progress)
     if recording.reached < last <= recording.config.train.steps:
         note(f"the run is known to have taken {recording.reached} steps: those after it are what it will read")
-
-    loss_of = None
-    if arguments.losses:
-        from flaxformer_lite.tools.recorder.rerun import row_loss
-
-        _, loss_of = row_loss(recording)
-
-    def show(row: RecordedRow) -> str:
-        loss = None if loss_of is None else loss_of(row.example)
-        places = [str(place) for place in row.places]
-        if arguments.json:
-            names = ("step", "batch", "epoch", "row", "source", "target", "arrays")
-            fields = {name: getattr(row, name) for name in names} | {"records": [p._asdict() for p in row.places]}
-            return json.dumps(finite(fields if loss is None else fields | {"loss": loss}), ensure_ascii=False)
-        shown = "" if loss is None else f"{loss:.4f}"
-        if arguments.text:
-            head = f"step {row.step}, row {row.row}: {', '.join(places)}{shown and f', loss {shown}'}"
-            return "\n".join([head, *show_row(recording.config.model, row.example, recording.data.tokenizers)])
-        texts = [shorten(text, SHOWN, placeholder=" …") for text in (row.source, row.target)]
-        return "\t".join([str(row.step), str(row.row), ", ".join(places), *filter(None, [shown, *texts])])
-
-    for start in range(first, last + 1, AT_ONCE):
-        for row in recording.rows(*range(start, min(start + AT_ONCE, last + 1))):
-            print(show(row))
+    written = as_json if arguments.json else partial(in_full, recording) if arguments.text else in_words
+    for row, loss in rows_with_losses(recording, first, last, arguments.losses):
+        print(written(row, loss))
 
 
 def step_range(text: str) -> tuple[int, int]:

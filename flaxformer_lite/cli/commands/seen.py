@@ -13,6 +13,8 @@ from flaxformer_lite.base.console import Progress, note
 
 if TYPE_CHECKING:  # it needs JAX
     from flaxformer_lite.run.recording import Recording
+    from flaxformer_lite.tools.recorder.near import Near
+    from flaxformer_lite.tools.recorder.seen import Answer
 
 MOST_RECORDS = 20
 """Records that are shown without --json."""
@@ -33,40 +35,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    check_question(arguments)
+    from flaxformer_lite.run.recording import open_recording  # with JAX
+    from flaxformer_lite.tools.recorder.near import near_duplicates
+    from flaxformer_lite.tools.recorder.seen import look_for, question
+    from flaxformer_lite.workdir import open_run
+
+    asked = None if arguments.near else question(arguments.text, arguments.pattern, arguments.file, arguments.line)
+    with Progress() as progress:
+        recording = open_recording(open_run(arguments.folder), progress)
+        progress.update("looking for it")
+        if asked is None:
+            near = near_duplicates(recording.config, arguments.near)
+        else:
+            answer = look_for(recording, asked, arguments.text or "", train_alone=arguments.json)
+    if asked is None:
+        tell_near(near, arguments)
+    else:
+        tell(answer, recording, arguments.json)
+
+
+def check_question(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError unless one question is asked."""
     if (arguments.file is None) != (arguments.line is None):
         raise ValueError("--file and --line belong together: give both")
     if sum(value is not None for value in (arguments.text, arguments.file, arguments.pattern, arguments.near)) != 1:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
-    from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS
-    from flaxformer_lite.run.recording import open_recording  # with JAX
-    from flaxformer_lite.tools.recorder.seen import by_pattern, by_text, find, find_line, seen
-    from flaxformer_lite.workdir import open_run
 
-    matches = None
-    if arguments.text is not None:
-        matches = by_text(arguments.text)
-    elif arguments.pattern is not None:
-        matches = by_pattern(arguments.pattern)
-    with Progress() as progress:
-        recording = open_recording(open_run(arguments.folder), progress)
-        progress.update("looking for it")
-        if arguments.near is not None:
-            show_near(recording, arguments)
-            return
-        if matches is None:
-            records = find_line(recording, arguments.file, arguments.line)
-        else:
-            splits = PARTS[:1] if arguments.json else PARTS
-            records = {split: list(find(recording, matches, split)) for split in splits}
-        sightings = seen(recording, records["train"], arguments.text or "")
-    if arguments.json:
-        for record in sightings:
+
+def tell(answer: "Answer", recording: "Recording", as_json: bool) -> None:
+    """Prints the records that were looked for: all of them as JSON, or the first ones in words."""
+    if as_json:
+        for record in answer.seen:
             print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    reasons = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
-    reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
-    held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in records[split]]
-    lines = [*held, *(record.in_words() for record in sightings)]
+    lines = answer.in_words()
     print(*lines[:MOST_RECORDS] or ["never: no record of data.train, data.eval or data.test has it"], sep="\n")
     if len(lines) > MOST_RECORDS:
         note(f"{len(lines) - MOST_RECORDS:,} more records: --json writes those of data.train")
@@ -74,17 +77,17 @@ def run(arguments: argparse.Namespace) -> None:
         note(f"the run is known to have taken {recording.reached} of {recording.config.train.steps} steps")
 
 
-def show_near(recording: "Recording", arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
+def tell_near(records: "list[Near]", arguments: argparse.Namespace) -> None:
+    """Prints the records that are nearly in the training data: all of them as JSON, or the nearest ones in words."""
+    from flaxformer_lite.tools.recorder.near import NEAR
 
-    records = near_duplicates(recording.config, arguments.near)
     if arguments.json:
-        for near in records:
-            print(json.dumps(near.as_json(), ensure_ascii=False))
+        for record in records:
+            print(json.dumps(record.as_json(), ensure_ascii=False))
         return
-    for near in [near for near in records if near.share >= NEAR][:MOST_RECORDS]:
-        print(near.in_words())
-    many = sum(near.share >= NEAR for near in records)
+    near = [record for record in records if record.share >= NEAR]
+    for record in near[:MOST_RECORDS]:
+        print(record.in_words())
     note(
-        f"{many:,} of {len(records):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
+        f"{len(near):,} of {len(records):,} records of data.{arguments.near} have {NEAR:.0%} of their n-grams in one of data.train"
     )

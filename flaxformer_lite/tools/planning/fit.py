@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from flaxformer_lite.base import hardware
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.options import apply_options, as_options, options_in
@@ -27,6 +29,7 @@ from flaxformer_lite.core.optim import AdamW
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import shard_bytes
 from flaxformer_lite.tools.planning.plan import Step, compiled_or_refused, mib, plan_bucket, read_memory, train_step
+from flaxformer_lite.tools.planning.topology import describe_slice
 
 Settings = dict[str, Any]
 """Values by the paths of settings, which differ from those of a config."""
@@ -208,6 +211,33 @@ def is_legal(config: Config, settings: Settings) -> bool:
     except ValueError:
         return False
     return True
+
+
+def fit_on(config: Config, topology: str | None = None, num_slices: int = 1, memory: str | None = None) -> Fit:
+    """Searches settings of a config that fit into the memory of a device: of a slice, or of this machine.
+
+    memory: less than a device has, such as 12GiB.
+
+    Raises: ValueError for what is no slice or no size.
+    """
+    if topology in (None, "cpu"):
+        devices: Sequence[Any] = jax.devices()
+        taken = (hardware.process_memory() or 0) // len(devices)
+        most = hardware.usable_memory() // len(devices)
+    else:
+        slice_ = describe_slice(topology, num_slices)
+        devices, taken, most = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
+    with Progress() as progress:
+        limit = most if memory is None else min(most, size(memory))
+        return find_fit(config, devices, limit, taken, progress.update)
+
+
+def size(text: str) -> int:
+    """Returns the bytes of a size such as 12GiB."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
+    if number is None or float(number[1]) == 0:
+        raise ValueError(f"--memory is {text!r}: it must be a size such as 12GiB or 800MiB")
+    return int(float(number[1]) * 2 ** (20 if number[2] == "M" else 30))
 
 
 # For a terminal, and as JSON -------------------------------------------------------------------------------------------

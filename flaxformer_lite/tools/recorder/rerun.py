@@ -22,6 +22,7 @@ from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.recording import Recording
+from flaxformer_lite.tools.recorder.seen import find_line
 from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.training.setup import first_state, mesh_for
 from flaxformer_lite.workdir import open_checkpoints, restore_weights
@@ -44,6 +45,39 @@ class Rerun:
     """The metrics of the last state on `data.eval`; empty without it."""
     answers: dict[str, tuple[str, str]]
     """The translations or continuations of each text by the last state."""
+
+    def in_words(self) -> str:
+        """Returns a table of the figures, and the answers below it."""
+        origin = f"checkpoint {self.start}" if self.start else "the beginning"
+        lines = [
+            f"from {origin}; left out in step {', '.join(map(str, self.changed))}",
+            f"{'':<24}{'with':>12}{'without':>12}{'difference':>12}",
+        ]
+        figures = {f"loss of step {step}": pair for step, pair in self.losses.items()}
+        figures |= {f"eval {name}": pair for name, pair in self.metrics.items()}
+        lines += [
+            f"{name:<24}{whole:>12.6f}{less:>12.6f}{less - whole:>+12.6f}" for name, (whole, less) in figures.items()
+        ]
+        for text, (before, after) in self.answers.items():
+            lines += [text, f"  with     {before}", f"  without  {after if after != before else 'the same'}"]
+        return "\n".join(lines)
+
+
+def without_typed(recording: Recording, step: int, typed: str) -> Without:
+    """Leaves out a row of `step` by its number, or the record of the training data that has a line, FILE:LINE.
+
+    Raises: ValueError if the line is not one of one record.
+    """
+    file, _, number = typed.rpartition(":")
+    if not file:
+        return without_row(step, int(number))
+    records = [place.record for place, _ in find_line(recording, file, int(number))["train"]]
+    if len(records) != 1:
+        raise ValueError(
+            f"--without is {typed!r}: it must be a line of one record of data.train, but {len(records)} have "
+            "it; give the number of a row"
+        )
+    return without_record(recording, records[0])
 
 
 def without_row(step: int, row: int) -> Without:

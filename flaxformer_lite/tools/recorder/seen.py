@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.data.held_out import PARTS, Part
+from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS, Part
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
 
@@ -50,6 +50,43 @@ class Seen:
     def as_json(self) -> dict[str, Any]:
         readings = [reading._asdict() for reading in self.readings]
         return self.place._asdict() | self.pair._asdict() | {"readings": readings, "never": self.never}
+
+
+class Answer(NamedTuple):
+    """The records that a question finds."""
+
+    records: dict[Part, list[tuple[Place, Pair]]]
+    """Those of each split that was looked through."""
+    seen: list[Seen]
+    """Those of the training data, with all that reads them."""
+
+    def in_words(self) -> list[str]:
+        """Returns a text for each record, first of those that no step reads since they belong to no training data."""
+        reasons: dict[Part, str] = {split: f"it belongs to data.{split}" for split in PARTS[1:]}
+        reasons[LEFT_OUT] = "left out, as data.eval or data.test has one of its texts"
+        held = [f"{place}\tnever: {reason}" for split, reason in reasons.items() for place, _ in self.records[split]]
+        return [*held, *(record.in_words() for record in self.seen)]
+
+
+Question = Callable[[Recording, Sequence[Part]], dict[Part, list[tuple[Place, Pair]]]]
+"""Returns the records of each of some splits that are looked for."""
+
+
+def question(text: str | None, pattern: str | None, file: str | None, line: int | None) -> Question:
+    """Returns the question for a text, or else a regular expression, or else a line of a file.
+
+    Raises: ValueError for a blank text, and for what is no regular expression.
+    """
+    if text is None and pattern is None:
+        return lambda recording, splits: find_line(recording, file or "", line or 0)
+    matches = by_text(text) if text is not None else by_pattern(pattern or "")
+    return lambda recording, splits: {split: list(find(recording, matches, split)) for split in splits}
+
+
+def look_for(recording: Recording, asked: Question, text: str = "", *, train_alone: bool = False) -> Answer:
+    """Returns the records that a question finds, in all data or in the training data alone. text: as in `Recording.readings`."""
+    records = asked(recording, PARTS[:1] if train_alone else PARTS)
+    return Answer(records, seen(recording, records["train"], text))
 
 
 WORDS: dict[State, str] = {

@@ -4,7 +4,7 @@
 makes the page's parts of them, and `page.py` the page, from the template `page.html` with its style and its script.
 """
 
-from flaxformer_lite.tools.report.page import write_page, write_png
+from flaxformer_lite.tools.report.page import write_charts, write_page, write_png
 from flaxformer_lite.tools.report.tabs import Figures, Report, make_report
 
-__all__ = ["Figures", "Report", "make_report", "write_page", "write_png"]
+__all__ = ["Figures", "Report", "make_report", "write_charts", "write_page", "write_png"]

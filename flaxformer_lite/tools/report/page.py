@@ -1,6 +1,8 @@
 """The page and PNG files. The page is a template with every script inside; its policy forbids a browser all others."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,19 @@ def write_png(chart: Chart, path: Path) -> None:
     """Writes a chart, completely or not at all."""
     with atomic_write(path) as unfinished:
         chart.save(str(unfinished), format="png", ppi=PNG_DENSITY)
+
+
+def write_charts(report: Report, folder: Path, progress: Callable[[str, int, int], None]) -> None:
+    """Writes every chart of a report into a folder, as a PNG file with the name of the chart."""
+    figures = report.figures()
+    for done, (name, chart) in enumerate(figures.items()):
+        progress(f"writing {name}", done, len(figures))
+        write_png(chart, folder / f"{file_name(name)}.png")
+
+
+def file_name(name: str) -> str:
+    """Returns a chart's name as one of a file: letters, digits, dots and dashes."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "chart"
 
 
 def chart_library() -> str:

@@ -1,0 +1,32 @@
+"""Token stores that are made before a training: those of `prepare`."""
+
+import tempfile
+from pathlib import Path
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.config import Config
+from flaxformer_lite.files.data.store import PairStream, TokenStore
+from flaxformer_lite.training.data import read_tokenizers
+from flaxformer_lite.workdir import RunFolder
+
+
+def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 1)) -> list[Path]:
+    """Makes part I of N of the token store of each source of `data.train`, and returns the folders of the stores.
+
+    Raises: ValueError if the config names no training data, no tokenizer or no folder for the stores.
+    """
+    data, source = config.data, config.data.source("train")
+    if source is None or data.tokenizer is None or data.store is None:
+        raise ValueError(
+            "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
+        )
+    progress.update("preparing")
+    reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizers = read_tokenizers(config, RunFolder(Path(scratch)), PairStream(source, "data.train", reading))
+    parts = source.parts("data.train")
+    stores = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
+    for store in stores:
+        if not store.build(tokenizers, tokenizing, part):
+            progress.say(f"part {part[0]}/{part[1]} is made; other parts are missing")
+    return [store.folder for store in stores]

@@ -1,0 +1,41 @@
+"""Law: a command is short. It reads its words, calls a function that Python can call too, and prints."""
+
+import ast
+
+import pytest
+
+from tests.support.paths import ROOT
+
+COMMANDS = ROOT / "flaxformer_lite" / "cli" / "commands"
+MOST = 15
+"""Statements of a function; imports and the declaration of arguments do not count."""
+LONGER = {"classify.run": 19, "embed.run": 30, "fill_mask.run": 17, "generate.run": 60, "translate.run": 27}
+"""Functions that are longer as yet: they may become shorter, not longer."""
+
+
+def long_functions(tree: ast.AST) -> dict[str, int]:
+    """Returns the functions with more than MOST statements, and their number."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "add_arguments"]
+    lengths = {function.name: statements(function) for function in functions}
+    return {name: number for name, number in lengths.items() if number > MOST}
+
+
+def statements(function: ast.FunctionDef) -> int:
+    inner = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node is not function]
+    texts = [node for node in inner if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    return len([node for node in inner if not isinstance(node, ast.Import | ast.ImportFrom)]) - len(texts)
+
+
+def test_no_command_orchestrates():
+    longer = {
+        f"{path.stem}.{name}": number
+        for path in COMMANDS.glob("*.py")
+        for name, number in long_functions(ast.parse(path.read_text(encoding="utf-8"))).items()
+    }
+    assert longer == LONGER, "move the work into a function of tools/ or run/, or note that one became shorter"
+
+
+@pytest.mark.parametrize(("number", "is_long"), [(MOST, False), (MOST + 1, True)])
+def test_a_statement_more_is_one_too_many(number: int, is_long: bool):
+    body = ["import json", '"""A text."""', *["print()"] * number]
+    assert bool(long_functions(ast.parse("def run(arguments):\n    " + "\n    ".join(body)))) == is_long
