@@ -55,13 +55,13 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
     try:
         reader = getattr(transformers, architecture).from_pretrained(str(folder)).float().eval()
         with torch.no_grad():
-            found = reader(**{name: torch.tensor(rows) for name, rows in inputs.items()})
+            answered = reader(**{name: torch.tensor(rows) for name, rows in inputs.items()})
     except Exception as error:
         raise ValueError(f"{library} cannot use this folder ({first_line(error)}): {REPORT}") from None
-    name = next(name for name in OUTPUTS if getattr(found, name, None) is not None)
+    name = next(name for name in OUTPUTS if getattr(answered, name, None) is not None)
     outputs = answers(model, decode, params, **inputs)
     ours = outputs.last_hidden_state if name == "last_hidden_state" else outputs.logits
-    if not close(getattr(found, name).numpy(), ours):
+    if not close(getattr(answered, name).numpy(), ours):
         raise ValueError(f"{library} answers otherwise with this model, by its {name}: {REPORT}")
     return True
 
@@ -104,10 +104,10 @@ def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: 
     rows, names = texts(model, decode, sizes[1]), token_names(target, sizes[1])
     if model.num_encoder_layers:
         sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
-        found = ctranslate2.Translator(str(folder), **options).score_batch(
+        results = ctranslate2.Translator(str(folder), **options).score_batch(
             named(sources, source_names), named(rows, names)
         )
-        theirs = np.asarray([result.log_probs for result in found])
+        theirs = np.asarray([result.log_probs for result in results])
         outputs = answers(
             model,
             decode,
@@ -117,9 +117,9 @@ def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: 
         )
         ours = log_probs(outputs.logits, [[*row, decode.eos_ids[0]] for row in rows])
     else:
-        found = ctranslate2.Generator(str(folder), **options).forward_batch(named(rows, names))
+        logits = ctranslate2.Generator(str(folder), **options).forward_batch(named(rows, names))
         following = [row[1:] for row in rows]
-        theirs = log_probs(np.asarray(found)[:, :-1], following)
+        theirs = log_probs(np.asarray(logits)[:, :-1], following)
         ours = log_probs(answers(model, decode, params, input_ids=rows).logits[:, :-1], following)
     if not np.allclose(ours, theirs, rtol=TOLERANCE, atol=2 * TOLERANCE):
         difference = float(np.abs(ours - theirs).max())

@@ -66,7 +66,7 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
-    found = variables(model, params, room)
+    written = variables(model, params, room)
     if model.num_encoder_layers:
         kind, revision = "TransformerSpec", 7
         files = {"source_vocabulary": names[0], "target_vocabulary": names[1]}
@@ -77,8 +77,8 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     options = options_of(model, decode, source if model.num_encoder_layers else target, names[1])
     documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
     with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
-        write_model(file, kind, revision, found)
-    return sum(x.ndim > 0 for x in found.values()), notes(model, decode)
+        write_model(file, kind, revision, written)
+    return sum(x.ndim > 0 for x in written.values()), notes(model, decode)
 
 
 def options_of(
@@ -90,7 +90,7 @@ def options_of(
     """
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
     bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
-    found = {
+    settings = {
         "bos_token": names[bos],
         "eos_token": names[decode.eos_ids[0]],
         "layer_norm_epsilon": model.norm.epsilon,
@@ -99,12 +99,12 @@ def options_of(
     }
     if model.num_encoder_layers:
         added = [] if tokenizer is None else tokenizer.as_source([])
-        found |= {
+        settings |= {
             "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
             "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
             "decoder_start_token": names[decode.start_id],
         }
-    return found
+    return settings
 
 
 def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
@@ -120,9 +120,9 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
 
 def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     """Returns notes for the user of the folder."""
-    found = []
+    lines = []
     if model.sliding_window is not None:
-        found.append(
+        lines.append(
             f"CTranslate2 applies model.sliding_window.size {model.sliding_window.size} while it writes. It reads longer prompts "
             "and texts to be scored in blocks, which see all of the block before or nothing: use shorter texts there"
         )
@@ -131,8 +131,8 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
         ("suppress_ids", decode.suppress_ids, "suppress_sequences, one token each"),
     ):
         if ids:
-            found.append(f"the folder cannot hold all of decode.{name}: pass {ids} to each call as {argument}")
-    return found
+            lines.append(f"the folder cannot hold all of decode.{name}: pass {ids} to each call as {argument}")
+    return lines
 
 
 def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
@@ -188,13 +188,13 @@ def write_model(file: BinaryIO, kind: str, revision: int, variables: Mapping[str
     for name in sorted(variables):
         if variables[name].ndim:
             first.setdefault(id(variables[name]), name)
-    own = [name for name in sorted(variables) if first.get(id(variables[name]), name) == name]
+    stored = [name for name in sorted(variables) if first.get(id(variables[name]), name) == name]
     file.write(struct.pack("<I", FORMAT_VERSION))
     write_string(file, kind)
-    file.write(struct.pack("<II", revision, len(own)))
-    for name in own:
+    file.write(struct.pack("<II", revision, len(stored)))
+    for name in stored:
         write_array(file, name, variables[name])
-    aliases = [name for name in sorted(variables) if name not in set(own)]
+    aliases = [name for name in sorted(variables) if name not in set(stored)]
     file.write(struct.pack("<I", len(aliases)))
     for name in aliases:
         write_string(file, name)
@@ -276,47 +276,51 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.nda
     Raises: ValueError that lists the parameters that CTranslate2 has no name for.
     """
     in_float32 = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
-    found = from_params(in_float32, name_map(names(model), model, LEAVES))
+    weights = from_params(in_float32, name_map(names(model), model, LEAVES))
     if model.share_target_output:
-        found["decoder/projection/weight"] = found["decoder/embeddings/weight"]
+        weights["decoder/projection/weight"] = weights["decoder/embeddings/weight"]
     table = computed_positions(model, room)
-    found |= norm_weights(model, found) | decoder_attributes(model) | stack("decoder", model.for_decoder, found, table)
+    weights |= (
+        norm_weights(model, weights) | decoder_attributes(model) | stack("decoder", model.for_decoder, weights, table)
+    )
     if model.num_encoder_layers:
         if model.one_table:
-            found["encoder/embeddings_0/weight"] = found["decoder/embeddings/weight"]
-        found |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
-        found |= stack("encoder", model, found, table)
-    return {name: x for name, x in found.items() if not name.endswith("/position_bias")}
+            weights["encoder/embeddings_0/weight"] = weights["decoder/embeddings/weight"]
+        weights |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
+        weights |= stack("encoder", model, weights, table)
+    return {name: x for name, x in weights.items() if not name.endswith("/position_bias")}
 
 
 def names(model: ModelConfig) -> Names:
     """Returns CTranslate2's names of our modules. The bias of relative positions is that of a stack, as ours is."""
     tables = {"embedding": "decoder/embeddings", "target_embedding": "decoder/embeddings"}
-    found = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
+    module_names = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
     gated = ACTIVATIONS[model.activation][1]
     layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}
     for side in ("encoder", "decoder"):
-        found |= prefixed(f"{side}/", f"{side}/", STACK) | prefixed(f"{side}/layers/", f"{side}/layer_{{i}}/", layer)
-    return found
+        module_names |= prefixed(f"{side}/", f"{side}/", STACK) | prefixed(
+            f"{side}/layers/", f"{side}/layer_{{i}}/", layer
+        )
+    return module_names
 
 
-def norm_weights(model: ModelConfig, found: Arrays) -> dict[str, np.ndarray]:
+def norm_weights(model: ModelConfig, weights: Arrays) -> dict[str, np.ndarray]:
     """Returns the scales of RMS norms with their offset. CTranslate2 reads a norm without `beta` as an RMS norm: others get one."""
     changed = {}
-    for name in (name.removesuffix("gamma") for name in found if name.endswith("/gamma")):
+    for name in (name.removesuffix("gamma") for name in weights if name.endswith("/gamma")):
         norm = model.attention.qk_norm if name.endswith(("/q_norm/", "/k_norm/")) else model.norm
-        scale = found[f"{name}gamma"]
+        scale = weights[f"{name}gamma"]
         if type(norm) is RMSNorm:
             changed[f"{name}gamma"] = np.float32(norm.offset) + scale
         else:
-            changed[f"{name}beta"] = found.get(f"{name}beta", np.zeros_like(scale))
+            changed[f"{name}beta"] = weights.get(f"{name}beta", np.zeros_like(scale))
     return changed
 
 
 def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     """Returns the attributes that only a decoder has."""
     assert model.head is not None
-    found = {
+    attributes = {
         "alignment_layer": int16(-1),
         "alignment_heads": int16(1),
         "start_from_zero_embedding": int8(0),
@@ -325,17 +329,17 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
         "scale_alibi": int8(0),
     }
     if model.head.scale != 1:
-        found["scale_outputs"] = float32(model.head.scale)
+        attributes["scale_outputs"] = float32(model.head.scale)
     if model.head.soft_cap is not None:
-        found["final_logit_softcapping"] = float32(model.head.soft_cap)
+        attributes["final_logit_softcapping"] = float32(model.head.soft_cap)
     if model.sliding_window is not None:
-        found["sliding_window"] = int32(model.sliding_window.size)
-    return under("decoder", found)
+        attributes["sliding_window"] = int32(model.sliding_window.size)
+    return under("decoder", attributes)
 
 
 def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
     """Returns the attributes of one side and of its layers, and its positions."""
-    found = {
+    attributes = {
         "num_heads": int16(model.num_heads),
         "pre_norm": int8(norm_places(model) != "post"),
         "activation": int8(ACTIVATION_NUMBERS[model.activation]),
@@ -344,24 +348,24 @@ def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | No
     if type(model.positions) is Learned:
         table = weights[f"{side}/position_encodings/encodings"][model.positions.offset :]
     if table is not None:
-        found["position_encodings/encodings"] = table
+        attributes["position_encodings/encodings"] = table
     bias = weights.get(f"{side}/position_bias")
     crosses = side == "decoder" and model.num_encoder_layers > 0
     for i in range(model.num_encoder_layers if side == "encoder" else model.num_decoder_layers):
-        own = attention_attributes(model) | position_attributes(model, i if side == "decoder" else None, bias)
-        found |= under(f"layer_{i}/self_attention", own)
-        found |= under(f"layer_{i}/attention", attention_attributes(model) if crosses else {})
-    return under(side, found)
+        of_attention = attention_attributes(model) | position_attributes(model, i if side == "decoder" else None, bias)
+        attributes |= under(f"layer_{i}/self_attention", of_attention)
+        attributes |= under(f"layer_{i}/attention", attention_attributes(model) if crosses else {})
+    return under(side, attributes)
 
 
 def attention_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     variant = model.attention
     heads = variant.heads(model.d_model, model.num_heads)
-    found = {
+    attributes = {
         "queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
         "head_dim": int32(heads.d_key),
     }
-    return found | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
+    return attributes | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
 
 
 def norm_names(model: ModelConfig) -> dict[str, str]:
@@ -380,33 +384,33 @@ def norm_names(model: ModelConfig) -> dict[str, str]:
 
 def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
     """Returns the position attributes of self-attention in decoder layer `number`; None: in an encoder layer."""
-    found: dict[str, np.ndarray] = {}
+    attributes: dict[str, np.ndarray] = {}
     scheme, window = model.positions, model.sliding_window
     if window is not None and number is not None:
         is_local = window.layers is None or number in window.layers
-        found["sliding_window"] = int32(window.size if is_local else 0)
+        attributes["sliding_window"] = int32(window.size if is_local else 0)
         scheme = window.positions if is_local and window.positions is not None else scheme
     if type(scheme) is RelativeBias:
         assert bias is not None
-        found |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
+        attributes |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
     if type(scheme) is Rotary:
         width = model.attention.heads(model.d_model, model.num_heads).d_key
-        found |= {
+        attributes |= {
             "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),
             "rotary_interleave": int8(scheme.layout == "interleaved"),
             "rotary_base": float32(scheme.base),
         }
         if type(scheme.scaling) is LinearScaling:
-            found |= {"rotary_scaling_type": int8(0), "rotary_scaling_factor": float32(scheme.scaling.factor)}
+            attributes |= {"rotary_scaling_type": int8(0), "rotary_scaling_factor": float32(scheme.scaling.factor)}
         elif type(scheme.scaling) is Llama3Scaling:
-            found |= {
+            attributes |= {
                 "rotary_scaling_type": int8(2),
                 "rotary_scaling_factor": float32(scheme.scaling.factor),
                 "rotary_low_freq_factor": float32(scheme.scaling.low_frequency_factor),
                 "rotary_high_freq_factor": float32(scheme.scaling.high_frequency_factor),
                 "original_max_position_embeddings": int32(scheme.scaling.original_length),
             }
-    return found
+    return attributes
 
 
 def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
@@ -422,5 +426,5 @@ def is_multi_query(model: ModelConfig) -> bool:
     return heads.num_kv_heads != model.num_heads
 
 
-def under(prefix: str, found: Arrays) -> dict[str, np.ndarray]:
-    return {f"{prefix}/{name}": x for name, x in found.items()}
+def under(prefix: str, arrays: Arrays) -> dict[str, np.ndarray]:
+    return {f"{prefix}/{name}": x for name, x in arrays.items()}

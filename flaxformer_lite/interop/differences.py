@@ -34,10 +34,10 @@ class CannotExpress(ValueError):
 def check_same(model: ModelConfig, theirs: ModelConfig) -> None:
     """Raises: CannotExpress with the settings in which the other system's model differs from ours."""
     expected = compared_settings(theirs)
-    found = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
-    if found:
-        reasons = [f"{path} is {value}, not {other}" for path, value, other in found]
-        raise CannotExpress("; ".join(reasons), [path for path, _, _ in found])
+    unlike = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
+    if unlike:
+        reasons = [f"{path} is {value}, not {other}" for path, value, other in unlike]
+        raise CannotExpress("; ".join(reasons), [path for path, _, _ in unlike])
 
 
 def unequal(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -191,10 +191,10 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
         if (lora := loaded.config.model.lora) is not None:
             config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
             loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
-        if isinstance(loaded.tokenizers, LanguageTokenizers) and (own := ", ".join(loaded.tokenizers.own)):
+        if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
-                f"{run} has a tokenizer of its own for {own}, and {system} has one for all languages: use it here, by `translate` "
-                f"or `serve`, or export the run that `extend` was given, without {own}"
+                f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: use it here, by "
+                f"`translate` or `serve`, or export the run that `extend` was given, without {codes}"
             )
         origin = read_json(loaded.folder.path / "imported.json")
         yield loaded, origin if origin.get("system") == system else {}
@@ -332,8 +332,8 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         except ValueError:
             check_same(model, family.model_config(Options(config), empty_tensors(names)))
             raise
-        found = family.model_config(Options(config), tensors)
-        check_same(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
+        theirs = family.model_config(Options(config), tensors)
+        check_same(model, dataclasses.replace(theirs, sentence_embedding=model.sentence_embedding))
     except ValueError as error:
         raise CannotExpress.of(family.model_type, error) from None
     return Exported(config, family.saved_names(tensors, architecture))
@@ -376,7 +376,9 @@ def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
     if len(names := config.objective.class_names) == num_classes:
         return label_maps(names)
     maps = {name: theirs.get(name) for name in ("id2label", "label2id")}
-    return {name: found for name, found in maps.items() if isinstance(found, dict) and len(found) == num_classes > 0}
+    return {
+        name: labels for name, labels in maps.items() if isinstance(labels, dict) and len(labels) == num_classes > 0
+    }
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:
@@ -411,19 +413,19 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     model = dataclasses.replace(config.model, lora=None)
     params = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
-    found = {}
+    reasons = {}
     try:
         family = first_fitting(model, params).config["model_type"]
-        found["hf" if prompts else f"hf ({family})"] = prompts
+        reasons["hf" if prompts else f"hf ({family})"] = prompts
     except CannotExpress as error:
-        found["hf"] = prompts + groups(error.settings) or ["model"]
+        reasons["hf"] = prompts + groups(error.settings) or ["model"]
     endless = [] if config.decode.eos_ids else ["decode.eos_ids"]
-    found["ctranslate2"] = prompts + groups(ctranslate2.unsupported_settings(model)) + endless
+    reasons["ctranslate2"] = prompts + groups(ctranslate2.unsupported_settings(model)) + endless
     for name, system in SYSTEMS.items():
         with contextlib.suppress(ValueError):
             from_params(params, system.name_map(system.config_for(model)))
-            found[name] = []
-    return found
+            reasons[name] = []
+    return reasons
 
 
 def groups(settings: Iterable[str]) -> list[str]:

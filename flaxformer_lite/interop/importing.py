@@ -55,54 +55,54 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
     with Progress() as progress:
         progress.update(f"importing {source}")
         try:
-            found = read_folder(folder)
-            read = functools.partial(read_tokenizers, config=found.config, vocab_sizes=found.model.vocab_sizes)
-            own = None if adapters is None else read(adapters)
-            has_own = own is not None and own.tokenizers is not None
-            tokenizers, reason, about_tokens = own if has_own else read(folder)
+            loaded = read_folder(folder)
+            read = functools.partial(read_tokenizers, config=loaded.config, vocab_sizes=loaded.model.vocab_sizes)
+            of_adapters = None if adapters is None else read(adapters)
+            has_own = of_adapters is not None and of_adapters.tokenizers is not None
+            tokenizers, reason, about_tokens = of_adapters if has_own else read(folder)
         except ValueError as error:
             raise with_path(str(folder), error) from None
         if adapters is not None:
             try:
-                found = peft.read_adapters(adapters, found)
+                loaded = peft.read_adapters(adapters, loaded)
             except ValueError as error:
                 raise with_path(str(adapters), error) from None
-        paths = leaves_by_path(found.params)
+        paths = leaves_by_path(loaded.params)
         config = Config(
-            model=found.model,
-            objective=objective(found, tokenizers),
-            data=data_config(found, tokenizers, str(output.path), read_languages(folder, found.config, tokenizers)),
-            train=TrainConfig(trainable=("*", *(f"!{path}" for path in found.family.buffers if path in paths))),
-            decode=found.decode,
-            metrics=MetricConfig(language=target_language(folder, origin, found.model, found.config)),
+            model=loaded.model,
+            objective=objective(loaded, tokenizers),
+            data=data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers)),
+            train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
+            decode=loaded.decode,
+            metrics=MetricConfig(language=target_language(folder, origin, loaded.model, loaded.config)),
         )
         imported = {
             "system": "hf",
             "weights": origin,
-            "config": found.config,
-            "generation": found.generation,
-            "architecture": found.architecture,
+            "config": loaded.config,
+            "generation": loaded.generation,
+            "architecture": loaded.architecture,
         }
         with atomic_write(output.path) as unfinished:
             write_run(
                 RunFolder(unfinished),
                 config,
                 0,
-                found.params,
+                loaded.params,
                 f"imported from {origin}",
                 tokenizers=tokenizers,
                 imported=imported,
                 add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface"),
             )
-    for line in (*found.notes, *about_tokens):
+    for line in (*loaded.notes, *about_tokens):
         note(line)
-    for tensor in found.skipped:
+    for tensor in loaded.skipped:
         note(f"skipped {tensor}: a constant of this architecture, and its values are the expected ones")
     if reason:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
-    elif needs_chat_template(output.path, found.model, tokenizers):
+    elif needs_chat_template(output.path, loaded.model, tokenizers):
         note(f"no chat template came with it: if it is a chat model, put its own into {output.path / CHAT_TEMPLATE}")
-    report_import(found.params, found.names, output)
+    report_import(loaded.params, loaded.names, output)
     return output.path
 
 
@@ -196,22 +196,22 @@ def special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
 # The settings of its run ----------------------------------------------------------------------------------------------
 
 
-def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
+def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
     """Returns the objective that the model is for, with the class names of its config.
 
     A tokenizer without a mask, such as SentencePiece, gets the id that the config states.
     """
-    num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
-    labels, mask = found.config.get("id2label"), found.config.get("mask_token_id")
+    num_classes = 0 if imported.model.pooler is None else imported.model.pooler.num_classes
+    labels, mask = imported.config.get("id2label"), imported.config.get("mask_token_id")
     names = [str(labels.get(str(i), i) if isinstance(labels, dict) else i) for i in range(num_classes)]
     if (
         tokenizers is None
         or tokenizers.source.mask_id is not None
         or type(mask) is not int
-        or not tokenizers.source.vocab_size <= mask < found.model.vocab_size
+        or not tokenizers.source.vocab_size <= mask < imported.model.vocab_size
     ):
         mask = None
-    return default_objective(found.model, names, mask)
+    return default_objective(imported.model, names, mask)
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:
@@ -226,17 +226,17 @@ def target_language(folder: Path, source: str, model: ModelConfig, config: Mappi
     return next(filter(None, map(language_of, codes)), None) if model.has_two_stacks else None
 
 
-def data_config(found: Imported, tokenizers: Tokenizers | None, run: str, languages: Languages | None) -> DataConfig:
+def data_config(imported: Imported, tokenizers: Tokenizers | None, run: str, languages: Languages | None) -> DataConfig:
     """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length.
 
     An encoder is mostly tuned on short texts, often a few hundred: its batches have 32 rows of 32 tokens, 8 of 128 and more.
     """
-    limit, small = found.max_length or DataConfig.max_source_length, not found.model.num_decoder_layers
-    one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)
+    limit, small = imported.max_length or DataConfig.max_source_length, not imported.model.num_decoder_layers
+    one = tokenizers is None or (tokenizers.target is tokenizers.source and imported.model.target_vocab_size is None)
     return DataConfig(
         tokenizer=None if tokenizers is None else FromRun(path=run),
         target_tokenizer=None if one else FromRun(path=run, side="target"),
-        languages=languages if found.model.has_two_stacks else None,
+        languages=languages if imported.model.has_two_stacks else None,
         max_source_length=limit,
         max_target_length=limit,
         tokens_per_batch=1024 if small else DataConfig.tokens_per_batch,

@@ -101,7 +101,7 @@ def prefixed(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]
 
 def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
     """Returns the parameters of the model that the table names."""
-    shapes, found = our_shapes(model), []
+    shapes, weights = our_shapes(model), []
     for key, theirs in names.items():
         before, _, rest = key.partition("{")
         choices, _, after = rest.partition("}")
@@ -111,13 +111,13 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
             for path in (f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes):
                 layout = leaves.layout if path.endswith("/kernel") else Layout.SAME
                 name, layout = theirs if isinstance(theirs, Tensor) else (theirs + end, layout)
-                part = slice(start, start + shapes[path][-1]) if len(modules) > 1 else None
-                weight = WeightName(path, (name,), layout, part)
+                columns = slice(start, start + shapes[path][-1]) if len(modules) > 1 else None
+                weight = WeightName(path, (name,), layout, columns)
                 if weight.stacked:
                     weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
-                found.append(weight)
+                weights.append(weight)
                 start += shapes[path][-1]
-    return found
+    return weights
 
 
 # Names of wrapped models ---------------------------------------------------------------------------------------------
@@ -133,21 +133,21 @@ def renamings(weights: Arrays) -> Iterator[tuple[dict[str, np.ndarray], str]]:
     first. No two weights get the same name.
     """
     yield dict(weights), ""
-    inner = {name: ".".join(part for part in name.split(".") if part not in WRAPPERS) for name in weights}
-    parts = {part for name in weights for part in name.split(".")}
-    wrappers = [f"{part}." for part in WRAPPERS if part in parts]
+    inner = {name: ".".join(word for word in name.split(".") if word not in WRAPPERS) for name in weights}
+    parts = {word for name in weights for word in name.split(".")}
+    wrappers = [f"{word}." for word in WRAPPERS if word in parts]
     starts = Counter(name[: i + 1] for name in inner.values() for i, letter in enumerate(name) if letter == ".")
     usual = sorted((start for start, number in starts.items() if 2 * number >= len(weights)), key=len)
     for start in ["", *usual]:
-        found = {name.removeprefix(start): weights[theirs] for theirs, name in inner.items()}
-        if len(found) == len(weights) and (left_out := [*wrappers, *([start] if start else [])]):
-            yield found, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
+        renamed = {name.removeprefix(start): weights[theirs] for theirs, name in inner.items()}
+        if len(renamed) == len(weights) and (left_out := [*wrappers, *([start] if start else [])]):
+            yield renamed, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
 
 
 def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str]:
     """Returns the weights under the names of the list, with the note of `renamings`; as they are where no renaming fits."""
     wanted = {name for weight in names for name in weight.names}
-    return next(((found, note) for found, note in renamings(weights) if found.keys() == wanted), (weights, ""))
+    return next(((renamed, note) for renamed, note in renamings(weights) if renamed.keys() == wanted), (weights, ""))
 
 
 # Both directions ------------------------------------------------------------------------------------------------------
@@ -182,11 +182,11 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
             ),
         ),
     ]
-    if found := [complaint for complaint in (*others, wide) if complaint]:
-        why = "convert them" if found == [wide] else "the weights and the config are of different models"
+    if reasons := [complaint for complaint in (*others, wide) if complaint]:
+        why = "convert them" if reasons == [wide] else "the weights and the config are of different models"
         if any(".lora_" in name for name in left):
             why = "adapters are not read: merge them into the weights, as by PEFT's merge_and_unload"
-        raise ValueError("; ".join(found) + f": {why}")
+        raise ValueError("; ".join(reasons) + f": {why}")
     if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
         raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
     params = {}
@@ -205,15 +205,15 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.nda
     flat = flatten_dict(params, sep="/")
     paths = {weight.path for weight in names}
     complaints = [listed("without a name in that system", flat.keys() - paths), listed("missing", paths - flat.keys())]
-    if found := [complaint for complaint in complaints if complaint]:
-        raise ValueError("; ".join(found) + ": it cannot hold this model")
+    if reasons := [complaint for complaint in complaints if complaint]:
+        raise ValueError("; ".join(reasons) + ": it cannot hold this model")
     parts: dict[str, list[np.ndarray]] = {}
     layouts = {name: weight.layout for weight in names for name in weight.names}
     for weight in names:
         array = np.asarray(flat[weight.path])
         for name, x in zip(weight.names, array if weight.stacked else (array,), strict=True):
             parts.setdefault(name, []).append(x)
-    whole = {name: found[0] if len(found) == 1 else np.concatenate(found, -1) for name, found in parts.items()}
+    whole = {name: columns[0] if len(columns) == 1 else np.concatenate(columns, -1) for name, columns in parts.items()}
     return {name: layouts[name].to_theirs(x) for name, x in whole.items()}
 
 
@@ -246,6 +246,6 @@ def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def listed(what: str, names: Iterable[str]) -> str:
     """Returns a complaint that lists the names, at most 8 of them; empty if there are none."""
-    found = sorted(names)
-    shown = ", ".join(map(cut, found[:8])) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
-    return f"{len(found)} array{'s' if len(found) > 1 else ''} {what}: {shown}" if found else ""
+    shown_names = sorted(names)
+    shown = ", ".join(map(cut, shown_names[:8])) + (f" and {len(shown_names) - 8} more" if len(shown_names) > 8 else "")
+    return f"{len(shown_names)} array{'s' if len(shown_names) > 1 else ''} {what}: {shown}" if shown_names else ""

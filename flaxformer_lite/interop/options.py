@@ -218,8 +218,8 @@ def option(
 
     def read(options: Options, draft: Draft) -> None:
         usual = draft[paths[0]]
-        found = kind or KINDS[type(usual)]
-        value = found.read(options, name, None if required else found.write(usual))
+        known = kind or KINDS[type(usual)]
+        value = known.read(options, name, None if required else known.write(usual))
         for path in paths:
             draft[path] = value
 
@@ -274,16 +274,16 @@ def lookup(config: Any, path: str) -> Any:
 
 def replaced(config: Any, changes: Mapping[str, Any]) -> Any:
     """Returns the config with other values at some paths, all set at once. A setting of a part that is None is dropped."""
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for path, value in changes.items():
         first, _, rest = path.partition(".")
         if rest:
             inner.setdefault(first, {})[rest] = value
         else:
-            own[first] = value
+            settings[first] = value
     for first, deeper in inner.items():
-        part = own.get(first, getattr(config, first))
-        if part is not None:
-            own[first] = replaced(part, deeper)
-    return dataclasses.replace(config, **own)
+        value_before = settings.get(first, getattr(config, first))
+        if value_before is not None:
+            settings[first] = replaced(value_before, deeper)
+    return dataclasses.replace(config, **settings)

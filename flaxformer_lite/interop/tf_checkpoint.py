@@ -90,9 +90,10 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
         table = path.read_bytes()
     except OSError as error:
         folder = path.with_suffix("") if path.with_suffix("").is_dir() else path.parent
-        found = ", ".join(str(file.with_suffix("")) for file in sorted(folder.glob("*.index"))) or "none there"
+        prefixes = ", ".join(str(file.with_suffix("")) for file in sorted(folder.glob("*.index"))) or "none there"
         raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); a checkpoint is PREFIX.index and PREFIX.data-…; name a PREFIX: {found}"
+            f"{path}: cannot be read ({error.strerror}); a checkpoint is PREFIX.index and PREFIX.data-…; "
+            f"name a PREFIX: {prefixes}"
         ) from None
     if len(table) < _FOOTER_SIZE or table[-8:] != _MAGIC:
         raise ValueError(f"{path}: {len(table)} bytes without the end of a TensorFlow index: {_COPY_AGAIN}")
@@ -125,18 +126,18 @@ def _entry(path: Path, name: str, entry: bytes) -> _Entry:
         raise ValueError(f"{path}: {name} {what}: {_SAVE_AGAIN}")
     sizes = [_fields(size).get(1, [0])[0] for shape in fields.get(2, []) for size in _fields(shape).get(2, [])]
     shard, offset, size, crc = (fields.get(field, [0])[0] for field in (3, 4, 5, 6))
-    found = _Entry(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
-    if size != math.prod(sizes) * found.dtype.itemsize:
-        raise ValueError(f"{path}: {name} has {size} bytes for {found.dtype}{sizes}: {_SAVE_AGAIN}")
-    return found
+    described = _Entry(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
+    if size != math.prod(sizes) * described.dtype.itemsize:
+        raise ValueError(f"{path}: {name} has {size} bytes for {described.dtype}{sizes}: {_SAVE_AGAIN}")
+    return described
 
 
 def _read_tensor(path: Path, name: str, entry: _Entry) -> np.ndarray:
     try:
-        found = path.stat().st_size
-        if found < entry.offset + entry.size:
+        size = path.stat().st_size
+        if size < entry.offset + entry.size:
             needed = f"{name} lies at {entry.offset} to {entry.offset + entry.size}"
-            raise ValueError(f"{path}: {found} bytes, {needed}; {_COPY_AGAIN}")
+            raise ValueError(f"{path}: {size} bytes, {needed}; {_COPY_AGAIN}")
         data = np.fromfile(path, np.uint8, count=entry.size, offset=entry.offset)
     except OSError as error:
         raise ValueError(
@@ -216,8 +217,8 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
             fields.setdefault(tag >> 3, []).append(value)
             continue
         size, at = _varint(message, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
-        part, at = message[at : at + size], at + size
-        fields.setdefault(tag >> 3, []).append(part if tag & 7 == 2 else int.from_bytes(part, "little"))
+        content, at = message[at : at + size], at + size
+        fields.setdefault(tag >> 3, []).append(content if tag & 7 == 2 else int.from_bytes(content, "little"))
     if at != len(message):
         raise IndexError
     return fields

@@ -48,9 +48,9 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         with safe_open(path, "np") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
-            tied = {name: found[kept] for name, kept in (file.metadata() or {}).items() if kept in found}
-            return tied | found
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+            tied = {name: tensors[kept] for name, kept in (file.metadata() or {}).items() if kept in tensors}
+            return tied | tensors
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
     except (TypeError, AttributeError):

@@ -67,8 +67,8 @@ def carried(
         spelled_otherwise = options.read - written.keys() - {*SPECIAL_IDS}
         merged = merge({name: x for name, x in kept.items() if name not in spelled_otherwise}, before, written)
     try:
-        found = family.model_config(Options(merged), full)
-        check_same(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
+        rebuilt = family.model_config(Options(merged), full)
+        check_same(model, dataclasses.replace(rebuilt, sentence_embedding=model.sentence_embedding))
     except ValueError:  # an old value contradicts the model
         return {name: value for name, value in kept.items() if name in SPECIAL_IDS} | dict(written)
     return merged
@@ -85,14 +85,14 @@ def without_renewed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def merge(kept: Mapping[str, Any], before: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """Returns kept options and written ones: of one that was written so before too, the kept value."""
-    found = dict(kept)
+    merged = dict(kept)
     for name, value in written.items():
         old = before.get(name)
         if isinstance(value, dict) and isinstance(old, dict) and isinstance(kept.get(name), dict):
-            found[name] = merge(kept[name], old, value)
+            merged[name] = merge(kept[name], old, value)
         elif name not in kept or old != value:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
 def carried_generation(

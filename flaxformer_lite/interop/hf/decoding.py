@@ -104,8 +104,8 @@ def decode_config(
         draft["forced_bos_id"] = one_id(options, "bos_token_id", model.output_size, [], special.bos)
     draft["eos_ids"] = ends
     options.finish()
-    found: DecodeConfig = draft.build()
-    return found, notes
+    decode: DecodeConfig = draft.build()
+    return decode, notes
 
 
 def known_ids(options: Options, name: str, value: Any, size: int, notes: list[str]) -> tuple[int, ...]:
@@ -115,12 +115,12 @@ def known_ids(options: Options, name: str, value: Any, size: int, notes: list[st
 
     Raises: ValueError for another value of the option.
     """
-    found = tuple(value) if isinstance(value, list) else () if value is None else (value,)
-    if value == [] or any(type(i) is not int for i in found):
+    ids = tuple(value) if isinstance(value, list) else () if value is None else (value,)
+    if value == [] or any(type(i) is not int for i in ids):
         raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
-    if outside := [str(i) for i in found if not -1 <= i < size]:
+    if outside := [str(i) for i in ids if not -1 <= i < size]:
         notes.append(f"{name} has {cut(', '.join(outside))}, and the model's ids are 0 to {size - 1}: it was left out")
-    return tuple(i for i in found if 0 <= i < size)
+    return tuple(i for i in ids if 0 <= i < size)
 
 
 def one_id(options: Options, name: str, size: int, notes: list[str], absent: int | None = None) -> int | None:
@@ -141,16 +141,16 @@ def start_id(
     Raises: ValueError where an encoder–decoder has none, or one that is not in its table.
     """
     size, name = model.output_size, "decoder_start_token_id"
-    found = one_id(options, "bos_token_id", size, notes, special.bos)
+    bos = one_id(options, "bos_token_id", size, notes, special.bos)
     if model.num_encoder_layers == 0:
-        return next(iter(ends), None) if found is None else found
+        return next(iter(ends), None) if bos is None else bos
     outside: list[str] = []
-    own = one_id(options, name, size, outside, special.start)
+    start = one_id(options, name, size, outside, special.start)
     if outside:
         raise options.wrong(name, f"an answer starts from it, and the model's ids are 0 to {size - 1}: set it to one")
-    if own is None and found is None:
+    if start is None and bos is None:
         raise options.wrong(name, f"an answer starts from it, or from bos_token_id: set one to a token id below {size}")
-    return found if own is None else own
+    return bos if start is None else start
 
 
 def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tuple[int | None, int]:
@@ -183,8 +183,8 @@ def read_sampling(options: Options, beam_size: int) -> Sampling | None:
         return None
     if beam_size > 1:
         raise options.wrong("do_sample", f"sampling with num_beams {beam_size} is not implemented")
-    found: Sampling = read_table(SAMPLING_TABLE, options, Sampling(top_k=50)).build()
-    return found
+    sampling: Sampling = read_table(SAMPLING_TABLE, options, Sampling(top_k=50)).build()
+    return sampling
 
 
 def suppress_ids(options: Options, ends: Collection[int], size: int, notes: list[str]) -> tuple[int, ...]:
@@ -223,8 +223,8 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
     if model.num_encoder_layers:
         longest = decode.max_length(longest_source)
         longest = min(longest, model.positions.max_positions or longest)
-    found = special_ids(decode, model) | write_table(TABLE, decode)
-    found |= {
+    settings = special_ids(decode, model) | write_table(TABLE, decode)
+    settings |= {
         "length_penalty": decode.alpha if decode.length_penalty == "average" else 0.0,
         "do_sample": sampling is not None,
         "max_new_tokens": longest,
@@ -234,8 +234,8 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
         "suppress_tokens": list(decode.suppress_ids) or None,
     }
     if sampling is not None:
-        found |= write_table(SAMPLING_TABLE, sampling)
-    return {name: value for name, value in found.items() if value is not None}
+        settings |= write_table(SAMPLING_TABLE, sampling)
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def export_notes(decode: DecodeConfig) -> list[str]:

@@ -25,10 +25,10 @@ COMPANIONS = (*HUB_FILES, *SENTENCE_FILES)
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, empty without the file. Raises: ValueError where the file holds something else."""
-    found = read_any_json(path)
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} holds a {type(found).__name__}: it should be a JSON object")
-    return found
+    document = read_any_json(path)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} holds a {type(document).__name__}: it should be a JSON object")
+    return document
 
 
 def read_any_json(path: Path) -> Any:
@@ -82,8 +82,8 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
 
 def files_in(folder: Path) -> list[str]:
     """Returns the names of the files in a folder and in the folders in it."""
-    found = (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
-    return sorted(str(path.relative_to(folder)) for path in found)
+    files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
+    return sorted(str(path.relative_to(folder)) for path in files)
 
 
 def weights_elsewhere(files: Iterable[str], name: str = "FOLDER") -> str:

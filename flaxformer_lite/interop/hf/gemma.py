@@ -44,12 +44,12 @@ def activation(name: str) -> Entry:
         return GATED["gelu_tanh"] if old else read_gated(options, name, TANH)
 
     def read(options: Options, draft: Draft) -> None:
-        found = meant(options, name)
+        activation = meant(options, name)
         for other in ("hidden_act", "hidden_activation"):
             options.ignore(other)
-            if options.has(other) and meant(options, other) != found:
+            if options.has(other) and meant(options, other) != activation:
                 raise options.wrong(other, "hidden_act and hidden_activation differ: change one")
-        draft["activation"] = found
+        draft["activation"] = activation
 
     return Entry(read, lambda model: {name: their_gated(model.activation)})
 

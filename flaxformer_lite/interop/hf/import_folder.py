@@ -67,11 +67,11 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         rule = "quantized weights are not read: save the model in bfloat16 or float32, or name the model that it was made of"
         raise Options(config).wrong("quantization_config", rule)
     family = family_of(config.get("model_type"), families)
-    found, renamed = fit_names(family, config, read_tensors(folder))
-    model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))
+    fit, renamed = fit_names(family, config, read_tensors(folder))
+    model = dataclasses.replace(fit.model, sentence_embedding=read_embedding(folder))
     decode, notes = decode_config(config, generation, model, family.special)
     try:
-        params = to_params(found.tensors, found.names, model)
+        params = to_params(fit.tensors, fit.names, model)
     except ValueError as error:
         raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
     return Imported(
@@ -79,12 +79,12 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         decode=decode,
         params=params,
         family=family,
-        architecture=found.architecture,
+        architecture=fit.architecture,
         config=config,
         generation=generation,
-        names=found.names,
+        names=fit.names,
         max_length=max_length(folder, config, model),
-        skipped=found.skipped,
+        skipped=fit.skipped,
         notes=[renamed, *notes] if renamed else notes,
     )
 
@@ -94,20 +94,20 @@ def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tupl
 
     Raises: ValueError that names an option that does not fit.
     """
-    found: list[tuple[Fitted, str]] = []
+    misfitting: list[tuple[Fitted, str]] = []
     complaints: list[ValueError] = []
     for tensors, renamed in renamings(stored):
         try:
             one = fitted(family, config, family.full_names(tensors))
         except ValueError as error:
-            complaints += [] if found else [error]
+            complaints += [] if misfitting else [error]
             continue
         if not one.misfits:
             return one, renamed
-        found.append((one, renamed))
+        misfitting.append((one, renamed))
     if complaints:
         raise complaints[0]
-    return min(found, key=lambda pair: pair[0].misfits)
+    return min(misfitting, key=lambda pair: pair[0].misfits)
 
 
 def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
@@ -124,8 +124,8 @@ def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted
 
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
     """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
-    found = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
-    found += [model.positions.max_positions]
-    found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
-    found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
-    return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)
+    lengths = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
+    lengths += [model.positions.max_positions]
+    lengths += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
+    lengths += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
+    return min((length for length in lengths if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)

@@ -41,12 +41,12 @@ def read_gated(options: Options, name: str, default: str) -> Activation:
 
 def their_gated(activation: Activation) -> str:
     """Returns their activation of a gated feed-forward layer. Raises: CannotExpress for a layer that is not gated."""
-    found = {gated: plain for plain, gated in GATED.items()}.get(activation)
-    if found is None:
+    plain_name = {gated: plain for plain, gated in GATED.items()}.get(activation)
+    if plain_name is None:
         raise CannotExpress(
             f"model.activation is {activation}, not one of {', '.join(GATED.values())}", ["model.activation"]
         )
-    return THEIR_ACTIVATIONS[found]
+    return THEIR_ACTIVATIONS[plain_name]
 
 
 GATED_ACTIVATION = Kind(read_gated, their_gated)

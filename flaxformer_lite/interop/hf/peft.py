@@ -64,9 +64,9 @@ def base_name(folder: Path) -> str:
 
 def read_options(folder: Path) -> Options:
     """Returns the options that are not switched off."""
-    found = read_json(folder / ADAPTER_CONFIG)
+    config = read_json(folder / ADAPTER_CONFIG)
     return Options(
-        {name: x for name, x in found.items() if x is not False and x not in ([], {})}, f"{ADAPTER_CONFIG}: "
+        {name: x for name, x in config.items() if x is not False and x not in ([], {})}, f"{ADAPTER_CONFIG}: "
     )
 
 
@@ -149,8 +149,8 @@ def training_notes(scaled: Sequence[str], shared: Sequence[str]) -> list[str]:
 
 def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[str, float]:
     """Returns the numbers of an object by their patterns. Raises: ValueError for another value, and for what is no pattern."""
-    found = options.mapping(name)
-    for pattern, value in found.items():
+    patterns = options.mapping(name)
+    for pattern, value in patterns.items():
         try:
             re.compile(pattern)
         except re.error as error:
@@ -158,7 +158,7 @@ def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[s
         if type(value) not in kinds or not value > 0:
             number = "a number" if float in kinds else "a whole number"
             raise options.wrong(name, f"the value of {pattern} should be {number} above 0")
-    return found
+    return patterns
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:

@@ -44,12 +44,12 @@ OWN = (
 
 def read_stacks(options: Options, draft: Draft) -> None:
     """Reads the two groups. Raises: ValueError where they differ in a setting that is one for both stacks here."""
-    found = []
+    stacks = []
     for name in ("encoder", "decoder"):
         group = options.group(name)
         group.ignore(*HARMLESS, "is_decoder", "cross_attention_hidden_size", "dropout_rate")
-        found.append(read_table(STACK, group, STACK_TEMPLATE).build())
-    encoder, decoder = found
+        stacks.append(read_table(STACK, group, STACK_TEMPLATE).build())
+    encoder, decoder = stacks
     if encoder.sliding_window is not None and encoder.sliding_window.size < SHORTEST_WINDOW:
         rule = f"it should be at least {SHORTEST_WINDOW} in an encoder, which reads whole sources here"
         raise options.group("encoder").wrong("sliding_window", rule)

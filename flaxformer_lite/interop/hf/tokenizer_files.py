@@ -53,13 +53,13 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[
 
     Raises: ValueError where a file is damaged, or a token cannot get the id that the folder states.
     """
-    found = find_tokenizers(folder, config, min(vocab_sizes))
-    if found.tokenizers is not None:
-        sides = (found.tokenizers.source, found.tokenizers.target)
+    taken = find_tokenizers(folder, config, min(vocab_sizes))
+    if taken.tokenizers is not None:
+        sides = (taken.tokenizers.source, taken.tokenizers.target)
         for tokenizer, size in zip(sides, vocab_sizes, strict=True):
             if (needed := tokenizer.largest_id + 1) > size:
                 return Found(None, f"the tokenizer has {needed} ids, and the model reads {size}")
-    return found
+    return taken
 
 
 def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = None) -> Found:
@@ -82,8 +82,8 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
         raise ValueError(f"{folder}: {error}") from None
     try:
         if kind == "tokenizer.json":
-            found = described((folder / kind).read_text(encoding="utf-8"), settings, theirs, size)
-            return found if name in CLASSES or not name else found._replace(notes=[*found.notes, unknown_class(name)])
+            taken = described((folder / kind).read_text(encoding="utf-8"), settings, theirs, size)
+            return taken if name in CLASSES or not name else taken._replace(notes=[*taken.notes, unknown_class(name)])
         if kind is not None and name in ("", *CLASSES) and theirs.own_ids:
             ends = reads_whole_texts(config)
             found_pieces, left_out = sentence_pieces(
@@ -214,8 +214,8 @@ def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClas
     if not lists:
         listed = [*theirs.listed]
     roles = [values[name] for name in NAMES if values.get(name) is not None]
-    own = [token for name, token in values.items() if name.endswith("_token") and isinstance(token, str | Mapping)]
-    named = [*roles, *own, *named]
+    of_roles = [token for name, token in values.items() if name.endswith("_token") and isinstance(token, str | Mapping)]
+    named = [*roles, *of_roles, *named]
     if older:
         special = {*map(content, [*roles, *first])}
         stated = [
@@ -242,26 +242,26 @@ def read_settings(folder: Path, config: Mapping[str, Any], theirs: TokenizerClas
 
 def listed_tokens(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Returns the listed special tokens, and those with names of their own. Raises: ValueError where they are neither."""
-    found = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
-    if not isinstance(found, list | dict):
-        raise ValueError(f"additional_special_tokens is {quoted(found)}: it must be a list of tokens")
-    return ([], [*found.values()]) if isinstance(found, dict) else (found, [])
+    tokens = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
+    if not isinstance(tokens, list | dict):
+        raise ValueError(f"additional_special_tokens is {quoted(tokens)}: it must be a list of tokens")
+    return ([], [*tokens.values()]) if isinstance(tokens, dict) else (tokens, [])
 
 
 def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -> dict[int, AddedToken]:
     """Returns added tokens by their ids. Raises: ValueError where one is no id, or two are the same."""
     added: dict[int, AddedToken] = {}
     for i, token in stated:
-        found = added_token(token, special=content(token) in special)
+        token_read = added_token(token, special=content(token) in special)
         if isinstance(i, bool) or not str(i).isdecimal() or int(i) >= MOST_IDS:
             raise ValueError(
-                f"the added token {quoted(found.content)} has the id {quoted(i)}: it must be from 0 to {MOST_IDS - 1}"
+                f"the added token {quoted(token_read.content)} has the id {quoted(i)}: it must be from 0 to {MOST_IDS - 1}"
             )
         if (number := int(i)) in added:
-            both = " and ".join(quoted(text) for text in (added[number].content, found.content))
+            both = " and ".join(quoted(text) for text in (added[number].content, token_read.content))
             raise ValueError(f"the added tokens {both} have the same id {number}: give each an id of its own")
-        if found.content:
-            added[number] = found
+        if token_read.content:
+            added[number] = token_read
     return added
 
 
@@ -386,50 +386,50 @@ def marian(folder: Path, settings: TokenizerSettings) -> Tokenizers:
 def word_pieces(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads BERT's `vocab.txt`: words, in lower case if set, are split into the longest known pieces."""
     values = settings.values
-    found = Library(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token=content(values["unk_token"])))
-    found.normalizer = normalizers.BertNormalizer(
+    library = Library(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token=content(values["unk_token"])))
+    library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=values.get("tokenize_chinese_chars", True),
         strip_accents=values.get("strip_accents"),
         lowercase=values.get("do_lower_case", True),
     )
-    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    found.decoder = decoders.WordPiece(prefix="##")
-    add_tokens(found, settings)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##")
+    add_tokens(library, settings)
     for name in ("cls_token", "sep_token"):
-        numbered(found, settings, name)
-    found.post_processor = frame(CLASSES["BertTokenizer"], found, settings)
-    return found
+        numbered(library, settings, name)
+    library.post_processor = frame(CLASSES["BertTokenizer"], library, settings)
+    return library
 
 
 def roberta(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads RoBERTa's and BART's `vocab.json` and `merges.txt`: byte-level BPE between <s> and </s>."""
-    found = byte_level_bpe(folder, settings.values)
-    add_tokens(found, settings)
-    found.post_processor = processors.RobertaProcessing(
-        numbered(found, settings, "sep_token"),
-        numbered(found, settings, "cls_token"),
+    library = byte_level_bpe(folder, settings.values)
+    add_tokens(library, settings)
+    library.post_processor = processors.RobertaProcessing(
+        numbered(library, settings, "sep_token"),
+        numbered(library, settings, "cls_token"),
         trim_offsets=settings.values.get("trim_offsets", True),
         add_prefix_space=settings.values.get("add_prefix_space", False),
     )
-    return found
+    return library
 
 
 def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads GPT-2's `vocab.json` and `merges.txt`: byte-level BPE, between the special tokens that are set to be added."""
-    found = byte_level_bpe(folder, settings.values)
-    add_tokens(found, settings)
+    library = byte_level_bpe(folder, settings.values)
+    add_tokens(library, settings)
     before, after = (
-        [numbered(found, settings, name)] if settings.values.get(f"add_{name}") else []
+        [numbered(library, settings, name)] if settings.values.get(f"add_{name}") else []
         for name in ("bos_token", "eos_token")
     )
 
     def template(text: str, side: int) -> list[str]:
-        return [f"{part}:{side}" for part in (*dict(before), text, *dict(after))]
+        return [f"{piece}:{side}" for piece in (*dict(before), text, *dict(after))]
 
     one, two = template("$A", 0), template("$B", 1)
-    found.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=before + after)
-    return found
+    library.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=before + after)
+    return library
 
 
 def fairseq_pieces(folder: Path, settings: TokenizerSettings, theirs: TokenizerClass) -> VocabularyPieces:
@@ -485,17 +485,17 @@ def byt5(folder: Path, settings: TokenizerSettings) -> Library:
     signs |= dict(zip(others, alphabet[len(signs) :], strict=True))
     special = [content(settings.values[f"{name}_token"]) for name in ("pad", "eos", "unk")]
     pieces = [*special, *(signs[byte] for byte in range(256))]
-    found = Library(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    found.decoder = decoders.ByteLevel()
-    add_tokens(found, settings)
+    library = Library(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    add_tokens(library, settings)
     number = settings.values.get("extra_ids", CLASSES["ByT5Tokenizer"].extra_ids)
-    if found.token_to_id("<extra_id_0>") is None:
-        found.add_special_tokens([f"<extra_id_{n}>" for n in range(number)])
-    end = numbered(found, settings, "eos_token")
+    if library.token_to_id("<extra_id_0>") is None:
+        library.add_special_tokens([f"<extra_id_{n}>" for n in range(number)])
+    end = numbered(library, settings, "eos_token")
     one, two = f"$A:0 {end[0]}:0", f"$B:0 {end[0]}:0"
-    found.post_processor = processors.TemplateProcessing(single=one, pair=f"{one} {two}", special_tokens=[end])
-    return found
+    library.post_processor = processors.TemplateProcessing(single=one, pair=f"{one} {two}", special_tokens=[end])
+    return library
 
 
 VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library]]] = {
@@ -514,17 +514,17 @@ def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
     ids = read_json(folder / "vocab.json").values()
     if not all(isinstance(i, int) and 0 <= i < MOST_IDS for i in ids):
         raise ValueError(f"an id of the vocabulary is too large: each must be a whole number from 0 to {MOST_IDS - 1}")
-    found = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
-    found.decoder = decoders.ByteLevel()
-    return found
+    library = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
+    library.decoder = decoders.ByteLevel()
+    return library
 
 
-def numbered(found: Library, settings: TokenizerSettings, name: str) -> tuple[str, int]:
+def numbered(library: Library, settings: TokenizerSettings, name: str) -> tuple[str, int]:
     """Returns a special token and its id. Raises: ValueError where neither the vocabulary nor the folder states the id."""
     text = content(settings.values[name])
-    i = found.token_to_id(text)
-    if i is None or (i not in settings.added and found.model.token_to_id(text) is None):
+    i = library.token_to_id(text)
+    if i is None or (i not in settings.added and library.model.token_to_id(text) is None):
         raise ValueError(f"the vocabulary lacks the special token {cut(text)}: copy the folder again")
     return text, i
 
@@ -545,14 +545,14 @@ def sentence_pieces(
         if ids.setdefault(token.content, i) != i:
             raise wrong_id(i, token.content)
     # A text may contain the model's own special tokens, as everywhere in the library.
-    own = {i: piece for piece, i in ids.items() if i < plain.vocab_size and plain.is_control(i)}
+    controls = {i: piece for piece, i in ids.items() if i < plain.vocab_size and plain.is_control(i)}
     sentinels = (
         [f"<extra_id_{number}>" for number in reversed(range(values.get("extra_ids", theirs.extra_ids)))]
         if is_t5
         else []
     )
-    own |= {ids.setdefault(text, plain.vocab_size + number): text for number, text in enumerate(sentinels)}
-    added = {i: AddedToken(text, special=True) for i, text in own.items()} | settings.added
+    controls |= {ids.setdefault(text, plain.vocab_size + number): text for number, text in enumerate(sentinels)}
+    added = {i: AddedToken(text, special=True) for i, text in controls.items()} | settings.added
     unknown = [] if values.get("unk_token") else [AddedToken(plain.pieces([plain.unk_id or 0])[0], special=True)]
     free = itertools.count(max(ids.values()) + 1)
     for token in (*settings.special, *unknown):

@@ -227,8 +227,8 @@ def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
     def term(params: PyTree, row: Batch) -> LossTerm:
         rows = jax.tree.map(lambda x: x[None], row)
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
-        term = objective.metrics(outputs, rows)["loss"]
-        assert isinstance(term, LossTerm)
-        return term
+        loss = objective.metrics(outputs, rows)["loss"]
+        assert isinstance(loss, LossTerm)
+        return loss
 
     return step, lambda row: float(term(params, row).mean)
