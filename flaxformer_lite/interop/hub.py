@@ -57,7 +57,7 @@ FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
 SHA256 = re.compile("[0-9a-f]{64}")
-"""What the hub states of large files; the library's cache names them by it."""
+"""The SHA-256 that the hub states of large files; the library's cache names them by it."""
 
 
 class HubName(NamedTuple):

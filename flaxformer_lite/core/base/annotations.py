@@ -1,4 +1,4 @@
-"""What stands in the annotation of a setting besides its type and its bounds: marks, and the variants that config.json holds."""
+"""Annotations of a setting besides its type and its bounds: marks, and the variants that config.json holds."""
 
 import dataclasses
 import functools

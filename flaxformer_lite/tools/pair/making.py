@@ -20,14 +20,14 @@ from flaxformer_lite.workdir.folder import finite
 
 
 class Made(NamedTuple):
-    """What `make` has made in a run folder."""
+    """The results of `make` in a run folder."""
 
     scores: dict[str, Any]
-    """Those of the held-out test data, with the step of the run."""
+    """Scores of the held-out test data, with the step of the run."""
     exported: Path
     """The folder of CTranslate2."""
     exported_scores: dict[str, Any] | None
-    """Those of the export in int8; None without CTranslate2."""
+    """Scores of the export in int8; None without CTranslate2."""
     report: Path | None
     """The page; None without Altair."""
 

@@ -56,9 +56,9 @@ class Answer(NamedTuple):
     """The records that a question finds."""
 
     records: dict[Part, list[tuple[Place, Pair]]]
-    """Those of each split that was looked through."""
+    """Records of each split that was looked through."""
     seen: list[Seen]
-    """Those of the training data, with all that reads them."""
+    """Records of the training data, with all that reads them."""
 
     def in_words(self) -> list[str]:
         """Returns a text for each record, first of those that no step reads since they belong to no training data."""
