@@ -28,6 +28,7 @@ import pytest
 
 import tests.support.type_checks  # noqa: F401  # before any module that it checks
 from tests.support.experiments import use_one_device
+from tests.support.quick import mark_rare
 
 if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
     jax.enable_x64 = getattr(jax.experimental, "enable_x64")  # noqa: B009
@@ -46,8 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the folders first whose files take longest, so that the workers come to the end at the same time."""
+    """Marks what CI leaves out, and puts the folders first whose files take longest: the workers then end at the same time.
+
+    It comes before pytest's own selection by marks.
+    """
+    mark_rare(items)
     items.sort(key=lambda item: item.path.parent.name not in ("training", "multihost", "run", "laws"))
 
 

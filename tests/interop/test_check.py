@@ -20,14 +20,14 @@ from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, imported, refused
-from tests.support.quick import all_but_first_of, quick
 
 PYTORCH = DATA / "pytorch_transformer"
 LABELS = sorted(str(file.parent.relative_to(DATA)) for file in DATA.glob("*/*/config.json"))
 
 
 @needs.transformers
-@pytest.mark.parametrize("label", quick(LABELS, is_rare=all_but_first_of(LABELS).__contains__))
+@pytest.mark.slow
+@pytest.mark.parametrize("label", LABELS)
 def test_transformers_answers_as_we_do_and_a_changed_parameter_is_noticed(label: str):
     if refused(label):
         pytest.skip("an option that is refused")

@@ -41,7 +41,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES
-from tests.support.quick import all_but, quick
+from tests.support.quick import quick
 from tests.support.tokenizers import gapped
 
 HF = FIXTURES / "hf"
@@ -217,7 +217,7 @@ def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
 
 
 @needs.ctranslate2
-@pytest.mark.parametrize("name", quick(MORE_MODELS, FAST.__contains__, all_but(MORE_MODELS, 3).__contains__))
+@pytest.mark.parametrize("name", quick(MORE_MODELS, FAST.__contains__))
 def test_scores_of_given_texts_are_equal(name: str, tmp_path: Path) -> None:
     run = sample(name)
     model, decode = run.config.model, run.config.decode

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.quick import EVERY
 
 PACKAGE = ROOT / "flaxformer_lite"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__"))
@@ -24,3 +25,9 @@ def test_tests_import_only_support(path: Path):
     """What several tests share lies in `tests/support`."""
     for line in path.read_text(encoding="utf-8").splitlines():
         assert not line.startswith(("from tests.", "import tests.")) or line.startswith("from tests.support"), line
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_table_that_ci_thins_out_is_there(name: str):
+    file, _, function = name.partition("::")
+    assert f"\ndef {function}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tests.support.paths import FIXTURES
-from tests.support.quick import all_but, quick
+from tests.support.quick import quick
 from tests.support.seed_cases import MODULES, Case
 from tests.support.seed_models import MODELS
 from tests.support.seed_runs import RUNS
@@ -117,9 +117,6 @@ def has_float64(file: Path) -> bool:
         return any(name.startswith("f64/") for name in archive.files)
 
 
-IN_FLOAT64 = [file for file in CASES if has_float64(file)]
-
-
 def is_quick(file: Path) -> bool:
     return file.stem in QUICK or not LARGE.match(file.stem)
 
@@ -134,9 +131,8 @@ def test_every_entry_agrees(file: Path) -> None:
     compare(file, np.float64 if has_float64(file) else np.float32)
 
 
-@pytest.mark.parametrize(
-    "file", quick(IN_FLOAT64, is_rare=all_but(IN_FLOAT64, 5).__contains__), ids=lambda file: file.stem
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [file for file in CASES if has_float64(file)], ids=lambda file: file.stem)
 def test_every_entry_agrees_in_float32_too(file: Path, compiler_of_users: None) -> None:
     compare(file, np.float32)
 

@@ -1,38 +1,91 @@
-"""Three suites for one law: the fast one runs it on a few cases, the slow one on one of each kind, and by hand all are run."""
+"""Suites for one law: the fast one runs it on a few cases, the slow one on the others; of a long table CI runs some slow cases."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-Case = TypeVar("Case")
+
+def quick(cases: Iterable[Any], is_quick: Callable[[Any], bool]) -> list[Any]:
+    """Marks those cases of a parametrized test as slow that the fast suite does without."""
+    return [pytest.param(case, marks=[] if is_quick(case) else pytest.mark.slow) for case in cases]
 
 
-def never(case: Any) -> bool:
-    return False
+EVERY: dict[str, int | tuple[str, ...]] = {
+    "core/model/test_cache.py::test_a_position_depends_on_all_that_its_layers_reach_and_on_nothing_else": 3,
+    "core/model/test_cache.py::test_cached_decoding_equals_the_full_pass": 3,
+    "core/model/test_cache.py::test_logits_equal_the_float64_reference": 3,
+    "core/model/test_cache.py::test_packed_documents_are_each_as_if_alone": 3,
+    "core/model/test_extending_attention.py::test_answers_that_change_with_padding_are_refused": 3,
+    "core/model/test_extending_attention.py::test_the_train_step_lowers_the_loss_and_moves_the_variants_own_parameters": 2,
+    "core/model/test_extending_attention.py::test_the_variants_of_this_file_pass_the_check_of_a_training": 4,
+    "core/model/test_kernels.py::test_answers_and_gradients_equal_the_float64_reference": 3,
+    "core/model/test_kernels.py::test_the_blocks_of_splash_change_no_answer_and_no_gradient": 3,
+    "core/objectives/test_extending.py::test_every_position_scheme_reads_a_full_prompt": 2,
+    "core/objectives/test_objectives.py::test_losses_and_metrics_are_sums_over_rows_with_a_gradient": 3,
+    "core/search/test_drawn_decoding.py::test_recorded_draws_of_generate": 4,
+    "core/search/test_search.py::test_rules_for_answers_equal_uncached_reference": 2,
+    "interop/hf/test_carried.py::test_every_field_that_is_still_true_is_in_the_export": 5,
+    "interop/hf/test_decoder_only.py::test_a_model_trained_here_finds_its_family": 3,
+    "interop/hf/test_folders.py::test_a_model_that_was_trained_here_becomes_a_folder": 2,
+    "interop/hf/test_generation.py::test_the_same_tokens_are_generated": 5,
+    "interop/hf/test_hf.py::test_exported_tensors_equal_the_imported_ones": 5,
+    "interop/hf/test_hf.py::test_outputs_equal_those_of_the_library": 3,
+    "interop/hf/test_layouts.py::test_a_drawn_layout_is_read_as_the_plain_folder_or_refused_by_name": 5,
+    "interop/hf/test_peft.py::test_adapters_answer_as_in_peft_as_they_are_and_merged": 3,
+    "interop/hf/test_published.py::test_a_published_checkpoint_is_read": 3,
+    "interop/hf/test_training.py::test_losses_and_gradients_are_the_librarys": 3,
+    "interop/test_check.py::test_transformers_answers_as_we_do_and_a_changed_parameter_is_noticed": 7,
+    "interop/test_ctranslate2.py::test_beams_are_equal_for_every_family": 3,
+    "interop/test_ctranslate2.py::test_scores_of_given_texts_are_equal": 3,
+    "interop/test_interop.py::test_import_then_export_is_the_identity": 3,
+    "laws/test_kills.py::test_a_run_that_is_disturbed_at_any_moment_ends_as_if_nothing_was": (
+        "one_process-kill",
+        "two_processes-interrupt",
+    ),
+    "laws/test_notebooks.py::test_it_runs_from_top_to_bottom": (
+        "quickstart",
+        "your_parallel_text",
+        "chat_with_adapters",
+    ),
+    "laws/test_seed_systems.py::test_every_entry_agrees": 3,
+    "laws/test_seed_systems.py::test_every_entry_agrees_in_float32_too": 5,
+    "run/test_extending.py::test_old_languages_are_translated_bit_for_bit_as_before": 3,
+    "run/test_languages.py::test_several_directions_are_trained_and_scored_each_and_together": 2,
+    "run/test_recording.py::test_the_rows_of_a_step_are_those_that_the_trainer_received": 4,
+    "test_benchmarks.py::test_the_toy_form_measures_the_real_step": 3,
+    "test_benchmarks.py::test_the_toy_form_runs_beside_pytorch": 3,
+    "tools/planning/test_plan.py::test_every_chip_and_a_whole_pod": 2,
+    "tools/planning/test_plan.py::test_every_config_compiles": (
+        "quickstart",
+        "chat_dates_lora",
+        "tiny_mlm",
+        "t5_1_1_small",
+    ),
+    "training/multihost/test_multihost.py::test_hosts_that_share_only_a_mirror": 2,
+    "training/multihost/test_multihost.py::test_one_whose_partner_dies_before_its_devices_are_known_ends_with_a_word": 2,
+    "training/multihost/test_multihost.py::test_processes_that_wait_in_vain_end_with_a_word": 2,
+    "training/multihost/test_multihost.py::test_when_one_is_killed_all_stop_and_start_again": 2,
+    "training/test_extending.py::test_an_exception_in_a_hook_costs_no_step": 2,
+    "training/test_freezing.py::test_frozen_parameters_keep_their_bits_and_the_others_move": 3,
+    "training/test_many_devices.py::test_a_checkpoint_is_read_onto_any_mesh": 3,
+    "training/test_many_devices.py::test_every_mesh_is_one_device": 3,
+    "training/test_many_devices.py::test_every_optimizer_on_a_mesh_is_one_device": 3,
+    "workdir/test_checkpoints.py::test_a_damaged_checkpoint_is_passed_over_with_one_line": 3,
+}
+"""Of the slow cases of these tests CI runs each so many-th, from the first on, or those that are named; the others are rare."""
 
 
-def quick(
-    cases: Iterable[Any], is_quick: Callable[[Any], bool] = never, is_rare: Callable[[Any], bool] = never
-) -> list[Any]:
-    """Marks those cases of a parametrized test as slow that the fast suite does without, and as rare those that CI does too."""
-
-    def marks(case: Any) -> list[pytest.MarkDecorator]:
-        if is_quick(case):
-            return []
-        return [pytest.mark.slow, pytest.mark.rare] if is_rare(case) else [pytest.mark.slow]
-
-    return [pytest.param(case, marks=marks(case)) for case in cases]
-
-
-def all_but(cases: Iterable[Case], every: int) -> set[Case]:
-    """Returns the cases but each of so many, from the first on: those that are rare in a long table of like cases."""
-    return {case for number, case in enumerate(cases) if number % every}
-
-
-def all_but_first_of(labels: Iterable[str]) -> set[str]:
-    """Returns the labels KIND/VARIANT but the first of each kind."""
-    labels, first = [*labels], dict[str, str]()
-    for label in labels:
-        first.setdefault(label.partition("/")[0], label)
-    return set(labels) - set(first.values())
+def mark_rare(items: Iterable[pytest.Item]) -> None:
+    """Marks the slow cases as rare that CI leaves out."""
+    numbers = Counter[str]()
+    for item in items:
+        name = item.nodeid.removeprefix("tests/").partition("[")[0]
+        if (every := EVERY.get(name)) is None or item.get_closest_marker("slow") is None:
+            continue
+        case = item.nodeid.partition("[")[2].removesuffix("]")
+        left_out = numbers[name] % every > 0 if isinstance(every, int) else case not in every
+        numbers[name] += 1
+        if left_out:
+            item.add_marker("rare")

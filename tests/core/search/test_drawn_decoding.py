@@ -28,7 +28,6 @@ from tests.support.drawn_decoding import (
     our_answers,
     our_kept,
 )
-from tests.support.quick import all_but, quick
 
 FIRST = 1000 + 100 * int(os.environ.get("FLAXFORMER_LITE_SEED", "0"))
 """The first seed of the draws that are not recorded."""
@@ -70,7 +69,8 @@ def test_the_draws_meet_the_edges() -> None:
         assert sum(has(group["options"]) for group in groups) >= 2, name
 
 
-@pytest.mark.parametrize("model", quick(MODELS, is_rare=all_but(MODELS, 3).__contains__))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
 def test_recorded_draws_of_generate(model: str) -> None:
     """Six groups, each a program for eight rows."""
     check([group for group in recorded()["groups"] if group["model"] == model])

@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search.decoder import Decoder
 from tests.support.hf_folders import DATA, fixture, imported, refused
-from tests.support.quick import all_but_first_of, quick
+from tests.support.quick import quick
 
 QUICK = ("gpt2/tied",)
 """The others are slow tests: each compiles two searches."""
@@ -20,7 +20,7 @@ def generating() -> list:
     """Every fixture that generates."""
     files = [file for file in sorted(DATA.glob("*/*/io.npz")) if "gen/greedy" in np.load(file).files]
     labels = [str(file.parent.relative_to(DATA)) for file in files]
-    return quick(labels, QUICK.__contains__, all_but_first_of(labels).__contains__)
+    return quick(labels, QUICK.__contains__)
 
 
 def test_the_quick_fixtures_exist():

@@ -18,7 +18,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from tests.support.hf_folders import DATA, fixture, imported, refused
-from tests.support.quick import all_but, quick
+from tests.support.quick import quick
 
 TOLERANCE = 1e-4
 QUICK = {
@@ -67,7 +67,7 @@ def test_the_quick_fixtures_are_of_every_family():
     assert set(variants()) >= QUICK >= COMPUTED
 
 
-@pytest.mark.parametrize("label", quick(variants(), COMPUTED.__contains__, all_but(variants(), 2).__contains__))
+@pytest.mark.parametrize("label", quick(variants(), COMPUTED.__contains__))
 def test_outputs_equal_those_of_the_library(label: str, record_property: Any) -> None:
     if refused(label):
         return
@@ -86,7 +86,7 @@ def test_outputs_equal_those_of_the_library(label: str, record_property: Any) ->
             assert error < TOLERANCE
 
 
-@pytest.mark.parametrize("label", quick(variants(), QUICK.__contains__, all_but(variants(), 4).__contains__))
+@pytest.mark.parametrize("label", quick(variants(), QUICK.__contains__))
 def test_exported_tensors_equal_the_imported_ones(label: str, tmp_path: Path) -> None:
     """Bit for bit, half precision as equal float32 numbers; and the new folder has the same model."""
     if refused(label):

@@ -103,7 +103,7 @@ def test_every_family_is_drawn() -> None:
     assert {read_json(DATA / label / "config.json")["model_type"] for label in TIED} == {*FAMILIES}
 
 
-@pytest.mark.parametrize("seed", quick(range(80), lambda seed: seed < 6, lambda seed: seed >= 24))
+@pytest.mark.parametrize("seed", quick(range(80), lambda seed: seed < 6))
 def test_a_drawn_layout_is_read_as_the_plain_folder_or_refused_by_name(seed: int, tmp_path: Path) -> None:
     generator = np.random.default_rng(seed)
     label = list(TIED)[seed % len(TIED)]

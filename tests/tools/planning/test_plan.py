@@ -28,11 +28,8 @@ from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
 from tests.support.paths import ROOT
-from tests.support.quick import quick
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
-ONE_OF_EACH = {"quickstart", "chat_dates_lora", "tiny_mlm", "t5_1_1_small", "gpt2_small", "classify_docstrings"}
-"""A config of each kind of model and objective, whose programs CI compiles for a TPU; the others are rare."""
 
 
 # The compiler ----------------------------------------------------------------------------------------------------------
@@ -150,13 +147,9 @@ def as_options(mesh: str) -> list[str]:
 
 
 @needs.libtpu
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "path",
-    quick(
-        [path for path in CONFIGS if path.stem != "dates_before_1900"],
-        is_rare=lambda path: path.stem not in ONE_OF_EACH,
-    ),
-    ids=lambda path: path.stem,
+    "path", [path for path in CONFIGS if path.stem != "dates_before_1900"], ids=lambda path: path.stem
 )
 def test_every_config_compiles(path: Path):
     """For its smallest sensible slice, which it fits; with layers in a loop, which compiles several times faster.
