@@ -16,6 +16,7 @@ from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.kernels import platform
 from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.parallel import CompilerOptions
@@ -67,8 +68,8 @@ class Run(TextPredictor):
 
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""
-    laid_out: dict[int | None, Weights] = dataclasses.field(default_factory=dict)
-    """The parameters as searches read them, by `decode.num_ids`: see `weights`."""
+    laid_out: dict[tuple[tuple[Transformer, ...], int | None], Weights] = dataclasses.field(default_factory=dict)
+    """The parameters as searches read them, by the models and `decode.num_ids`: see `weights`."""
     unfit: set[str] = dataclasses.field(default_factory=set)
     """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
     others: tuple["Run", ...] = ()
@@ -247,15 +248,13 @@ class Run(TextPredictor):
 
     def weights(self, decoder: Decoder) -> Weights:
         """Returns the parameters as a decoder's searches read them; on a CPU, whose memory has room, kept for the next call."""
-        num_ids, variables = decoder.config.num_ids, [{"params": run.params} for run in self.members]
-        kept = self.laid_out.get(num_ids)
-        if kept is not None and all(
-            one["params"] is run.params for one, run in zip(kept.given, self.members, strict=True)
-        ):
+        key = decoder.models, decoder.config.num_ids
+        kept, members = self.laid_out.get(key), self.members
+        if kept is not None and all(one["params"] is run.params for one, run in zip(kept.given, members, strict=True)):
             return kept
-        weights = decoder.lay_out(*variables)
+        weights = decoder.lay_out(*({"params": run.params} for run in members))
         if platform() == "cpu":
-            self.laid_out[num_ids] = weights
+            self.laid_out[key] = weights
         return weights
 
     @property

@@ -193,6 +193,8 @@ class MadeRows(NamedTuple):
     sizes: list[int]
     """The number of rows of each source."""
     num_records: int
+    is_told: bool
+    """Whether the rows of each source have spans, or are as many as its records: one of each."""
     fingerprint: str
     """The records' own."""
     notes: list[str]
@@ -201,18 +203,21 @@ class MadeRows(NamedTuple):
 
     @property
     def spans(self) -> Spans:
-        """The pieces of all rows. Raises: ValueError if the objective does not tell, and a row is not a record."""
-        if self.rows.spans is not None:
-            return self.rows.spans
-        if len(self.rows) != self.num_records:
+        """The pieces of all rows. Raises: ValueError as `check_told` does."""
+        self.check_told()
+        return whole_records(self.num_records) if self.rows.spans is None else self.rows.spans
+
+    def check_told(self) -> None:
+        """Raises: ValueError if the objective does not tell which records are in a row, and a row is not a record."""
+        if not self.is_told:
             raise ValueError(
                 "the objective does not tell which records are in a row: let its make_rows return Rows with spans"
             )
-        return whole_records(self.num_records)
 
     def records_of(self, row: int) -> list[int]:
         """Returns the number of the record of each piece of a row."""
-        return [record for record, _, _ in self.spans.row(row)] if self.rows.spans is not None else [row]
+        self.check_told()
+        return [row] if self.rows.spans is None else [record for record, _, _ in self.rows.spans.row(row)]
 
     def rows_of(self, records: Sequence[int]) -> Int[np.ndarray, "_"]:
         """Returns the rows that hold a piece of one of the records, ascending."""
@@ -232,11 +237,13 @@ def make_rows(
         raise ValueError("the data has no records: at least one is needed to make batches")
     arrays = TokenArrays.of(records)
     made = [as_rows(objective.make_rows(part, config.longest, seed, tokenizer), objective) for part in arrays.parts]
-    rows = made[0] if len(made) == 1 else join_rows(made, [len(part) for part in arrays.parts])
+    num_records = [len(part) for part in arrays.parts]
+    rows = made[0] if len(made) == 1 else join_rows(made, num_records)
     return MadeRows(
         rows=rows,
         sizes=[len(part) for part in made],
-        num_records=len(records),
+        num_records=sum(num_records),
+        is_told=all(part.spans is not None or len(part) == n for part, n in zip(made, num_records, strict=True)),
         fingerprint=arrays.fingerprint(),
         notes=[part.note for part in made if part.note],
         mixing=arrays.mixing if isinstance(arrays, MixedRecords) else None,

@@ -4,6 +4,7 @@ Pieces and rows are numbers in arrays until one is read: `Spans` of records.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -69,12 +70,9 @@ def overlapping_pieces(texts: TokenArrays, max_inputs: int, special: SpecialIds)
 def with_ends(texts: TokenArrays, special: SpecialIds, record: int, start: int, stop: int) -> Tokens:
     """Returns a piece of `overlapping_pieces`."""
     text = texts.view(record, 1)
-    tokens = text[max(start, 0) : stop].tolist()
-    if start < 0:
-        tokens = [special.bos, *tokens]
-    if stop > len(text):
-        tokens = [*tokens, special.eos]
-    return np.array(tokens, np.int32)
+    first: list[Any] = [special.bos] if start < 0 else []
+    last: list[Any] = [special.eos] if stop > len(text) else []
+    return np.concatenate([first, text[max(start, 0) : stop], last], dtype=np.int32, casting="unsafe")
 
 
 def separate_pieces(texts: TokenArrays, max_length: int) -> tuple[Spans, Int[np.ndarray, "P"]]:

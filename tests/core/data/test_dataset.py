@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data.batch_plan import PADDING_ROW
-from flaxformer_lite.core.data.dataset import Dataset, zero_batch
-from flaxformer_lite.core.data.records import Pair, TokenPair
+from flaxformer_lite.core.data.batch_plan import PADDING_ROW, Mixing
+from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
+from flaxformer_lite.core.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.core.text.tokenizer import Tokenizers
@@ -145,3 +145,22 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
                 seen[example].add(tuple(target))
     assert np.mean([len(targets) for targets in seen.values()]) > 1.5
     assert first.dropped == Dataset.training(records, CONFIG.objective, CONFIG.data, 7).dropped, "not for the room"
+
+
+def test_an_objective_that_does_not_tell_its_records_is_asked_in_vain():
+    """Law: rows that are fewer than the records of a source, or of one of two, name none of them."""
+
+    class Halves(type(CONFIG.objective)):
+        def make_rows(self, records, longest, seed, tokenizer=None):
+            return [records[i] for i in range(0, len(records), 2)]
+
+        def lengths(self, record):
+            return Lengths(len(record.source) + 1, len(record.target) + 1)
+
+    objective = Halves()
+    records = TokenArrays.of([TokenPair(np.arange(4, 7, dtype=np.int32), np.arange(4, 6, dtype=np.int32))] * 8)
+    for given in (records, MixedRecords([records, records], Mixing())):
+        data = Dataset.training(given, objective, CONFIG.data, 7)
+        for ask in (lambda data=data: data.made.rows_of([0]), lambda data=data: data.records_read(0, 0, 0)):
+            with pytest.raises(ValueError, match=r"does not tell which records are in a row: .*Rows with spans"):
+                ask()
