@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -190,23 +190,20 @@ class Progress:
         self._show([activity], step if known else None, self.total, f"{step:,}/{self.total:,}" if known else "")
 
     def of(self, activity: str, done: int, total: int) -> None:
-        """Sets the current activity, and how many of its steps are done."""
+        """Sets the current activity, and how many of its parts are done."""
         self.total = total
         self.update(activity, done)
 
-    def within(self, activity: str, fraction: float = math.nan, count: str = "") -> None:
-        """Shows an activity within the work until the next `update`."""
-        self._show([self.activity, activity], None if math.isnan(fraction) else fraction, 1.0, count)
+    def within(self, activity: str, done: int = 0, total: int = 0) -> None:
+        """Shows an activity within the work until the next `update`, and how many of its parts are done; total 0: unknown."""
+        count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
+        self._show([self.activity, activity], done, total or None, count)
 
     def leave_out(self, seconds: float) -> None:
         """Measures the speed anew after some seconds of an activity that does not come again, such as compiling."""
         for task in self.bars.tasks:
             if seconds > 0 and task.description == printable(self.activity):
                 self.bars.reset(task.id, completed=int(task.completed))
-
-    def counting(self, activity: str) -> Callable[[float, int], None]:
-        """Returns a function that shows the fraction and the number of items that are done of an activity within the work."""
-        return lambda fraction, done: self.within(activity, fraction, f"{done:,}")
 
     def show(self, label: str, text: str, picture: str = "") -> None:
         """Shows a fact below the bar until it is replaced, an empty one not at all; its picture on a terminal only."""

@@ -129,7 +129,7 @@ class LineChunk:
         with Progress(len(self.lines)) as progress:
             progress.update(activity, 0)
 
-            def update(done: int, total: int) -> None:
+            def update(_: str, done: int, total: int) -> None:
                 progress.update(activity, done)
 
             yield {"progress": update, "warn": self.warn, "first_line": self.before + 1}

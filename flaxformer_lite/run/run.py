@@ -13,6 +13,7 @@ from jaxtyping import Bool
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
@@ -22,7 +23,6 @@ from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.runners import MeshRunner
-from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward

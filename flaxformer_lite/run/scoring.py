@@ -81,12 +81,12 @@ def score(
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         if not run.others and trainable:
-            progress.within("scoring")
+            progress.within("evaluating")
             scores = run.metrics(
                 pairs,
                 parts=parts,
                 origin=origin,
-                progress=lambda done, of: progress.within("scoring", done / of, f"{done:,}/{of:,} batches"),
+                progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
         if not objective.translates:
@@ -101,7 +101,7 @@ def score(
             before = len(pairs) - sum(not answer for answer in answers)
             found = (run.between(*label.split()) if label else run).hypotheses(
                 [pairs[i].source for i in numbers],
-                progress=lambda done, of, before=before: progress.update("translating", before + done),
+                progress=lambda _, done, total, before=before: progress.update("translating", before + done),
                 warn=lambda line: warn(f"{name}: {line}") if forced else None,
                 **decode,
             )

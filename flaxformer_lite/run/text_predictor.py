@@ -11,9 +11,9 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
-from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
 from flaxformer_lite.core.search.encoder import (
     BatchPredictor,
     predict_class_logits,
@@ -35,7 +35,7 @@ class Reporting(TypedDict, total=False):
     """Keyword arguments for whoever waits for many texts."""
 
     progress: ProgressCallback
-    """Called after each batch with the number of texts done, and their number in all; by default nothing is called."""
+    """Called after each batch with an activity, the number of texts that are done, and their number."""
     warn: WarnCallback
     """Receives each warning; by default it becomes a line on stderr."""
     first_line: int

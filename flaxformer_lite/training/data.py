@@ -19,7 +19,7 @@ from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize, tokenizer_texts
 from flaxformer_lite.files.data.refused import Origin, tell_refused
-from flaxformer_lite.files.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
+from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
@@ -133,23 +133,18 @@ def build_stores(
     # The first process has compared the files of a folder that all share with their digests.
     is_checked = folder.silent and folder.shared and config.data.store is None
 
-    def stoppable(activity: str) -> BuildProgress:
-        show = progress.counting(activity)
+    def show(activity: str, done: int, total: int) -> None:
+        raise_if_stopped()
+        progress.within(activity, done, total)
 
-        def shown(fraction: float, done: int) -> None:
-            raise_if_stopped()
-            show(fraction, done)
-
-        return shown
-
-    pairs = PairStream(source, "data.train", stoppable("reading data.train"))
+    pairs = PairStream(source, "data.train", show)
     tokenizers, stores = read_tokenizers(config, folder, pairs), []
     for setting, part in source.parts("data.train"):
-        store = TokenStore.of(place, part, tokenizers, setting, stoppable(f"reading {setting}"))
+        store = TokenStore.of(place, part, tokenizers, setting, show)
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
         is_told = store.is_whole and part.bad_row_rule(setting)[1] == "drop"  # by the start that made it
-        store.build(tokenizers, stoppable("tokenizing data.train"))
+        store.build(tokenizers, show)
         store = replace(store, trusted=is_checked)
         if not is_told:
             tell_refused(store.records, tokenizers, Origin(part, setting))

@@ -1,7 +1,6 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -10,6 +9,7 @@ from flax.typing import VariableDict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import Transformer
@@ -27,8 +27,6 @@ from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
 
-EvaluationProgress = Callable[[str, int, int], None]
-"""Called with an activity, and with how many of its batches or texts are done and there are."""
 BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 """For each metric the sums and counts of every batch."""
 
@@ -47,13 +45,12 @@ def mean_metrics(
     params: PyTree,
     datasets: Sequence[Dataset],
     parts: Iterable[str],
-    progress: Callable[[int, int], None],
+    progress: ProgressCallback,
 ) -> dict[str, float]:
     """Returns the objective's metrics over all datasets together, from float64 sums of each batch's sums and counts.
 
     Args:
         parts: the name of each dataset of a mixture, which then has metrics of its own, such as `de/loss`; else empty.
-        progress: called with the number of batches of a dataset that are done, and of all its batches.
     """
     counted = [count(runner, params, dataset, progress) for dataset in datasets]
     metrics = report(objective, *counted)
@@ -62,7 +59,7 @@ def mean_metrics(
     return metrics
 
 
-def count(runner: Runner, params: PyTree, dataset: Dataset, progress: Callable[[int, int], None]) -> BatchCounts:
+def count(runner: Runner, params: PyTree, dataset: Dataset, progress: ProgressCallback) -> BatchCounts:
     """Returns each metric's sums and counts of every batch."""
     batches = dataset.plan.batches_per_epoch
     counted: BatchCounts = {}
@@ -70,7 +67,7 @@ def count(runner: Runner, params: PyTree, dataset: Dataset, progress: Callable[[
         found = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
-        progress(i + 1, batches)
+        progress("evaluating", i + 1, batches)
     return counted
 
 
@@ -118,11 +115,11 @@ class Evaluator:
         if "bleu" in config.train.text_metrics:
             resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
 
-    def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
+    def evaluate(self, step: int, params: PyTree, progress: ProgressCallback) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""
         progress("evaluating", 0, self.data.datasets[0].plan.batches_per_epoch)
-        objective, show = self.config.objective, functools.partial(progress, "evaluating")
-        metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, show)
+        objective = self.config.objective
+        metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, progress)
         if self.decoder is None:
             return metrics
         decoder, local = self.decoder, gather_to_first(params)
@@ -134,23 +131,23 @@ class Evaluator:
         )
 
     def _continue(
-        self, decoder: Decoder, variables: VariableDict, name: str, progress: EvaluationProgress
+        self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
         """Writes the texts that continue the prompts under `name`; returns no metrics."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
-        show = functools.partial(progress, "generating")
-        answers = generate_texts(decoder, variables, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=show)
+        answers = generate_texts(
+            decoder, variables, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=progress
+        )
         self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], [texts[0].text for texts in answers])
         return {}
 
     def _translate(
-        self, decoder: Decoder, variables: VariableDict, name: str, progress: EvaluationProgress
+        self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
-        configs, show = [decoder.config] * len(pairs), functools.partial(progress, "translating")
-        tokenizers = self.tokenizers
+        configs, tokenizers = [decoder.config] * len(pairs), self.tokenizers
         if isinstance(tokenizers, LanguageTokenizers):
             changes = {label: tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
             configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
@@ -160,7 +157,7 @@ class Evaluator:
         for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
             members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
             requests = [Request(sources[i], configs[i]) for i in members]
-            answers = translate(decoder.under(configs[members[0]]), variables, requests, tokenizers, show)
+            answers = translate(decoder.under(configs[members[0]]), variables, requests, tokenizers, progress)
             for i, best in zip(members, answers, strict=True):
                 texts[i] = best[0].text
         if not self._text_metric_names:

@@ -276,7 +276,7 @@ class Loop(TrainingRun):
     def show_evaluation(self, activity: str, done: int, total: int) -> None:
         """Shows what an evaluation does now. Raises: Interrupted if the run is to stop."""
         self.stop.raise_if_agreed()
-        self.progress.within(activity, done / total, f"{done:,}/{total:,}")
+        self.progress.within(activity, done, total)
 
     def save(self, metrics: dict[str, float] | None = None, *, interim: bool) -> None:
         """Starts to save the run as it is; an interim checkpoint is one of a run that stops where none is due."""

@@ -69,19 +69,18 @@ def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
     with Progress(2000) as progress:
         progress.update("training", 1000)
         progress.show("loss", "0.5", "▁█")
-        countdown = progress.counting("tokenizing data.train")
         for seconds in range(101):
             clock[0] = 1000.0 + seconds
             if seconds == 45:
                 progress.say("a line")
-            countdown(seconds / 100, 10 * seconds)
+            progress.within("tokenizing data.train", 10 * seconds, 1000)
         progress.update("training", 1100)
         clock[0] += 5
         progress.update("training", 1200)
     assert capsys.readouterr().err.splitlines() == [
-        "tokenizing data.train: 300, 30%, 1 min 10 s left; loss 0.5",
+        "tokenizing data.train: 300/1,000, 30%, 1 min 10 s left; loss 0.5",
         "a line",
-        "tokenizing data.train: 750, 75%, 25 s left; loss 0.5",
+        "tokenizing data.train: 750/1,000, 75%, 25 s left; loss 0.5",
         "training: 1,200/2,000, 60%, 7 min 0 s left; loss 0.5",
     ]
 
@@ -145,7 +144,7 @@ def test_the_view_has_bars_and_facts(clock: list[float]):
     progress.show("loss", "0.25", "▁▂")
     progress.show("note", "a\x1b[b]")
     progress.show("gone", "")
-    progress.within("evaluating", 0.5, "1/2")
+    progress.within("evaluating", 1, 2)
     first, second, *facts = shown(progress)
     assert first.startswith(f"training   {'━' * 7}╸") and first.endswith("500/2,000 0:02:00")
     assert second.startswith(f"evaluating {'━' * 15}") and "1/2" in second
@@ -246,7 +245,7 @@ with Progress(4) as progress:
         progress.update("training", step)
         progress.show("loss", f"{1 / (step + 1):.3f}", "█▄")
         time.sleep(0.3)
-    progress.within("evaluating", 0.5, "1/2")
+    progress.within("evaluating", 1, 2)
     progress.say("a line")
     warn("careful")
     time.sleep(0.3)

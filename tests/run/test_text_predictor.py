@@ -82,10 +82,10 @@ def alone(run: Run, first: str, second: str | None = None) -> Any:
 
 @pytest.mark.slow
 def test_texts_are_embedded_as_each_alone_and_in_order(run: Run):
-    done: list[tuple[int, int]] = []
+    done: list[tuple[str, int, int]] = []
     found = run.embed(TEXTS[:5], progress=lambda *numbers: done.append(numbers), warn=lambda line: None)
     assert found.shape == (5, 12) and found.dtype == np.float32
-    assert done[-1] == (5, 5)
+    assert done[-1] == ("predicting", 5, 5)
     for i in (0, 1, 3):
         np.testing.assert_allclose(found[i], alone(run, TEXTS[i]).embedding[0], rtol=2e-5, atol=2e-6)
     assert run.embed([]).shape == (0, 12)

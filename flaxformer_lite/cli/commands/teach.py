@@ -47,7 +47,6 @@ def run(arguments: argparse.Namespace) -> None:
     teacher = load_ensemble(arguments.teacher, **chosen_weights(arguments))
     with Progress() as progress:
         progress.update("teaching")
-        shown = progress.counting("predicting data.train")
-        predictions = predict_targets(teacher, config, arguments.top, lambda done, total: shown(done / total, done))
+        predictions = predict_targets(teacher, config, arguments.top, progress.within)
     predictions.write(Path(path))
     note(f"{path}: {len(predictions):,} pairs, {predictions.top} tokens for each of {len(predictions.ids):,} positions")

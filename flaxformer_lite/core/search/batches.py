@@ -9,15 +9,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Int
 
+from flaxformer_lite.core.base.progress import ProgressCallback
+
 Answer = TypeVar("Answer")
-ProgressCallback = Callable[[int, int], None]
-"""Receives the number of answers that are done, and their number in all."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Reports nothing: the default progress callback."""
-
-
 ANSWERS_FACTOR = 32
 """The most answer tokens (maximum length × beams) that a batch may hold for each source token.
 
@@ -68,17 +62,21 @@ def padded_rows(count: int) -> int:
 
 
 def map_batches(
-    answer: Callable[[InputBatch], Sequence[Answer]], batches: Sequence[InputBatch], progress: ProgressCallback
+    answer: Callable[[InputBatch], Sequence[Answer]],
+    batches: Sequence[InputBatch],
+    activity: str,
+    progress: ProgressCallback,
 ) -> list[Answer]:
     """Returns the answer to each sequence, in the order of the sequences.
 
-    `answer` returns one answer for each row of a batch; those of padding rows are dropped. `progress` is called after each batch.
+    `answer` returns one answer for each row of a batch; those of padding rows are dropped. `progress` receives the activity and the
+    number of answers after each batch.
     """
     total = sum(len(batch.members) for batch in batches)
     answers: dict[int, Answer] = {}
     for batch in batches:
         answers.update(zip(batch.members, answer(batch), strict=False))
-        progress(len(answers), total)
+        progress(activity, len(answers), total)
     return [answers[i] for i in range(total)]
 
 

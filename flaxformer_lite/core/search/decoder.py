@@ -13,13 +13,12 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Key
 
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.search.batches import (
     InputBatch,
-    ProgressCallback,
     check_lengths,
     map_batches,
-    no_progress,
     pad_rows,
     padded_length,
     plan_batches,
@@ -177,7 +176,7 @@ class Decoder:
             alike = [i for i, row in enumerate(rows) if row.forced.room == room]
             planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
             batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
-        answers = iter(map_batches(answer, batches, progress))
+        answers = iter(map_batches(answer, batches, "decoding", progress))
         return [
             [answer for _ in range(number) for answer in next(answers)] if number else [Hypothesis([], 0.0)]
             for number in numbers

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
 from flaxformer_lite.core.search.batches import (
     InputBatch,
-    ProgressCallback,
     check_lengths,
     map_batches,
-    no_progress,
     pad_rows,
     padded_rows,
     plan_batches,
@@ -70,7 +69,7 @@ class BatchPredictor:
             return [jax.tree.map(operator.itemgetter(row), outputs) for row in range(len(batch.members))]
 
         batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
-        return map_batches(predict_batch, batches, progress)
+        return map_batches(predict_batch, batches, "predicting", progress)
 
 
 def predict_embeddings(

@@ -8,8 +8,8 @@ from typing import Any
 
 from flax.typing import VariableDict
 
+from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.search.batches import ProgressCallback
 from flaxformer_lite.core.search.decoder import Decoder, ScoredText, Watch
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights

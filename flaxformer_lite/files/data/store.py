@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.text import Tokenizers
@@ -47,28 +48,31 @@ MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 MOST_FILES = 4
 """Files of a shard that stay open while it is used."""
 
-BuildProgress = Callable[[float, int], None]
-"""Called with the fraction of the source that is done, and its number of records. May raise."""
-
 
 class PairStream(Iterable[Pair]):
     """The pairs of a source, read again by every loop over them, and the fraction that the newest loop has read."""
 
-    def __init__(self, source: DataSource, setting: str | None = None, progress: BuildProgress | None = None) -> None:
+    def __init__(
+        self, source: DataSource, setting: str | None = None, progress: ProgressCallback = no_progress
+    ) -> None:
         self.source, self.setting, self.progress = source, setting, progress
         self.fraction = 0.0
 
     def __iter__(self) -> Iterator[Pair]:
         self.fraction = 0.0
         for number, pair in enumerate(self.source.stream(self.setting, self._read)):
-            if self.progress is not None and number % 4096 == 0:
-                self.progress(self.fraction, number)
+            if number % 4096 == 0:
+                self.progress(f"reading {self.setting or 'texts'}", number, self.total(number))
             yield pair
+
+    def total(self, number: int) -> int:
+        """Returns the number of all pairs by how many the fraction has that was read: an estimate; 0: unknown."""
+        return round(number / self.fraction) if self.fraction else 0
 
     def _read(self, fraction: float) -> None:
         self.fraction = fraction
-        if self.progress is not None and fraction == 0:  # of a source that reads all before it yields a pair
-            self.progress(0.0, 0)
+        if fraction == 0:  # of a source that reads all before it yields a pair
+            self.progress(f"reading {self.setting or 'texts'}", 0, 0)
 
 
 def small_parts(source: DataSource, setting: str) -> list[list[Pair]] | None:
@@ -188,7 +192,7 @@ class TokenStore:
         source: DataSource,
         tokenizers: Tokenizers,
         setting: str | None = None,
-        progress: BuildProgress | None = None,
+        progress: ProgressCallback = no_progress,
     ) -> "TokenStore":
         """Returns the store of the source in a folder of stores.
 
@@ -226,7 +230,7 @@ class TokenStore:
         assert facts is not None
         return TokenArrays(shards, facts["fingerprint"])
 
-    def build(self, tokenizers: Tokenizers, progress: BuildProgress, part: tuple[int, int] = (0, 1)) -> bool:
+    def build(self, tokenizers: Tokenizers, progress: ProgressCallback, part: tuple[int, int] = (0, 1)) -> bool:
         """Tokenizes what is missing, and returns whether the store is whole. Waits for a process that builds the same part.
 
         part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
@@ -239,12 +243,12 @@ class TokenStore:
                 return True
             save_tokenizers(tokenizers, self.folder)
             write_sealed(self.folder / "key.json", self.key)
-            number = done = 0
+            number, done, activity = 0, 0, f"tokenizing {self.stream.setting or 'texts'}"
             for number, chunk in enumerate(chunks(self.stream), 1):
                 (*_, folder) = shard_folders(self.folder, number)
 
                 def report(more: int, first: int = done, last: int = done + len(chunk)) -> None:
-                    progress(self.stream.fraction * (first + more) / last, first + more)
+                    progress(activity, first + more, self.stream.total(last))
 
                 if read_checked(folder / "shard.json") is None and (number - 1) % part[1] == part[0]:
                     write_shard(folder, chunk, tokenizers, report)
@@ -280,14 +284,14 @@ class TokenStore:
 
 
 @contextlib.contextmanager
-def _held(lock: FileLock, progress: BuildProgress) -> Iterator[None]:
+def _held(lock: FileLock, progress: ProgressCallback) -> Iterator[None]:
     """Holds the lock; while another process has it, `progress` is called each second, which may raise."""
     try:
         while not lock.is_locked:
             try:
                 lock.acquire(timeout=1)
             except Timeout:
-                progress(0.0, 0)
+                progress("waiting for the process that makes the same tokens", 0, 0)
             except NotImplementedError:  # a file system without locks
                 break
         yield

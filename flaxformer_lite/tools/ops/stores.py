@@ -21,12 +21,13 @@ def make_stores(config: Config, progress: Progress, part: tuple[int, int] = (0, 
             "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
         )
     progress.update("preparing")
-    reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
     with tempfile.TemporaryDirectory() as scratch:
-        tokenizers = read_tokenizers(config, RunFolder(Path(scratch)), PairStream(source, "data.train", reading))
+        tokenizers = read_tokenizers(
+            config, RunFolder(Path(scratch)), PairStream(source, "data.train", progress.within)
+        )
     parts = source.parts("data.train")
-    stores = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
+    stores = [TokenStore.of(Path(data.store), one, tokenizers, setting, progress.within) for setting, one in parts]
     for store in stores:
-        if not store.build(tokenizers, tokenizing, part):
+        if not store.build(tokenizers, progress.within, part):
             progress.say(f"part {part[0]}/{part[1]} is made; other parts are missing")
     return [store.folder for store in stores]

@@ -11,7 +11,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.options import apply_options, as_options, options_in
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data.batch_plan import batch_shapes
 from flaxformer_lite.core.model.config import LanguageModelHead
 from flaxformer_lite.core.optim import AdamW
@@ -80,7 +81,7 @@ def find_fit(
     devices: Sequence[jax.Device],
     limit_bytes: int,
     own_bytes: int = 0,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: ProgressCallback = no_progress,
 ) -> Fit:
     """Searches the cheapest settings with which the train step needs at most `limit_bytes` on each device.
 
@@ -95,7 +96,7 @@ def find_fit(
     def attempt(settings: Settings) -> Trial:
         settings = {setting: value for setting, value in settings.items() if before.get(setting) != value}
         if (options := as_options(settings)) not in trials:
-            progress(f"compiling, trial {len(trials) + 1}")
+            progress(f"compiling, trial {len(trials) + 1}", 0, 0)
             changed = with_settings(config, settings)
             longest = max(batch_shapes(config.objective, changed.data), key=lambda bucket: bucket.lengths)
             steps = (train_step(changed, mesh, bucket) for bucket in {plan_bucket(changed), longest})
@@ -229,7 +230,7 @@ def fit_on(config: Config, topology: str | None = None, num_slices: int = 1, mem
         devices, taken, most = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
     with Progress() as progress:
         limit = most if memory is None else min(most, size(memory))
-        return find_fit(config, devices, limit, taken, progress.update)
+        return find_fit(config, devices, limit, taken, progress.of)
 
 
 def size(text: str) -> int:

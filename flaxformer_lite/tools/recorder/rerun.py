@@ -154,10 +154,9 @@ def rerun(
         raise ValueError(
             f"no row of the steps {step} to {last} has it: `flaxformer-lite seen` names the steps that read it"
         )
-    progress.update("evaluating both")
     data = recording.data.eval
     metrics = [
-        mean_metrics(runner, config.objective, after.params, data.datasets, data.parts, lambda done, total: None)
+        mean_metrics(runner, config.objective, after.params, data.datasets, data.parts, progress.within)
         for after in pair
         if data is not None
     ] or [{}, {}]

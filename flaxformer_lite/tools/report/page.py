@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flaxformer_lite.base.atomic_files import atomic_write, write_whole
+from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.tools.pages import STYLE, digest, resource
 from flaxformer_lite.tools.report.plots import Chart, altair, attention_map
 from flaxformer_lite.tools.report.tabs import Report
@@ -28,7 +28,7 @@ def write_png(chart: Chart, path: Path) -> None:
         chart.save(str(unfinished), format="png", ppi=PNG_DENSITY)
 
 
-def write_charts(report: Report, folder: Path, progress: Callable[[str, int, int], None]) -> None:
+def write_charts(report: Report, folder: Path, progress: ProgressCallback) -> None:
     """Writes every chart of a report into a folder, as a PNG file with the name of the chart."""
     figures = report.figures()
     for done, (name, chart) in enumerate(figures.items()):

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.run import AttentionWeights, load
 from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import describe_stacks, run_names
@@ -25,9 +26,6 @@ from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_ste
 from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_labels
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
-
-ShowCallback = Callable[[str, int, int], None]
-"""Receives the name of the part that is made now, the number of parts that are done, and their number in all."""
 
 Figures = dict[str, Chart]
 """Charts by their names, which are unique on the page."""
@@ -93,7 +91,7 @@ class Report:
 
 
 def make_report(
-    paths: Sequence[str], sentences: Sequence[str], show: ShowCallback, weights: str | None = None
+    paths: Sequence[str], sentences: Sequence[str], progress: ProgressCallback, weights: str | None = None
 ) -> Report:
     """Returns the report on runs in folders or at URLs. A part that a run lacks the files for is a note of its tab.
 
@@ -132,7 +130,7 @@ def make_report(
             rows = f"{run.name}: loss spikes"
             parts.append(("data", rows, lambda run=run: report.add_recorded(*spike_parts(run))))
     for done, (tab, title, make) in enumerate(parts):
-        show(title, done, len(parts))
+        progress(title, done, len(parts))
         try:
             make()
         except (ValueError, OSError) as error:

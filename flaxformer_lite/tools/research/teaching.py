@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.objectives import BaseObjective, Batch
-from flaxformer_lite.core.search.batches import ProgressCallback, no_progress
 from flaxformer_lite.core.search.beam import log_mean_probs
 from flaxformer_lite.core.search.decoder import check_translates
 from flaxformer_lite.core.search.sampling import top_k
@@ -30,8 +30,6 @@ def predict_targets(
 
     The teacher reads each source and the words of its target before a position, without dropout; an ensemble (`load_ensemble`)
     predicts the mean of its members' probabilities. Pairs that training drops, since they are too long, are left out.
-
-    progress: called with the number of batches that are done, and their number.
 
     Raises: ValueError if the config has no pairs to translate, or another vocabulary than the teacher.
     """
@@ -63,7 +61,7 @@ def predict_targets(
             if i != PADDING_ROW:
                 length = dataset.lengths[i, 1]
                 targets[pair_key(dataset.records[i])] = SoftTargets(*(np.array(x[row, :length]) for x in soft))
-        progress(step + 1, total)
+        progress("predicting the targets of data.train", step + 1, total)
     return Predictions.of(targets, size)
 
 

@@ -69,9 +69,12 @@ def test_answers_are_in_order_and_progress_is_reported():
     lengths, reported = [3, 20, 9, 16], []
     batches = plan_batches(lengths, 64)
     found = map_batches(
-        lambda batch: [lengths[i] for i in batch.members] + 7 * [-1], batches, lambda *done: reported.append(done)
+        lambda batch: [lengths[i] for i in batch.members] + 7 * [-1],
+        batches,
+        "counting",
+        lambda *told: reported.append(told),
     )
-    assert found == lengths and reported == [(2, 4), (4, 4)]
+    assert found == lengths and reported == [("counting", 2, 4), ("counting", 4, 4)]
 
 
 def test_rows_are_padded_by_hand():

@@ -42,10 +42,10 @@ def outputs(variables, text):
 def test_predictions_are_those_of_each_text_alone(variables):
     """Oracle: the model itself without padding; one shape for texts of up to 8 tokens, one for the longer text."""
     predictor, reported = BatchPredictor(MODEL, predict_embeddings, 64, TOKENIZER.pad_id), []
-    found = predictor.predict(variables, TEXTS, progress=lambda done, total: reported.append((done, total)))
+    found = predictor.predict(variables, TEXTS, progress=lambda *told: reported.append(told))
     for text, vector in zip(TEXTS, found, strict=True):
         np.testing.assert_allclose(vector, outputs(variables, text).embedding[0], rtol=2e-5, atol=2e-6)
-    assert reported[-1] == (4, 4) and num_programs(predictor.function) <= 2
+    assert reported[-1] == ("predicting", 4, 4) and num_programs(predictor.function) <= 2
     assert predictor.predict(variables, []) == []
 
 

@@ -112,11 +112,11 @@ def test_the_held_out_texts_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_training_can_be_stopped_while_the_held_out_texts_are_read(csv: CSV):
     """The interruption comes before the first pair."""
 
-    def stop(fraction: float, number: int) -> None:
-        raise KeyboardInterrupt(f"{fraction} {number}")
+    def stop(activity: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt(f"{activity}: {done} of {total}")
 
     stream = PairStream(DataConfig(train=csv, held_out=0.1).source("train"), "data.train", stop)  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt, match=r"^0\.0 0$"):
+    with pytest.raises(KeyboardInterrupt, match=r"^reading data.train: 0 of 0$"):
         next(iter(stream))
     texts = stream.source.texts  # type: ignore[attr-defined]
     assert texts.sorted is None

@@ -39,12 +39,12 @@ def probabilities(run: Run, pair: TokenPair) -> np.ndarray:
 def test_predictions_are_the_mean_of_the_teachers(seeds: tuple[int, ...]):
     """Oracle: each pair alone, through `run.forward`."""
     runs = [untrained(seed) for seed in seeds]
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[str, int, int]] = []
     predictions = predict_targets(
         replace(runs[0], others=tuple(runs[1:])), CONFIG, top=5, progress=lambda *done: calls.append(done)
     )
     assert predictions.top == 5 and predictions.vocab_size == CONFIG.model.vocab_size
-    assert len(predictions) == len({pair[:2] for pair in PAIRS}) and calls[-1][0] == calls[-1][1] == len(calls)
+    assert len(predictions) == len({pair[:2] for pair in PAIRS}) and calls[-1][1] == calls[-1][2] == len(calls)
     for text in PAIRS[:3]:
         pair = TokenPair(*(np.asarray(TOKENIZER.encode(side), np.int32) for side in text[:2]))
         mean = np.mean([probabilities(run, pair) for run in runs], 0)
