@@ -143,10 +143,10 @@ class Loop(TrainingRun):
         if changes:
             self.write_row({"step": self.step, "split": "change", "settings": dict(changes)})
             # The same command continues with the new settings from now on, and needs not ask again.
-            self.save(interim=self.checkpoints.interim(self.step))
+            self.save(regular=self.checkpoints.is_regular(self.step))
         if self.step:
             unevaluated = self.evaluation_due() and self.checkpoints.metrics(self.step) is None
-            if unevaluated or (self.checkpoint_due() and self.checkpoints.interim(self.step)):
+            if unevaluated or (self.checkpoint_due() and not self.checkpoints.is_regular(self.step)):
                 self.evaluate_and_save()
 
     # Steps
@@ -254,7 +254,7 @@ class Loop(TrainingRun):
         saves = self.counts() or self.stop.agreed or mistake is not None
         if saves:
             self.folder.check_lock()  # an evaluation may take hours
-            self.save(metrics, interim=not self.counts())
+            self.save(metrics, regular=self.counts())
         if mistake is not None:
             self.checkpoints.wait()
             raise mistake
@@ -278,10 +278,10 @@ class Loop(TrainingRun):
         self.stop.raise_if_agreed()
         self.progress.within(activity, done, total)
 
-    def save(self, metrics: dict[str, float] | None = None, *, interim: bool) -> None:
-        """Starts to save the run as it is; an interim checkpoint is one of a run that stops where none is due."""
+    def save(self, metrics: dict[str, float] | None = None, *, regular: bool) -> None:
+        """Starts to save the run as it is; one that is not regular is saved only because the run stops."""
         meta = dataclasses.asdict(self.loop_state)
-        self.checkpoints.save(self.step, self.state, meta, metrics, interim=interim)
+        self.checkpoints.save(self.step, self.state, meta, metrics, regular=regular)
         self.report_saved()  # the one before, for which this one has waited
         self.saving = self.step
 

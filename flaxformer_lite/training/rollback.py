@@ -67,7 +67,7 @@ def roll_back(run: TrainingRun, wrong: RollBack, runner: Runner) -> None:
     """
     run.folder.check_lock()
     checkpoints = run.checkpoints
-    (start,) = checkpoints.newest_regular(1, before=wrong.first)  # an interim one depends on when the run was stopped
+    (start,) = checkpoints.newest_regular(1, before=wrong.first)  # another one depends on when the run was stopped
     checkpoints.delete_after(start)
     _, run.state, meta = checkpoints.restore(runner.abstract_state, start)
     run.step, run.loop_state = start, LoopState(**meta)

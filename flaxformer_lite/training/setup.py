@@ -106,13 +106,13 @@ def first_state(config: Config, runner: Runner) -> tuple[TrainState, str]:
 def restore_state(
     folder: RunFolder, checkpoints: Checkpoints, data: RunData, runner: Runner
 ) -> tuple[TrainState, LoopState]:
-    """Returns the state of the newest valid checkpoint whose numbers are finite, on the runner's devices.
+    """Returns the state of the newest whole checkpoint whose numbers are finite, on the runner's devices.
 
     Raises: SharedError if the run was trained or evaluated on other data.
     """
     step, state, meta = checkpoints.restore(runner.abstract_state)
     while not is_finite(state):
-        checkpoints.reject(step, "it has a NaN or an infinity")
+        checkpoints.set_damaged(step, "it has a NaN or an infinity")
         step, state, meta = checkpoints.restore(runner.abstract_state)
     loop_state = read_loop_state(meta, step, folder, data)
     if loop_state.eval_data not in ("", data.eval_fingerprint):

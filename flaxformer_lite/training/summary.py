@@ -81,14 +81,16 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     """Returns why the run has no step left to train, or None if it has."""
     if checkpoints.latest() is None:
         return None
-    step = checkpoints.latest_valid()
+    step = checkpoints.latest_whole()
     if origin := checkpoints.meta(step)["parameters_only"]:
         return f"it holds parameters only, {origin}"
     steps = config.train.steps
     if step > steps:
         return f"{step} steps are done already, and train.steps is {steps}; --train.steps can be raised to train on"
     if step == steps:
-        if checkpoints.interim(step) or (config.data.source("eval") is not None and checkpoints.metrics(step) is None):
+        if not checkpoints.is_regular(step) or (
+            config.data.source("eval") is not None and checkpoints.metrics(step) is None
+        ):
             return None
         return f"all {step} steps are done; --train.steps can be raised to train on"
     train, since = config.train, checkpoints.meta(step)["evaluations_since_best"]

@@ -1,7 +1,7 @@
 """Checkpoints of a run: a class around a manager of Orbax (`managers/`), which writes them quietly and with digests.
 
-A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *valid* if all its files are as they were written,
-otherwise *damaged*. It is *interim* if it was saved only because the run was stopped, otherwise *regular*.
+A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *whole* if all its files are as they were written,
+otherwise *damaged*. It is *regular* unless it was saved only because the run was stopped.
 
 Orbax writes into a temporary folder and renames it at the end, so a step exists completely or not at all. Orbax detects no
 flipped bit in the array data, which carries no checksum, and reports damaged files by tracebacks from other threads. So the
@@ -71,15 +71,15 @@ class Retention:
 
 
 def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
-    """Returns the steps that are not interim, ascending."""
+    """Returns the steps of the regular checkpoints, ascending."""
     return sorted(step for step, manifest in manifests.items() if not manifest.get("interim"))
 
 
 class Checkpoints:
     """The checkpoints of one run: saved in the background, kept by age and by metric, restored onto any devices.
 
-    An interim checkpoint is kept until the next one is complete and counts nowhere, so a stopped run keeps and averages the same
-    checkpoints as one that was not stopped.
+    A checkpoint that is not regular is kept until the next one is complete and counts nowhere, so a stopped run keeps and averages
+    the same checkpoints as one that was not stopped.
 
     All processes call the same methods in the same order. They share the folder; or each has its own, and the first one alone
     writes, whole arrays that it gathers from the others (`shared`).
@@ -110,7 +110,7 @@ class Checkpoints:
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._damage: dict[int, str | None] = {}  # why a step is damaged, None: its files are as they were written
         self._reported: set[int] = set()  # the damaged steps that the user knows of
-        self._known: set[int] = set()  # steps whose arrays this process has written or restored
+        self._ours: set[int] = set()  # steps whose arrays this process has written or restored
         self.further: dict[str, Any] = {}  # further facts of a manifest, as JSON
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
         for logger in ("absl", "asyncio"):  # asyncio logs the exceptions of tasks that Orbax left behind
@@ -138,13 +138,13 @@ class Checkpoints:
         meta: dict[str, Any],
         metrics: dict[str, float] | None = None,
         *,
-        interim: bool = False,
+        regular: bool = True,
     ) -> None:
         """Starts saving. Returns once the state is copied, so the caller may donate or change it at once.
 
         Saving a step that this process has saved or restored replaces only `meta` and, if not None, `metrics`, atomically: the
         state of a step is a function of the run. So a resumed run can repeat an interrupted evaluation. A regular checkpoint
-        never becomes interim. A damaged checkpoint is written anew.
+        stays regular. A damaged checkpoint is written anew.
 
         Args:
             meta: any JSON value; it is read back as JSON (tuples as lists).
@@ -162,7 +162,7 @@ class Checkpoints:
         content = {
             "meta": meta,
             "metrics": values,
-            "interim": interim,
+            "interim": not regular,
             "leaves": leaf_types(state),
             "seal": self._seal(),
             **self.further,
@@ -180,10 +180,10 @@ class Checkpoints:
             self._manifests[step] = content
             self._saved = step
             self._orbax.save(step, state, sealed(content))
-            self._known.add(step)
+            self._ours.add(step)
 
     def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
-        """Returns (step, state, meta) of the newest valid checkpoint, or of `step`.
+        """Returns (step, state, meta) of the newest whole checkpoint, or of `step`.
 
         Args:
             abstract_state: the state as `jax.ShapeDtypeStruct`s (or arrays) with the shardings to restore to, which may differ
@@ -191,20 +191,20 @@ class Checkpoints:
             step: None skips damaged checkpoints, with a warning for each.
 
         Raises:
-            ValueError: there is no valid checkpoint, or not that step; `step` is damaged; the trees differ.
+            ValueError: there is no whole checkpoint, or not that step; `step` is damaged; the trees differ.
         """
         self.wait()
         if step is None:
-            step = self.latest_valid()
+            step = self.latest_whole()
         else:
-            self._require_valid(step)
+            self._require_whole(step)
         self._require_same_tree(step, leaf_types(abstract_state), "")
         state = read_tree(self._folder / str(step) / "state", abstract_state)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
-        self._known.add(step)
+        self._ours.add(step)
         return step, state, self.meta(step)
 
-    def reject(self, step: int, reason: str) -> None:
+    def set_damaged(self, step: int, reason: str) -> None:
         """Counts `step` as damaged from now on, for a reason that its files do not show: the one before it is used instead."""
         self._damage[step] = reason
 
@@ -216,7 +216,7 @@ class Checkpoints:
 
     def _delete(self, step: int) -> None:
         self._orbax.delete(step)
-        self._known.discard(step)
+        self._ours.discard(step)
         self._damage.pop(step, None)
 
     def restore_params(
@@ -228,11 +228,11 @@ class Checkpoints:
             ValueError: there is no such step; it is damaged, or without that field; the trees differ.
         """
         self.wait()
-        self._require_valid(step)
+        self._require_whole(step)
         return self._read_field(step, field, abstract_params)
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
-        """Returns the newest step and the mean of the parameters of the newest `n` valid, regular checkpoints.
+        """Returns the newest step and the mean of the parameters of the newest `n` whole, regular checkpoints.
 
         The mean is summed in at least float32.
 
@@ -246,7 +246,7 @@ class Checkpoints:
             remedy = f"average at most {len(steps)}, or use weights last" if len(steps) > 1 else "use weights last"
             raise ValueError(
                 f"cannot average {counted(n, 'checkpoint')} of {self._folder}: the run has "
-                f"{counted(len(steps), 'valid checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
+                f"{counted(len(steps), 'whole checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
             )
         total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
         for step in steps:
@@ -260,10 +260,10 @@ class Checkpoints:
     def latest(self) -> int | None:
         return max(self.steps(), default=None)
 
-    def latest_valid(self) -> int:
-        """Returns the newest valid step, with a warning for each damaged one that is newer. Raises: ValueError without one."""
+    def latest_whole(self) -> int:
+        """Returns the newest whole step, with a warning for each damaged one that is newer. Raises: ValueError without one."""
         self.wait()
-        step = next(self._valid_steps(self._all_steps()), None)
+        step = next(self._whole_steps(self._all_steps()), None)
         if step is None:
             damaged = "; ".join(f"{bad} is damaged ({why})" for bad, why in sorted(self._damage.items()) if why)
             damaged = damaged or "it has none; train the run first"
@@ -271,10 +271,10 @@ class Checkpoints:
         return step
 
     def newest_regular(self, n: int, before: float = math.inf) -> list[int]:
-        """Returns the newest `n` valid regular steps before `before`, or fewer if there are fewer, the newest first."""
+        """Returns the newest `n` whole regular steps before `before`, or fewer if there are fewer, the newest first."""
         self.wait()
         steps = regular(self._with_manifests(self._all_steps()))
-        return list(itertools.islice(self._valid_steps(step for step in steps if step < before), n))
+        return list(itertools.islice(self._whole_steps(step for step in steps if step < before), n))
 
     def best(self) -> int | None:
         """Returns the best step by `best_metric` among the checkpoints with that metric, or None."""
@@ -285,19 +285,19 @@ class Checkpoints:
         self._require(step)
         return self._manifests.get(step, {}).get("metrics")
 
-    def interim(self, step: int) -> bool:
-        """Returns whether `step` was saved only because the run was stopped. Raises ValueError if it does not exist."""
+    def is_regular(self, step: int) -> bool:
+        """Returns whether `step` would have been saved without a stop of the run. Raises ValueError if it does not exist."""
         self._require(step)
-        return bool(self._manifests.get(step, {}).get("interim"))
+        return bool(regular(self._with_manifests([step])))
 
     def meta(self, step: int) -> dict[str, Any]:
         """Returns the meta saved with `step`. Raises ValueError if it does not exist or is damaged."""
         self.wait()
-        self._require_valid(step)
+        self._require_whole(step)
         return self.manifest(step)["meta"]
 
     def manifest(self, step: int) -> dict[str, Any]:
-        """Returns the manifest of a valid checkpoint, as it was written: see manifest.py."""
+        """Returns the manifest of a whole checkpoint, as it was written: see manifest.py."""
         return read_manifest(self._folder, step)
 
     def wait(self) -> None:
@@ -346,13 +346,13 @@ class Checkpoints:
 
     def _replace(self, step: int, content: dict[str, Any]) -> None:
         """Replaces meta and metrics of a checkpoint, atomically."""
-        if step not in self._known:
+        if step not in self._ours:
             raise ValueError(
                 f"checkpoint {step} is in {self._folder} already, from another run: save in another folder"
             )
         if content["metrics"] is None:
             content["metrics"] = self.metrics(step)
-        content["interim"] = content["interim"] and self.interim(step)
+        content["interim"] = content["interim"] and not self.is_regular(step)
         self._manifests[step] = content
         if self._shared:  # after a rollback the others may still read the meta that is replaced
             multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} to be replaced")
@@ -369,9 +369,9 @@ class Checkpoints:
             there = ", ".join(map(str, steps)) or "none"
             raise ValueError(f"step {step} is not in {self._folder}: the steps there are {there}")
 
-    def _require_valid(self, step: int) -> None:
+    def _require_whole(self, step: int) -> None:
         self._require(step)
-        if not self._is_valid(step):
+        if not self._is_whole(step):
             raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damage[step]}")
 
     def _require_same_tree(self, step: int, wanted: dict[str, str], prefix: str) -> None:
@@ -381,7 +381,7 @@ class Checkpoints:
             what = difference(stored, wanted)
             raise ValueError(f"checkpoint {step} in {self._folder} has another tree: {what}; use the config of the run")
 
-    def _is_valid(self, step: int) -> bool:
+    def _is_whole(self, step: int) -> bool:
         """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
         if step not in self._damage:
             part = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
@@ -391,11 +391,11 @@ class Checkpoints:
             self._damage[step] = reason
         return self._damage[step] is None
 
-    def _valid_steps(self, steps: Iterable[int]) -> Iterator[int]:
-        """Yields the valid steps, newest first, with one warning for each damaged one in between."""
+    def _whole_steps(self, steps: Iterable[int]) -> Iterator[int]:
+        """Yields the whole steps, newest first, with one warning for each damaged one in between."""
         skipped: list[int] = []
         for step in sorted(steps, reverse=True):
-            if not self._is_valid(step):
+            if not self._is_whole(step):
                 skipped.append(step)
                 continue
             for bad in sorted(set(skipped) - self._reported, reverse=True) if jax.process_index() == 0 else []:

@@ -131,10 +131,10 @@ class WithFrozen(Checkpoints):
         meta: dict[str, Any],
         metrics: dict[str, float] | None = None,
         *,
-        interim: bool = False,
+        regular: bool = True,
     ) -> None:
         self.further = {"base": self._frozen.reference(state)}
-        super().save(step, self._frozen.without(state), meta, metrics, interim=interim)
+        super().save(step, self._frozen.without(state), meta, metrics, regular=regular)
 
     def restore(self, abstract_state: Any, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
         step, state, meta = super().restore(self._frozen.without(abstract_state), step)

@@ -1,6 +1,6 @@
 """The manifest of a checkpoint: what it is, and whether its files and those of the run are as they were when it was written.
 
-    checkpoints/40/meta/meta.json        meta, metrics, whether it is interim, the type of every leaf, and the seal of the run
+    checkpoints/40/meta/meta.json        meta, metrics, `interim` if it is not regular, types of all leaves, and the seal of the run
     checkpoints/40/state/digests.json    SHA-256 of each file in `state/`
 
 Both files hold their own digest (`base/sealed_files.py`).

@@ -216,8 +216,8 @@ def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:
 
 def newest_valid(folder: RunFolder) -> int:
     """Returns the newest step whose files are as they were written; -1 if there is none."""
-    valid = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
-    return next(valid, -1)
+    whole = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
+    return next(whole, -1)
 
 
 def with_mirror(folder: RunFolder, config: Config) -> contextlib.AbstractContextManager[None]:

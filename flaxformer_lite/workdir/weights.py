@@ -86,7 +86,7 @@ def restore_weights(
     Args:
         weights: last, best, ema or average:N; None: the config's, without a step. The config's average:N is of the checkpoints
             that there are, with a warning, if they are fewer: a short or young run is used without a choice.
-        step: a step to restore last or ema from; None: the newest valid one.
+        step: a step to restore last or ema from; None: the newest whole one.
 
     Raises: ValueError if the run does not have them.
     """
@@ -102,7 +102,7 @@ def restore_weights(
         step, params = checkpoints.average(shapes, int(weights.removeprefix("average:")))
     else:
         if step is None:
-            step = checkpoints.best() if weights == "best" else checkpoints.latest_valid()
+            step = checkpoints.best() if weights == "best" else checkpoints.latest_whole()
         if step is None:
             raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
         params = checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")

@@ -188,7 +188,7 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
         loop.train(NO_TEXT, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == step
-        assert checkpoints.interim(step)
+        assert not checkpoints.is_regular(step)
     loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -357,7 +357,7 @@ def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monkeypatch, capfd):
-    """Oracle: by hand. Step 7 is interim until it is one of the steps that the run saves anyway."""
+    """Oracle: by hand. Step 7 is not regular until it is one of the steps that the run saves anyway."""
     with monkeypatch.context() as patch:
         during_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
         loop.train(NO_TEXT, tmp_path / "run")
@@ -368,7 +368,7 @@ def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monk
     loop.train(with_train(NO_TEXT, steps=7), tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.metrics(7) is not None
-        assert not checkpoints.interim(7)
+        assert checkpoints.is_regular(7)
     loop.train(with_train(NO_TEXT, checkpoint_every=7), tmp_path / "other")
     assert saved(tmp_path / "other") == ["10", "12", "7"]
 

@@ -231,7 +231,7 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
             checkpoints.save(step, state, {})
         newest, average = checkpoints.average(abstract(states[2].params), 3)
         assert newest == 7
-        message = rf"^cannot average 5 checkpoints of {tmp_path}: the run has 4 valid checkpoints \(steps 2, 3, 5, 7\), without"
+        message = rf"^cannot average 5 checkpoints of {tmp_path}: the run has 4 whole checkpoints \(steps 2, 3, 5, 7\), without"
         with pytest.raises(ValueError, match=message):
             checkpoints.average(abstract(states[2].params), 5)
     for path, found in jax.tree_util.tree_leaves_with_path(average):
@@ -272,8 +272,8 @@ def test_the_newest_two_and_the_best_two_stay(tmp_path, mode, kept, best):
     assert on_disk(tmp_path) == kept[-1]
 
 
-def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_complete(tmp_path, monkeypatch, api):
-    """Oracle: worked by hand for the newest two and the best one; 3, 5 and 6 are interim."""
+def test_a_checkpoint_of_a_stop_counts_nowhere_and_stays_until_the_next_is_complete(tmp_path, monkeypatch, api):
+    """Oracle: worked by hand for the newest two and the best one; 3, 5 and 6 are of stops."""
     saves = [
         (1, 5.0, [1]), (2, None, [1, 2]), (3, None, [1, 2, 3]), (4, 6.0, [1, 2, 4]),
         (5, None, [1, 2, 4, 5]), (6, None, [1, 2, 4, 6]), (7, None, [1, 4, 7]),
@@ -283,8 +283,8 @@ def test_an_interim_checkpoint_counts_nowhere_and_stays_until_the_next_is_comple
     for step, loss, expected in saves:  # each by a new process
         with open_checkpoints(tmp_path, keep_latest=2, keep_best=1) as checkpoints:
             metrics = None if loss is None else {"loss": loss}
-            checkpoints.save(step, state_at(step), {}, metrics, interim=step in (3, 5, 6))
-            assert checkpoints.interim(step) == (step in (3, 5, 6))
+            checkpoints.save(step, state_at(step), {}, metrics, regular=step not in (3, 5, 6))
+            assert checkpoints.is_regular(step) == (step not in (3, 5, 6))
             checkpoints.wait()
             assert (on_disk(tmp_path), checkpoints.best()) == (expected, 1)
             assert checkpoints.restore(state_at(0))[0] == step
@@ -305,14 +305,14 @@ def test_a_process_has_listed_its_files_before_the_first_one_ends_the_save(tmp_p
     assert any(name.startswith("ocdbt.process_0/") for name in files)
 
 
-def test_an_average_leaves_interim_checkpoints_out(tmp_path):
+def test_an_average_leaves_checkpoints_of_stops_out(tmp_path):
     with open_checkpoints(tmp_path) as checkpoints:
         for step in (2, 3, 5):
-            checkpoints.save(step, state_at(step), {}, interim=step == 5)
+            checkpoints.save(step, state_at(step), {}, regular=step != 5)
     with open_checkpoints(tmp_path, read_only=True) as checkpoints:
         newest, average = checkpoints.average(state_at(0).params, 2)
         message = (
-            r"the run has 2 valid checkpoints \(steps 2, 3\), without one that was saved because it was stopped; "
+            r"the run has 2 whole checkpoints \(steps 2, 3\), without one that was saved because it was stopped; "
             r"average at most 2, or use weights last$"
         )
         with pytest.raises(ValueError, match=message):
@@ -322,15 +322,15 @@ def test_an_average_leaves_interim_checkpoints_out(tmp_path):
     assert newest == 3
 
 
-def test_an_interim_checkpoint_can_become_a_regular_one_and_no_regular_one_interim(tmp_path):
-    for interim, expected in ((True, True), (True, True), (False, False), (True, False)):
+def test_a_checkpoint_can_become_regular_and_stays_so(tmp_path):
+    for regular, expected in ((False, False), (False, False), (True, True), (False, True)):
         with open_checkpoints(tmp_path) as checkpoints:
             if checkpoints.latest() is not None:
                 checkpoints.restore(state_at(0))
-            checkpoints.save(1, state_at(1), {}, interim=interim)
-            assert checkpoints.interim(1) == expected
+            checkpoints.save(1, state_at(1), {}, regular=regular)
+            assert checkpoints.is_regular(1) == expected
         with open_checkpoints(tmp_path, read_only=True) as checkpoints:
-            assert checkpoints.interim(1) == expected
+            assert checkpoints.is_regular(1) == expected
 
 
 def test_a_checkpoint_without_metrics_is_never_the_best(tmp_path):
@@ -452,7 +452,7 @@ def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(fold
     looked, said = [], []
     monkeypatch.setattr(checkpoint_module, "why_damaged", lambda *place: looked.append(place[1]) or why_damaged(*place))
     with open_checkpoints(folder, warn=said.append) as checkpoints:
-        assert checkpoints.latest_valid() == checkpoints.restore(state_at(0))[0] == 2
+        assert checkpoints.latest_whole() == checkpoints.restore(state_at(0))[0] == 2
     assert looked.count(2) == len(said) == 1
 
 
@@ -467,7 +467,7 @@ def test_the_newest_whole_of_several_is_used_for_everything(folder):
         assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best()) == ([1], 1, 1)
         assert_same(checkpoints.average(params, 1)[1], state_at(1).params)
         with pytest.raises(
-            ValueError, match=rf"^cannot average 2 checkpoints of {folder}: .* 1 valid checkpoint \(step 1\), .*; use"
+            ValueError, match=rf"^cannot average 2 checkpoints of {folder}: .* 1 whole checkpoint \(step 1\), .*; use"
         ):
             checkpoints.average(params, 2)
         with pytest.raises(ValueError, match=r"^checkpoint 3 in .* is damaged"):
@@ -489,8 +489,8 @@ def test_an_average_passes_over_a_damaged_checkpoint_with_one_line(folder):
 
 def test_a_rejected_checkpoint_is_not_used_though_its_files_are_whole(folder):
     with open_checkpoints(folder) as checkpoints:
-        checkpoints.reject(3, "it has a NaN")
-        assert checkpoints.latest_valid() == 2
+        checkpoints.set_damaged(3, "it has a NaN")
+        assert checkpoints.latest_whole() == 2
         with pytest.raises(ValueError, match=r"^checkpoint 3 in .* is damaged: it has a NaN$"):
             checkpoints.restore_params(state_at(0).params, 3)
 
@@ -703,7 +703,7 @@ def test_a_folder_of_one_host_is_written_and_compared_by_that_host_alone(tmp_pat
     next((tmp_path / "2" / "state").rglob("manifest.ocdbt")).write_bytes(b"damaged")
     with open_checkpoints(tmp_path, shared=False, read_only=True) as checkpoints:
         monkeypatch.setattr(jax, "process_index", lambda: 1)
-        assert checkpoints.latest_valid() == 1
+        assert checkpoints.latest_whole() == 1
         monkeypatch.undo()
 
 
@@ -721,10 +721,10 @@ def test_steps_that_were_deleted_are_saved_anew(tmp_path):
 
 
 def test_a_damaged_step_that_was_deleted_is_whole_once_it_is_saved_anew(tmp_path):
-    """A run that returns to a step passes over damaged and interim ones."""
+    """A run that returns to a step passes over damaged ones and those of stops."""
     with open_checkpoints(tmp_path, warn=[].append) as checkpoints:
         for step in (1, 2, 3, 4):
-            checkpoints.save(step, state_at(step), {}, interim=step == 4)
+            checkpoints.save(step, state_at(step), {}, regular=step != 4)
         checkpoints.wait()
         next((tmp_path / "3").rglob("meta.json")).write_text("{")
         assert [checkpoints.newest_regular(1, before) for before in (5, 4, 3, 2, 1)] == [[2], [2], [2], [1], []]

@@ -86,7 +86,7 @@ def test_patterns_without_a_run_are_refused() -> None:
 def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    """Oracle: by hand. Checkpoint 5 is interim, so no average counts it; a run with nothing else is used by it."""
+    """Oracle: by hand. Checkpoint 5 is of a stop, so no average counts it; a run with nothing else is used by it."""
     use_one_device(monkeypatch)
     config = with_train(dataclasses.replace(tiny_config(), weights="average:3"), keep_latest=3, keep_best=0)
     shapes = abstract_params(config)
@@ -110,7 +110,7 @@ def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
     for step, result in expected.items():
         with open_checkpoints(config, RunFolder(tmp_path), read_only=False) as checkpoints:
             params = jax.tree.map(lambda x: np.full(x.shape, step, x.dtype), shapes)  # noqa: B023
-            checkpoints.save(step, {"params": params}, {}, {"loss": 1.0}, interim=step == 5)
+            checkpoints.save(step, {"params": params}, {}, {"loss": 1.0}, regular=step != 5)
         assert used() == result
         if step < 10:
             with pytest.raises(
