@@ -83,8 +83,8 @@ def language_of(code: str) -> str | None:
 def with_language(config: MetricConfig, target_names: Sequence[str]) -> MetricConfig:
     """Returns the settings with the language that the names of all target files or fields end in, unless they have one."""
     ends = (re.sub(r"\.(gz|bz2|xz|zst)$", "", name).rpartition(".")[2] for name in target_names)
-    found = {language_of(end) for end in ends}
-    return replace(config, language=found.pop()) if config.language is None and len(found) == 1 else config
+    languages = {language_of(end) for end in ends}
+    return replace(config, language=languages.pop()) if config.language is None and len(languages) == 1 else config
 
 
 def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
@@ -196,14 +196,14 @@ def compare(
     metrics = {"BLEU": make_bleu(resolve(config, references)), f"chrF2{plus}": make_chrf(config)}
     test = PairedTest(list(systems.items()), metrics, [list(references)], test_type="bs", n_samples=1000)
     signatures, scores = cast(tuple[dict[str, Any], dict[str, list[Any]]], test())
-    found = []
+    comparisons = []
     for metric in metrics:
         first = scores[metric][0]
         for name, result in zip(systems, scores[metric], strict=True):
             # sacreBLEU counts larger differences only: without any difference it would report its smallest p, not its largest.
             p = 1.0 if result is not first and result.score == first.score else result.p_value
-            found.append(Comparison(name, metric, result.score, float(result.ci), p, str(signatures[metric])))
-    return found
+            comparisons.append(Comparison(name, metric, result.score, float(result.ci), p, str(signatures[metric])))
+    return comparisons
 
 
 def text_metrics(

@@ -1,4 +1,4 @@
-"""Texts of the training data that are held out for evaluation and for the test: which ones says a hash of each text."""
+"""Texts of the training data that are held out for evaluation and for the test. A hash of each text chooses them."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ from flaxformer_lite.files.text.normal_form import plain
 Split = Literal["train", "eval", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 LEFT_OUT: Literal["left out"] = "left out"
-"""The pairs that would be in the training, but share a text with a held-out pair."""
+"""The training pairs that are left out because they share a text with a held-out pair."""
 Part = Split | Literal["left out"]
 PARTS: tuple[Part, ...] = (*SPLITS, LEFT_OUT)
 MOST_LEFT_OUT = 0.1
@@ -33,14 +33,14 @@ MOST_LEFT_OUT = 0.1
 class HeldTexts:
     """The texts of all held-out pairs, both sides of each, as 64-bit hashes of their plain forms: eight bytes a text.
 
-    A training pair is left out by mistake with a chance of n / 2^63, for n texts.
+    For n texts, a training pair is left out by mistake with a probability of n / 2^63.
     """
 
     def __init__(self) -> None:
         self.sorted: array[int] | None = None
         """None until they have been read."""
         self.told = set[str | None]()
-        """The settings of the sources of which it has been said how many pairs were left out."""
+        """The settings of the sources whose number of left-out pairs has been reported."""
 
     def fill(self, hashes: Iterator[int]) -> None:
         self.sorted = array("q", np.unique(np.fromiter(hashes, np.int64)).tobytes())
@@ -56,9 +56,9 @@ class HeldTexts:
 class HeldOut(LocatedSource):
     """The pairs of a source that belong to one split: for each of the splits `held` a share of the texts, "train" the rest.
 
-    The split of a pair is a function of its text and the seed alone, so no text is in two splits, however often, in whatever file
-    and on whatever host it comes. A pair of "train" has no text of a held-out pair of any source in `among`, on either side: those
-    that have one are left out.
+    The split of a pair is a function of its text and the seed alone. So all copies of a text are in one split, in every file and on
+    every host. A pair of "train" shares no text, on either side, with a held-out pair of any source in `among`: such pairs are left
+    out.
     """
 
     source: DataSource
@@ -71,10 +71,10 @@ class HeldOut(LocatedSource):
     texts: HeldTexts = field(default_factory=HeldTexts, compare=False, repr=False)
     """The texts that `among` holds out. The sources of a mixture share them, so that they are read once."""
     known: bytearray = field(default_factory=bytearray, init=False, compare=False, repr=False)
-    """The number of the part of each row that was read before: a start reads the training data several times."""
+    """The index in `PARTS` of each row that was read before: a start reads the training data several times."""
 
     def split_of(self, pair: Pair) -> Split:
-        """Returns the split of a pair: by its source, so that all its targets are in the same one; of a document by its text.
+        """Returns the split of a pair by its source, so that all targets of a source are in one split; of a document by its text.
 
         Texts are compared in their `plain` form.
         """
@@ -88,11 +88,11 @@ class HeldOut(LocatedSource):
 
     @cached_property
     def hashing(self) -> Any:
-        """The hash before a text."""
+        """The keyed hash function before it has read a text."""
         return hashlib.blake2b(digest_size=8, key=self.seed.to_bytes(8, "little"))
 
     def part_of(self, pair: Pair) -> Part:
-        """Returns the split of a pair, or LEFT_OUT for one of the training that has a held-out text."""
+        """Returns the split of a pair, or LEFT_OUT for a training pair with a held-out text."""
         texts = [plain(text) for text in pair[:2] if text]
         split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
@@ -109,9 +109,9 @@ class HeldOut(LocatedSource):
             assert isinstance(row.pair, Pair)
             if number == len(self.known):
                 self.known.append(PARTS.index(part_of(row.pair)))
-            part = PARTS[self.known[number]]
-            counts[part] += 1
-            if part == self.split:
+            split = PARTS[self.known[number]]
+            counts[split] += 1
+            if split == self.split:
                 yield row
         if self.split != LEFT_OUT:
             self.check(counts, train)
@@ -141,7 +141,7 @@ class HeldOut(LocatedSource):
                 note(line)
 
     def held_hashes(self, setting: str | None, progress: ReadProgress) -> Iterator[int]:
-        """Yields a hash of each text of the held-out pairs; nothing where all sources have documents, which are held out whole."""
+        """Yields a hash of each text of the held-out pairs; nothing if all sources have documents: these are held out whole."""
         names = (
             [setting and f"{setting}.sources.{i}" for i in range(len(self.among))] if len(self.among) > 1 else [setting]
         )
@@ -179,5 +179,5 @@ def held_out(source: DataSource, **rule: Any) -> DataSource:
         return HeldOut(source=source, among=(source,), **rule)
     settings = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
     rule |= {"among": source.sources, "texts": HeldTexts()}
-    settings["sources"] = tuple(HeldOut(source=part, **rule) for part in source.sources)
+    settings["sources"] = tuple(HeldOut(source=member, **rule) for member in source.sources)
     return HeldOutMixture(**settings)

@@ -14,7 +14,7 @@ from flaxformer_lite.files.text.messages import BESIDE
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
 SAVED = ("dataset_dict.json", "state.json")
-"""Files of a folder written by `save_to_disk`: with splits, without."""
+"""The files that mark a folder written by `save_to_disk`: one with splits, one without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class Parquet(Checked, FieldSource, at="parquet"):
                         filesystem, name = open_filesystem(path)
                         stream = stack.enter_context(filesystem.open(name, "rb"))
                     file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
-                    found = file.schema_arrow.names
-                    columns = [name for name in found if name in self._top_fields]
-                    for rows in file.iter_batches(batch_size=1024, columns=columns or found):
+                    fields = file.schema_arrow.names
+                    columns = [name for name in fields if name in self._top_fields]
+                    for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
                         for record in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
                             yield LocatedPair(self._pair(record), (path, path), number)
@@ -54,7 +54,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
 
 @dataclass(frozen=True, kw_only=True)
 class HubDataset(Checked, FieldSource, at="hub_dataset"):
-    """A Hugging Face dataset, by its name on the hub or from a local folder. Classes as labels become their names."""
+    """A Hugging Face dataset, by its name on the hub or from a local folder. A label that is a class gets the name of the class."""
 
     kind: Literal["hub_dataset"] = "hub_dataset"
     path: str
@@ -79,8 +79,8 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
         with self._readable() as datasets:
             if self._is_streamed:
                 builder = datasets.load_dataset_builder(self.path, self.name)
-                found = (builder.config.data_files or {}).get(self.split)
-                return None if found is None else [*map(str, found), *map(str, found.origin_metadata)]
+                data_files = (builder.config.data_files or {}).get(self.split)
+                return None if data_files is None else [*map(str, data_files), *map(str, data_files.origin_metadata)]
             dataset = self._load(datasets)
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None

@@ -96,7 +96,7 @@ def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, 
 
     Raises: ValueError for anything wrong with the data.
     """
-    opened = [part.open(at) for at, part in source.parts(setting)]
+    opened = [member.open(at) for at, member in source.parts(setting)]
     stops = np.cumsum([0, *map(len, opened)]).tolist()
     names = source.part_names if isinstance(source, Mixture) else ()
     return [pair for pairs in opened for pair in pairs], dict(zip(names, map(slice, stops, stops[1:]), strict=False))

@@ -43,7 +43,7 @@ def chat_texts(objective: ReadsConversations, pairs: Iterable[Pair]) -> Iterator
     template = ChatTemplate(own_template(objective), {"bos_token": BOS, "eos_token": EOS})
     template.compile()
     for pair in pairs:
-        with contextlib.suppress(ValueError):  # of one that the template refuses, which is told when it is tokenized
+        with contextlib.suppress(ValueError):  # a pair that the template refuses is reported when it is tokenized
             messages, tools, *_ = template.fitted(*Conversation.of_pair(*pair[:2]))
             yield Pair("", MARK.sub("", template.conversation(messages, tools)))
 
@@ -57,7 +57,7 @@ def own_template(objective: ReadsConversations) -> str:
 
 
 def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> Tokenizers:
-    """Returns the tokenizers as an objective reads pairs. `folder` is the run's, which gets a chat template if it has none.
+    """Returns the tokenizers that read pairs as the objective needs them. A run folder without a chat template gets one.
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
     """
@@ -99,7 +99,7 @@ def evaluation_records(
     records = tokenize(pairs, tokenizers, origin)
     if not objective.truncates_records:
         return records
-    found = []
+    cut_records = []
     for line, record in enumerate(records, 1):
         too_long = cut_warning(warn, line)
         room = 0 if tokenizers.target.ends_pairs else 1
@@ -107,12 +107,12 @@ def evaluation_records(
         target = truncated(record.target, longest.target - room, "target", "max_target_length", too_long)
         if tokenizers.target.ends_pairs:
             source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
-        found.append(record._replace(source=source, target=target))
-    return found
+        cut_records.append(record._replace(source=source, target=target))
+    return cut_records
 
 
 def samplers_of(sampling: SubwordSampling | None, tokenizers: Tokenizers) -> Samplers | None:
-    """Returns what segments texts anew, by `data.subword_sampling`. Raises: ValueError for a tokenizer of another kind."""
+    """Returns the samplers that segment texts anew, by `data.subword_sampling`. Raises: ValueError for another tokenizer."""
     if sampling is None:
         return None
     source = SubwordSampler(tokenizers.source, sampling)
@@ -121,7 +121,7 @@ def samplers_of(sampling: SubwordSampling | None, tokenizers: Tokenizers) -> Sam
 
 
 def tell_notes(dataset: Dataset[Any]) -> None:
-    """Warns of what the objective cut or left out."""
+    """Warns of the records that the objective cut or left out."""
     for note in dataset.notes:
         warn_once(note)
 
@@ -130,7 +130,7 @@ class EvalData:
     """Pairs for evaluation, as text, as records of token ids, and as batches.
 
     parts: the pairs of each source of a mixture, by its name; empty without a mixture.
-    warn: gets a line for each record that is cut (`evaluation_records`). origin: where the pairs are from, for messages.
+    warn: gets a line for each record that is cut (`evaluation_records`). origin: the source of the pairs, for messages.
     """
 
     def __init__(
@@ -151,6 +151,6 @@ class EvalData:
             return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)
 
         self.dataset = dataset(self.records)
-        self.datasets = [dataset(self.records[part]) for part in parts.values()] or [self.dataset]
+        self.datasets = [dataset(self.records[place]) for place in parts.values()] or [self.dataset]
         for made in (self.dataset, *self.datasets):
             tell_notes(made)

@@ -1,4 +1,4 @@
-"""Rows that a source has, but that tokenizers cannot read, such as a conversation that the chat template refuses."""
+"""Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,18 +17,18 @@ class Origin(NamedTuple):
 
     def rows(self) -> Iterator[tuple[tuple[str | None, str], LocatedPair]]:
         """Yields each row with its source's rule for bad rows."""
-        for at, part in self.source.parts(self.setting or ""):
-            rule = part.bad_row_rule(at or None)
-            for row in part.located(at or None):
+        for at, member in self.source.parts(self.setting or ""):
+            rule = member.bad_row_rule(at or None)
+            for row in member.located(at or None):
                 yield rule, row
 
 
 def tell_refused(
     records: TokenArrays, tokenizers: Tokenizers, origin: Origin | None, pairs: Sequence[Pair] = (), first: int = 0
 ) -> None:
-    """Treats the records that were refused as bad rows of their source, which is read again for their files and lines.
+    """Treats refused records as bad rows of their source. The source is read again for the files and lines of these rows.
 
-    pairs: the rows themselves, in the place of a source. first: the number of the first record among those of the source.
+    pairs: the rows, if `origin` is None. first: the number of the first record among those of the source.
 
     Raises: ValueError if there are any, and the source does not drop them.
     """

@@ -1,4 +1,4 @@
-"""The contract of data sources, and the base classes of those that read written text."""
+"""The contract of data sources, and the base classes of sources of written text."""
 
 import json
 import math
@@ -18,7 +18,7 @@ MOST_LISTED = 10
 
 class LocatedPair(NamedTuple):
     pair: Pair | str
-    """The pair, with blank sides for a blank row; a text says why the row is none."""
+    """The pair, with blank sides for a blank row; a string says why the row is not a pair."""
     files: tuple[str, str]
     """The names of the files of the source and of the target."""
     number: int
@@ -45,20 +45,20 @@ class DataSource(ABC):
         return list(self.stream(setting))
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        """Yields the pairs of `open`, and holds a few at a time."""
+        """Yields the pairs of `open`, with a few at a time in memory."""
         yield from self.open(setting)
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
-        """Yields the pairs of `stream`, each with its file and the number of its line; here with its number among them."""
+        """Yields the pairs of `stream`, each with its file and line number; this base class numbers the pairs themselves."""
         for number, pair in enumerate(self.stream(setting, progress), 1):
             yield LocatedPair(pair, (self.kind, self.kind), number)
 
     def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
-        """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
+        """Returns the sources of a mixture, each with its path in the config; a source of another kind returns itself."""
         return [(setting, self)]
 
     def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
-        """Returns where the treatment of bad rows is set, None if nowhere, and the treatment."""
+        """Returns the path of the source that sets the treatment of bad rows, None without one, and the treatment."""
         return None, "error"
 
     def text_names(self, setting: str) -> tuple[str, str]:
@@ -71,11 +71,11 @@ class DataSource(ABC):
         return []
 
     def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
-        """Returns for each text of a row its column, and one whose text follows it if there is one; () without columns."""
+        """Returns for each text of a row its column, then the column of a text that follows it, if any; () without columns."""
         return ()
 
     def versions(self) -> list[str] | None:
-        """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.
+        """Returns the facts that the pairs depend on besides the settings, such as the size and time of change of each file.
 
         Equal versions promise equal pairs, so what was made of the pairs is used again. None: unknown; all texts are read and
         compared at each start.
@@ -93,7 +93,7 @@ class LocatedSource(DataSource):
 
 
 def tell_bad_rows(treatment: str, number: int, listed: Sequence[str], setting: str | None) -> None:
-    """Warns of bad rows, the first of which are listed, if they are to be dropped. Raises: ValueError if not."""
+    """Warns of bad rows if the treatment is to drop them. listed: the first of them. Raises: ValueError for another treatment."""
     if not listed:
         return
     if treatment == "drop":
@@ -114,8 +114,8 @@ class TextSource(LocatedSource):
     languages: tuple[str, ...] = ()
     """Codes of the languages of source and target, of `data.languages`; (): those of `data.languages.direction`."""
     bad_rows: Literal["error", "drop"] = "error"
-    """Treatment of rows that are no pair, such as a missing column or field, or that the chat template refuses. error: stop and
-    list the first ten; drop: leave them out, with a warning that has their number."""
+    """Treatment of rows that are not a pair, such as one without a column or field, or that the chat template refuses. error: stop
+    and list the first ten; drop: leave them out, with a warning that has their number."""
 
     def bad_row_rule(self, setting: str | None) -> tuple[str | None, str]:
         return setting, self.bad_rows
@@ -137,7 +137,7 @@ class TextSource(LocatedSource):
         return file_versions(self._origin)
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
-        found, num_bad, bad = False, 0, list[str]()
+        has_pairs, num_bad, bad = False, 0, list[str]()
         for row in self._rows(progress):
             pair, files, number = row
             if isinstance(pair, str):
@@ -145,13 +145,13 @@ class TextSource(LocatedSource):
                 if len(bad) < MOST_LISTED:
                     bad.append(f"{files[1]}:{number}: {pair}")
                 if number == 1 and self.bad_rows == "error":
-                    raise ValueError(bad[-1])  # the settings rather than all rows are wrong
+                    raise ValueError(bad[-1])  # the settings are wrong, rather than all rows
                 continue
             if bad and self.bad_rows == "error":
                 continue  # the other bad rows are to be listed too
             no_source = self._has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
-                found = True
+                has_pairs = True
                 labelled = pair._replace(label=" ".join(self.languages)) if self.languages else pair
                 yield row._replace(pair=labelled)
             elif self.empty_lines == "error":
@@ -159,7 +159,7 @@ class TextSource(LocatedSource):
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
                 raise ValueError(f"{files[not no_source]}:{number}: the {side} is empty; correct the data{other}")
         tell_bad_rows(self.bad_rows, num_bad, bad, setting)
-        if not found:
+        if not has_pairs:
             raise ValueError(f"{self._origin}: no {'pair of sentences' if self._has_source else 'text'} in it")
 
 
@@ -229,7 +229,7 @@ def with_input(source: str, more: str) -> str:
 
 
 def field_value(record: object, field: str) -> Any:
-    """Returns the value in a field of a record; None in a null. Raises: ValueError if it has no such field."""
+    """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field."""
     value: Any = record
     for name in field.split("."):
         if value is None and record is not None:

@@ -2,7 +2,7 @@
 
 A folder of stores has a folder for each corpus with one tokenizer:
 
-    tokens-HASH/key.json           what the hash is of; the tokenizers lie beside it
+    tokens-HASH/key.json           the facts that are hashed; the tokenizers are in the same folder
     tokens-HASH/00017/ids.npy      all tokens of a shard, 16-bit numbers if they suffice
     tokens-HASH/00017/starts.npy   where each side starts, as in `TokenShard`
     tokens-HASH/00017/labels.npy   only if a record has a label
@@ -42,7 +42,7 @@ from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.text import FromRun, SentencePiece, load_tokenizers, save_tokenizers
 
 FORMAT = 2
-"""Changes with the layout of a store; others are made anew."""
+"""Changes with the layout of a store; stores with another number are made anew."""
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
 MOST_FILES = 4
@@ -71,7 +71,7 @@ class PairStream(Iterable[Pair]):
 
     def _read(self, fraction: float) -> None:
         self.fraction = fraction
-        if fraction == 0:  # of a source that reads all before it yields a pair
+        if fraction == 0:  # a source may read everything before it yields a pair
             self.progress(f"reading {self.setting or 'texts'}", 0, 0)
 
 
@@ -79,9 +79,9 @@ def small_parts(source: DataSource, setting: str) -> list[list[Pair]] | None:
     """Returns the pairs of each source of a mixture, or of the source itself; None if all together do not fit a shard."""
     parts: list[list[Pair]] = []
     records = characters = 0
-    for at, part in source.parts(setting):
+    for at, member in source.parts(setting):
         parts.append([])
-        for pair in part.stream(at):
+        for pair in member.stream(at):
             records, characters = records + 1, characters + len(pair.source) + len(pair.target)
             if records > MOST_RECORDS or characters > MOST_CHARACTERS:
                 return None
@@ -105,11 +105,11 @@ def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 def text_digests(pairs: Iterable[Pair]) -> tuple[str, str]:
     """Returns the SHA-256 of all source texts, and of all target texts with the labels."""
-    found = hashlib.sha256(), hashlib.sha256()
+    hashes = hashlib.sha256(), hashlib.sha256()
     for pair in pairs:
-        for digest, text in zip(found, (pair.source, pair.target + pair.label), strict=True):
+        for digest, text in zip(hashes, (pair.source, pair.target + pair.label), strict=True):
             digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
-    return found[0].hexdigest(), found[1].hexdigest()
+    return hashes[0].hexdigest(), hashes[1].hexdigest()
 
 
 # Tokenizers -------------------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ def with_language_pieces(data: DataConfig) -> DataConfig:
             return kind
         return replace(kind, user_symbols=tuple(dict.fromkeys((*kind.user_symbols, *tokens))))
 
-    found = {name: added(getattr(data, name)) for name in ("tokenizer", "target_tokenizer")}
-    return replace(data, subword_sampling=None, **found)  # it never cuts these pieces: pairs get them as ids
+    kinds = {name: added(getattr(data, name)) for name in ("tokenizer", "target_tokenizer")}
+    return replace(data, subword_sampling=None, **kinds)  # sampling never cuts these pieces: pairs get ids
 
 
 def check_tokenizers(folder: Path) -> bool:
-    """Returns whether a folder of stores keeps a trained tokenizer. Raises: ValueError if it is not as it was written."""
+    """Returns whether a folder of stores keeps a trained tokenizer. Raises: ValueError if a file has changed since."""
     kept = read_checked(folder / "files.json")
     if kept is not None and kept != tokenizer_files(folder):
         raise damaged(folder, "a tokenizer is not as it was written")
@@ -231,9 +231,9 @@ class TokenStore:
         return TokenArrays(shards, facts["fingerprint"])
 
     def build(self, tokenizers: Tokenizers, progress: ProgressCallback, part: tuple[int, int] = (0, 1)) -> bool:
-        """Tokenizes what is missing, and returns whether the store is whole. Waits for a process that builds the same part.
+        """Tokenizes missing shards, and returns whether the store is whole. Waits for a process that builds the same part.
 
-        part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
+        part: (i, n) builds the i-th of every n shards, counted from 0, for n hosts that share the folder.
         """
         if self.is_whole:
             return True
@@ -261,31 +261,32 @@ class TokenStore:
 
     def _complete(self, number: int) -> bool:
         """Writes store.json if no shard is missing."""
-        found = {folder: read_checked(folder / "shard.json") for folder in shard_folders(self.folder, number)}
-        facts = [one for one in found.values() if one is not None]
-        if len(facts) < number:
+        folders = shard_folders(self.folder, number)
+        shards = [shard for shard in (read_checked(folder / "shard.json") for folder in folders) if shard is not None]
+        if len(shards) < number:
             return False
-        tokens = TokenArrays(open_shards(dict(zip(found, (one["arrays"] for one in facts), strict=True))))
+        digests = [shard["arrays"] for shard in shards]
+        tokens = TokenArrays(open_shards(dict(zip(folders, digests, strict=True))))
         content = {
             **self.key,
-            "shards": [one["records"] for one in facts],
-            "arrays": [one["arrays"] for one in facts],
-            **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
+            "shards": [shard["records"] for shard in shards],
+            "arrays": digests,
+            **{name: sum(shard[name] for shard in shards) for name in ("records", "source_tokens", "target_tokens")},
             "texts": [
-                hashlib.sha256("".join(one[name] for one in facts).encode()).hexdigest()
+                hashlib.sha256("".join(shard[name] for shard in shards).encode()).hexdigest()
                 for name in ("source_texts", "target_texts")
             ],
             "fingerprint": tokens.fingerprint(),
         }
         write_sealed(self.folder / "store.json", content)
-        for left in self.folder.glob(".*.unfinished"):  # of a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        for unfinished in self.folder.glob(".*.unfinished"):  # a killed process left it
+            shutil.rmtree(unfinished, ignore_errors=True)
         return True
 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, progress: ProgressCallback) -> Iterator[None]:
-    """Holds the lock; while another process has it, `progress` is called each second, which may raise."""
+    """Holds the lock. While another process has it, calls `progress` each second; that may raise."""
     try:
         while not lock.is_locked:
             try:
@@ -300,11 +301,11 @@ def _held(lock: FileLock, progress: ProgressCallback) -> Iterator[None]:
 
 
 def list_stores(folder: Path) -> list[dict[str, Any]]:
-    """Returns what is in each store of a folder of stores, or in the one that `folder` is, ready for JSON."""
-    found = []
+    """Returns the content of each store in a folder of stores, or of `folder` if it is a store, ready for JSON."""
+    stores = []
     for store in sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file():
         key, facts = read_key(store), list(shards_in(store).values())
-        described = {
+        content = {
             "store": str(store),
             "whole": (store / "store.json").is_file(),
             "source": key["source"],
@@ -314,28 +315,28 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
             **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
             "bytes": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()),
         }
-        found.append(described)
-    return found
+        stores.append(content)
+    return stores
 
 
 def name_of(source: DataSource | None) -> str:
-    """Returns the settings of a source; those that releases before data.languages did not have are left out at their default."""
+    """Returns the settings of a source. `languages` is left out at its default: the names of older stores lack it."""
     return repr(source).replace(", languages=()", "")
 
 
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
-    """Returns the stores of these sources in a folder of stores, with any tokenizer, and those that do not say whose they are."""
-    names, found = {name_of(source) for source in sources}, []
+    """Returns the stores of these sources in a folder of stores, with any tokenizer, and the stores whose key cannot be read."""
+    names, folders = {name_of(source) for source in sources}, []
     for folder in sorted(stores.glob("tokens-*")):
         with contextlib.suppress(ValueError):
             if read_key(folder)["source"] not in names:
                 continue
-        found.append(folder)
-    return found
+        folders.append(folder)
+    return folders
 
 
 def check_store(folder: Path, *, trusted: bool = False) -> list[TokenShard]:
-    """Returns the shards that are in a store, whole or not; of a trusted one the arrays are not compared with their digests.
+    """Returns the shards of a store, whole or not. trusted: the arrays are not compared with their digests.
 
     Raises: ValueError if a file is not as it was written.
     """
@@ -382,8 +383,8 @@ def shard_folders(store: Path, number: int) -> list[Path]:
 
 def shards_in(store: Path) -> dict[Path, dict[str, Any]]:
     """Returns the content of shard.json of each shard that is in a store."""
-    found = {path: read_checked(path / "shard.json") for path in sorted(store.glob("[0-9]*"))}
-    return {path: facts for path, facts in found.items() if facts is not None}
+    contents = {path: read_checked(path / "shard.json") for path in sorted(store.glob("[0-9]*"))}
+    return {path: facts for path, facts in contents.items() if facts is not None}
 
 
 def write_shard(
@@ -414,7 +415,7 @@ def write_shard(
 
 
 def arrays_digest(folder: Path) -> str:
-    """Returns the SHA-256 of a shard's arrays, of their files as they are."""
+    """Returns one SHA-256 of the array files of a shard."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.npy")):
         with open(path, "rb") as file:
@@ -443,7 +444,7 @@ def open_shards(digests: Mapping[Path, str], *, compare: bool = True) -> list[To
             for folder, digest in zip(paths, threads.map(arrays_digest, paths), strict=True) if compare else ():
                 if digest != digests[folder]:
                     raise damaged(folder, "its arrays are not as they were written")
-        # In this thread, as Python 3.11 parses in one at a time; and not of the class memmap, whose slices are slow.
+        # In this thread, since Python 3.11 parses in one thread at a time; not as memmap, since slices of that class are slow.
         return [
             TokenShard(**{path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")})
             for folder in paths

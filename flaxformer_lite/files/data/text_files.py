@@ -26,7 +26,7 @@ from flaxformer_lite.files.text.tables import (
 
 
 def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yields every file that matches `path`, with its lines. Raises: ValueError if none has a line."""
+    """Yields every file that matches `path`, with its lines. Raises: ValueError if no file has a line."""
     files, empty = matching_files(path), True
     for index, file in enumerate(files):
         chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
@@ -177,7 +177,7 @@ class ColumnSource(Checked, TextSource, at="data"):
                 yield LocatedPair(self._pair(cells, columns, table.wrong(cells, last)), (file, file), number)
 
     def _look_at_numbers(self, table: Table, columns: Sequence[int | None]) -> None:
-        """Warns of a column of texts that has nothing but numbers in a table with columns that are not read."""
+        """Warns if a column of texts has nothing but numbers, and the table has columns that are not read."""
         if table.width <= sum(column is not None for column in columns):
             return
         for setting, column in zip(("source_column", "target_column"), columns, strict=False):
@@ -283,7 +283,7 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
-        found = longest = 0
+        count = longest = 0
         if kind := container(self.path):
             warn_once(
                 f"{self.path} is {kind} by its name, but {setting or self.kind} is plain_text, which learns its signs too: "
@@ -297,11 +297,11 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
                 texts = numbered_paragraphs(lines)
             for number, text in texts:
                 if text.strip():
-                    found, longest = found + 1, max(longest, text.count("\n") + 1)
+                    count, longest = count + 1, max(longest, text.count("\n") + 1)
                     yield LocatedPair(Pair("", text), (file, file), number)
-        if not found:
+        if not count:
             raise ValueError(f"{self.path}: no text in it")
-        if self.documents == "paragraphs" and found == 1 and longest > 1:
+        if self.documents == "paragraphs" and count == 1 and longest > 1:
             warn_once(
                 f"{self.path}: no blank line in its text, so its {longest:,} lines are one paragraph and one document: set "
                 f"{setting or self.kind}.documents to 'lines' if each line is one"

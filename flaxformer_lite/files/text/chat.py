@@ -1,7 +1,7 @@
 """Chat templates: the text of a conversation as a model is trained on it, and its token ids.
 
 A template is a program that came with a model. Jinja's sandbox keeps it from Python's attributes, files and modules, but it may
-take time and memory. It finds what `transformers.utils.chat_template_utils` of version 5.24 gives it.
+take time and memory. It has the functions and filters of `transformers.utils.chat_template_utils` of version 5.24.
 
 The text that a template has written may have *marks*, which `encode_marked` reads:
 
@@ -9,7 +9,7 @@ The text that a template has written may have *marks*, which `encode_marked` rea
 |---|---|
 | `ANSWER`, `END` | the beginning and the end of an answer, which training learns |
 | `BREAK` | the end of a piece, before an answer |
-| `INERT` | a place in the text of others over which no name of a special token reaches |
+| `INERT` | a place in a text of others: no name of a special token is read across it |
 | `BOS`, `EOS` | a special id whose name the tokenizer does not read |
 """
 
@@ -36,7 +36,7 @@ from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Conversation, Message
 
 READING = 3
-"""Changes where conversations are read otherwise: stores of their tokens are then made anew."""
+"""Changes with the way in which conversations are read: stores of their tokens are then made anew."""
 THOUGHTS = "</think>"
 FOLDERS = ("", "huggingface")
 """Folders of a run that may have a template: its own, and the files that came with imported weights."""
@@ -47,13 +47,13 @@ FURTHER_TOKENS = ("sep_token", "cls_token", "mask_token")
 ANSWER, END, BREAK, BOS, EOS, INERT = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4\ufdd5"
 ESCAPED = ascii(INERT)[1:-1]
 MARK = re.compile("([\ufdd0-\ufdef])")
-"""The marks, and other characters that no text for others has. Reference: Unicode 16.0, section 23.7, noncharacters."""
+"""The marks, which are among the characters that no exchanged text has. Reference: Unicode 16.0, section 23.7, noncharacters."""
 TRUSTED_ROLES = ("system", "developer", "assistant")
 """The roles whose contents may name special tokens. In every other text, such as a name, a tool or a document, names are text."""
 PROBE, WHOLE = "zqtextqz", "zqwholeqz"
-"""Words in the place of texts, by which the text of a template tells what it reads."""
+"""Words in the place of texts: those that a template writes show the texts that it reads."""
 MOST_READINGS = 4096
-"""Forms of conversations of which a template remembers what it reads."""
+"""The most shapes of conversations whose `Reading` a template remembers."""
 PLAIN = (
     "{{ bos_token }}{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.role == 'assistant' %}{% generation %}{{ message.content or '' }}"
@@ -62,7 +62,7 @@ PLAIN = (
 )
 """The template for a model without one: `<|ROLE|>` before each message, and EOS after each answer."""
 TRAINING_DATE = datetime.datetime(2024, 7, 26)
-"""The date of `strftime_now` in a conversation of training, whose tokens may not depend on the day; a prompt has today's."""
+"""The date of `strftime_now` in training, where tokens must not depend on the day; a prompt has today's date."""
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message in a prompt that continues it, as in the library."""
 
@@ -164,7 +164,7 @@ class ChatTemplate:
         return {name: getattr(self, name) for name in names}
 
     def compile(self) -> None:
-        """Compiles the templates, which computes what is constant in them. Raises: ValueError if one cannot be compiled."""
+        """Compiles the templates; this evaluates their constant expressions. Raises: ValueError if one cannot be compiled."""
         for source in (self.source, self.tools_source):
             if source is not None and source not in self._compiled:
                 self._compiled[source] = compiled(source)
@@ -199,8 +199,8 @@ class ChatTemplate:
     ) -> str:
         """Returns the text of a conversation with the marks of all answers, or of the last one alone.
 
-        Answers are what the template has in `{% generation %}`, else what it writes after the prompt for each answer. One of
-        `weight` 0 has no marks.
+        Answers are the texts in `{% generation %}`, else those that the template writes after the prompt for each answer. An answer
+        of `weight` 0 has no marks.
 
         Raises: ValueError as `prompt` does, and for a template that does not tell where answers are.
         """
@@ -229,7 +229,7 @@ class ChatTemplate:
         return "".join(pieces)
 
     def _marks_answers(self, tools: Sequence[Any] | None) -> bool:
-        """Returns whether the template has answers in `{% generation %}`: that of a short conversation, if it writes that."""
+        """Returns whether the template has answers in `{% generation %}`, by a short conversation if it does not refuse that."""
         source = self._source(tools)
         if source not in self._marks:
             try:
@@ -245,10 +245,10 @@ class ChatTemplate:
     ) -> str:
         """Marks the answers of some messages in the text of all.
 
-        White space after a special token is not of the answer, which ends with that token.
+        An answer ends with its special token: white space after that is no part of it.
         """
         write = functools.partial(self._written, tools=tools, strftime_now=TRAINING_DATE.strftime)
-        found, limit = text, len(text)
+        marked, limit = text, len(text)
         for i in reversed(wanted):
             place = nested_answer(text, messages, i, write) or located_answer(text, messages, i, write)
             if place is None or place[1] > limit:
@@ -260,16 +260,16 @@ class ChatTemplate:
             ends = text[start:end].rstrip()
             if ends.endswith((*self.special, BOS, EOS)):
                 end = start + len(ends)
-            found, limit = found[:start] + ANSWER + found[start:end] + END + found[end:], start
-        return found
+            marked, limit = marked[:start] + ANSWER + marked[start:end] + END + marked[end:], start
+        return marked
 
     # What a template leaves out -------------------------------------------------------------------------------------------
 
     def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "Fitted":
-        """Returns a conversation in the form of messages that the template reads: as it is, if it is read whole.
+        """Returns a conversation in the form of messages that the template reads: unchanged, if it is read whole.
 
-        Whether a message is read depends on its role, its fields, and those around it. So the template writes each such form once
-        with words in the place of its texts.
+        Whether a message is read depends on its role, its fields, and the messages around it. So the template writes each such
+        shape once, with words in the place of its texts.
 
         Raises: ValueError if the text of a message, or a call, is not written; as `prompt`.
         """
@@ -281,12 +281,14 @@ class ChatTemplate:
             reading = self._readings[shape] = self._reading(messages, tools)
         if reading.lost:
             raise ValueError(reading.lost[0])
-        found = in_form(messages, reading.form)
+        rewritten = in_form(messages, reading.form)
         ignored = list[str]()
-        for field, role in {(field, message["role"]): None for message in found for field in further_fields(message)}:
-            if not self._reads_field(field, role, found, tools):
+        for field, role in {
+            (field, message["role"]): None for message in rewritten for field in further_fields(message)
+        }:
+            if not self._reads_field(field, role, rewritten, tools):
                 ignored.append(f"the field {field!r} of messages of the role {role!r}")
-        return Fitted(found, tools, (*reading.unread, *ignored), tuple(ignored))
+        return Fitted(rewritten, tools, (*reading.unread, *ignored), tuple(ignored))
 
     def whole_prompt(
         self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, Any]] | None = None, **options: Any
@@ -304,13 +306,13 @@ class ChatTemplate:
         return text
 
     def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "Reading":
-        """Returns the first form of messages that the template reads whole; else what it leaves out of these as they are."""
+        """Returns the reading of the form with the fewest unread parts; of the messages unchanged, if every form loses a text."""
         probe, probe_tools, words = probed(messages, tools)
         readings: list[Reading | None] = []
         for form in forms_of(messages):
             try:
                 text = self._written(in_form(probe, form), tools=probe_tools, strftime_now=TRAINING_DATE.strftime)
-            except ValueError:  # what the template says of the messages themselves is told with their text
+            except ValueError:  # a refusal of the messages themselves is reported when their own text is written
                 readings.append(None)
                 continue
             is_whole = WHOLE not in text and ascii(WHOLE)[1:-1] not in text
@@ -331,7 +333,7 @@ class ChatTemplate:
     def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
         """Returns whether a field of the messages of a role changes the text."""
         says_something = any(message.get(field) for message in messages if message["role"] == role)
-        key = field, role, says_something  # a template may read `prefix` where it is true alone
+        key = field, role, says_something  # a template may read `prefix` only where it is true
         if key not in self._read_fields:
             without = [
                 {name: value for name, value in message.items() if (name, message["role"]) != (field, role)}
@@ -374,7 +376,7 @@ class ChatTemplate:
             raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
         if ESCAPED in text and ESCAPED not in given:  # a template that writes an object as Python does
             text = text.replace(ESCAPED, INERT)
-        # No model has read it otherwise: the pieces of an answer begin where those of its prompt end.
+        # No other program's model knows PLAIN, so the pieces of an answer can begin where those of its prompt end.
         return text.replace(ANSWER, BREAK + ANSWER) if source == PLAIN else text
 
     def _as_read(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,25 +384,25 @@ class ChatTemplate:
         trusted = {"role": message["role"]} if re.fullmatch(r"[\w-]+", message["role"]) else {}
         if message["role"] in TRUSTED_ROLES and "content" in message:
             trusted["content"] = message["content"]
-        found = {
+        fields = {
             self._as_text(name): trusted[name] if name in trusted else self._as_text(value, alone=True)
             for name, value in message.items()
             if name != "weight"
         }
-        reasoning = found.get("reasoning_content")
-        return found if reasoning is None else {"thinking": reasoning, **found}
+        reasoning = fields.get("reasoning_content")
+        return fields if reasoning is None else {"thinking": reasoning, **fields}
 
     def _as_text(self, value: Any, alone: bool = False) -> Any:
         """Returns a value with marks in its texts, so that no name of a special token begins, ends or lies in one of them.
 
-        alone: whether the value is a text, and not one of the words by which templates tell objects apart, such as a type.
+        alone: whether the value is a text, and not a word that templates compare, such as a type.
         """
         if not self.special:
             return value
         if isinstance(value, list | tuple):
-            return [self._as_text(part) for part in value]
+            return [self._as_text(item) for item in value]
         if isinstance(value, Mapping):
-            return {self._as_text(name): self._as_text(part) for name, part in value.items()}
+            return {self._as_text(name): self._as_text(inner) for name, inner in value.items()}
         if not isinstance(value, str):
             return value
         return self._names.marked(value, within=alone or not value.strip().isidentifier())
@@ -411,7 +413,7 @@ class ChatTemplate:
 
 
 class Names:
-    """The names of special tokens, and what is between their ends."""
+    """The names of special tokens, their beginnings and their ends."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.whole = re.compile(f"(?=(?:{'|'.join(map(re.escape, names))}))(.)", flags=re.DOTALL)
@@ -425,17 +427,17 @@ class Names:
         )
 
     def marked(self, text: str, within: bool) -> str:
-        """Returns a text with marks that no name reaches over, whatever stands before and behind it.
+        """Returns a text with marks, so that no name is read in it or across its ends, whatever stands before and behind it.
 
-        They are in each name, behind the first character of a name that could end behind the text, and before the text where a
-        name could have begun before it. White space at the ends may be trimmed. within: whether the text may lie within a name.
+        Marks are in each name, behind the first character of a name that could end behind the text, and before the text if a name
+        could have begun before it. White space at the ends may be trimmed. within: whether the text may lie within a name.
         """
         body = text.strip()
         if not body:
             return text
         start = text.index(body[0])
         stop, sizes = start + len(body), range(1, min(self.longest, len(body) + 1))
-        places = {found.end() for found in self.whole.finditer(text)}
+        places = {match.end() for match in self.whole.finditer(text)}
         if not self.first.isdisjoint(body[-self.longest :]):
             places |= {stop - n + 1 for n in sizes if body[-n:] in self.begins}
         is_within = within and len(body) < self.longest and any(body in name for name in self.names)
@@ -474,19 +476,19 @@ Write = Callable[..., str]
 
 
 def nested_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
-    """Returns the place of answer i in the text: between its prompt and the text with it as the last message, if they nest."""
+    """Returns the place of answer i: from the end of its prompt to the end of the text up to it. None if these do not nest."""
     try:
         before, upto = write(messages[:i], add_generation_prompt=True), write(messages[: i + 1])
-    except ValueError:  # of a part of the conversation, as without a first question
+    except ValueError:  # the template may refuse a part of the conversation, such as one without a question
         return None
     return (len(before), len(upto)) if upto.startswith(before) and text.startswith(upto) else None
 
 
 def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, write: Write) -> tuple[int, int] | None:
-    """Returns the place of answer i in the text of a template whose texts do not nest, as it drops or opens thoughts.
+    """Returns the place of answer i in the text of a template whose texts do not nest, such as one that drops or opens thoughts.
 
-    The texts around it are those around a word in its place. It begins where the header of answers ends, and ends with what
-    follows that word where the conversation ends. None: they do not tell.
+    A word in the place of the answer shows the texts around it. The answer begins where the header of answers ends. It ends with
+    the text that follows the word at the end of a conversation. None: the place cannot be told.
     """
     answer = {"role": "assistant", "content": PROBE}
     try:
@@ -520,7 +522,7 @@ def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, wri
 
 
 def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
-    """Returns what a template writes before an answer to messages; if it does not write these alone, to a question."""
+    """Returns the text that a template writes before an answer to messages; if it refuses these alone, to a question."""
     for before in (messages, [{"role": "user", "content": PROBE}]):
         try:
             text, prompt = write(before), write(before, add_generation_prompt=True)
@@ -542,7 +544,7 @@ class Fitted(NamedTuple):
     unread: tuple[str, ...]
     """The parts that the template leaves out, in words, such as "the reasoning of answers"."""
     ignored: tuple[str, ...]
-    """The fields among them which no template has to know."""
+    """The fields among them that no template has to know."""
 
 
 class Reading(NamedTuple):
@@ -551,7 +553,7 @@ class Reading(NamedTuple):
     form: tuple[str, ...]
     """The names of `FORMS` that are applied to messages."""
     lost: tuple[str, ...]
-    """The reasons why it does not read them: each text or call that is not written."""
+    """A reason for each text or call that the template does not write."""
     unread: tuple[str, ...]
 
 
@@ -559,7 +561,7 @@ def joined(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, str):
         return message
-    return message | {"content": "".join(part["text"] for part in content)}
+    return message | {"content": "".join(item["text"] for item in content)}
 
 
 def in_parts(message: Message) -> Message:
@@ -597,11 +599,11 @@ FORMS: dict[str, Callable[[Message], Message]] = {
     "function as tool": functools.partial(with_role, role="function", other="tool"),
     "observation as tool": functools.partial(with_role, role="observation", other="tool"),
 }
-"""Other forms of the same message, which some templates read alone."""
+"""Other forms of the same message; some templates read only one of them."""
 
 
 def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
-    """Yields the forms of messages that differ, first these as they are."""
+    """Yields the forms in which the messages differ, first that of the messages unchanged."""
     roles = ("developer as system",), ("function as tool",), ("observation as tool",)
     together = ("joined", "in parts"), ("with JSON", "bare"), ("reasoning",), *roles
     choices: list[list[tuple[str, ...]]] = [[(), *((name,) for name in names)] for names in together]
@@ -613,10 +615,10 @@ def forms_of(messages: Sequence[Message]) -> Iterator[tuple[str, ...]]:
 
 
 def in_form(messages: Sequence[Message], form: Sequence[str]) -> list[Message]:
-    found = list(messages)
+    rewritten = list(messages)
     for name in form:
-        found = [FORMS[name](message) for message in found]
-    return found
+        rewritten = [FORMS[name](message) for message in rewritten]
+    return rewritten
 
 
 KNOWN_FIELDS = {"role", "content", "reasoning_content", "reasoning", "tool_calls", "tool_call_id", "name", "weight"}
@@ -627,10 +629,10 @@ def further_fields(message: Message) -> list[str]:
 
 
 def shape_of(message: Message) -> tuple[Any, ...]:
-    """Returns what decides how a template reads a message, besides its texts."""
+    """Returns the facts that decide how a template reads a message, besides its texts."""
     content = message["content"]
     kind: object = (
-        bool(content.strip()) if isinstance(content, str) else [bool(part["text"].strip()) for part in content]
+        bool(content.strip()) if isinstance(content, str) else [bool(item["text"].strip()) for item in content]
     )
     calls = [isinstance(call["function"]["arguments"], str) for call in message.get("tool_calls", ())]
     empty = [not call["function"]["arguments"] for call in message.get("tool_calls", ())]
@@ -643,21 +645,21 @@ def probed(
 ) -> tuple[list[Message], list[Any] | None, dict[str, tuple[str, bool]]]:
     """Returns a conversation with words in the place of its texts.
 
-    words: for each word what it stands for, as a reason, and whether the template must write it.
+    words: for each word, the reason to give if it is missing, and whether the template must write it.
     """
     words: dict[str, tuple[str, bool]] = {}
 
     def word(reason: str, is_needed: bool = True) -> str:
-        found = f"zq{len(words)}qz"
-        words[found] = reason, is_needed
-        return found
+        placeholder = f"zq{len(words)}qz"
+        words[placeholder] = reason, is_needed
+        return placeholder
 
-    found = []
+    probes = []
     for number, message in enumerate(messages, 1):
         content = message["content"]
         lost = f"the chat template leaves out the text of message {number}, of the role {message['role']!r}"
         if isinstance(content, list):
-            texts = [word(lost) if part["text"].strip() else part["text"] for part in content]
+            texts = [word(lost) if item["text"].strip() else item["text"] for item in content]
             probe = message | {"content": [{"type": "text", "text": text, WHOLE: True} for text in texts]}
         else:
             probe = message | {"content": word(lost) if content.strip() else content}
@@ -673,11 +675,11 @@ def probed(
             elif arguments:
                 arguments = word(lost)
             calls.append(call | {"function": {"name": word(lost), "arguments": arguments}})
-        found.append(probe | ({"tool_calls": calls} if calls else {}))
+        probes.append(probe | ({"tool_calls": calls} if calls else {}))
     read = None
     if tools:
         read = [named(tool, word("tools", is_needed=False)) for tool in tools]
-    return found, read, words
+    return probes, read, words
 
 
 def named(tool: Any, name: str) -> Any:
@@ -688,7 +690,7 @@ def named(tool: Any, name: str) -> Any:
 
 
 def in_one_line(error: Exception) -> str:
-    """Returns what an error says, cut to 500 characters."""
+    """Returns the message of an error, cut to 500 characters."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 
@@ -697,51 +699,51 @@ class EncodedChat(NamedTuple):
 
     ids: list[int]
     answers: list[bool]
-    """Whether each token belongs to an answer, at least with one of its characters."""
+    """Whether at least one character of each token belongs to an answer."""
 
 
 def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedChat]:
     """Returns the token ids of texts with marks.
 
-    Special tokens have other names here, which no text has. So what others wrote is read as any text, in one piece with what is
-    beside it, and no name in it is known: not one with a mark inside, and not one that only the tokenizer's normalizer makes.
+    Special tokens have other names here, which no text has. So a text of others is read as any text, in one piece with its
+    neighbours. No name in it is known: not one with a mark inside, and not one that only the tokenizer's normalizer makes.
     """
     special = {BOS: tokenizer.bos_id, EOS: tokenizer.eos_id}
     sealed = tokenizer.sealed
-    rows: list[list[tuple[str, bytearray]]] = []  # the parts that are read alone, each character with its `answers`
+    rows: list[list[tuple[str, bytearray]]] = []  # the segments that are read alone, each character with its `answers`
     for text in texts:
-        row, is_answer, part, flags = [], False, "", bytearray()
+        row, is_answer, segment, flags = [], False, "", bytearray()
         for piece in (*sealed.pattern.split(text), BREAK):
             if piece in (ANSWER, END):
                 is_answer = piece == ANSWER
             elif piece == BREAK or piece in special:
-                row += [(part, flags), ("" if piece == BREAK else piece, bytearray([is_answer]))]
-                part, flags = "", bytearray()
+                row += [(segment, flags), ("" if piece == BREAK else piece, bytearray([is_answer]))]
+                segment, flags = "", bytearray()
             elif piece != INERT:
                 piece = sealed.names.get(piece, piece)
-                part += piece
+                segment += piece
                 flags += bytes([is_answer]) * len(piece)
         rows.append([item for item in row if item[0]])
-    parts = [part for row in rows for part, _ in row if part not in special]
-    encoded = iter(sealed.tokenizer.encode_spans(parts))
-    found = []
+    segments = [segment for row in rows for segment, _ in row if segment not in special]
+    encoded = iter(sealed.tokenizer.encode_spans(segments))
+    chats = []
     for row in rows:
         chat = EncodedChat([], [])
-        for part, flags in row:
-            ids, spans = ([special[part]], [(0, 1)]) if part in special else next(encoded)
+        for segment, flags in row:
+            ids, spans = ([special[segment]], [(0, 1)]) if segment in special else next(encoded)
             chat.ids.extend(ids)  # type: ignore[arg-type]  # a mark stands for an id
             counts = [0, *itertools.accumulate(flags)]
             chat.answers.extend([counts[stop] > counts[start] for start, stop in spans])
-        found.append(chat)
-    return found
+        chats.append(chat)
+    return chats
 
 
 @dataclass(frozen=True)
 class ChatTokenizers(Tokenizers):
     """Reads pairs and conversations by a template, as targets alone.
 
-    One that is too long loses its first turns, each a user's message with what follows; a system prompt stays if it can. One whose
-    last answer does not fit has no tokens. Its label is then the number of messages that were left out.
+    A conversation that is too long loses its first turns, each a user's message with the messages that follow. A system prompt
+    stays if it can. A conversation whose last answer does not fit has no tokens. The label is the number of messages left out.
     """
 
     template: ChatTemplate
@@ -772,17 +774,17 @@ class ChatTokenizers(Tokenizers):
         for pair in pairs:
             try:
                 read.append(self._read(pair))
-            except ValueError:  # told with its file and line, by `refusal`
+            except ValueError:  # reported with its file and line, by `refusal`
                 read.append(None)
-        encoded = iter(encode_marked([found[1] for found in read if found is not None], self.target))
-        for one in read:
-            if one is None:
+        encoded = iter(encode_marked([text for _, text in filter(None, read)], self.target))
+        for conversation in read:
+            if conversation is None:
                 yield EncodedPair([], [], REFUSED, [])
                 continue
-            found, left_out = next(encoded), 0
-            if len(found.ids) > self.most:
-                found, left_out = self._cut(one[0])
-            yield EncodedPair([], found.ids, str(left_out or ""), found.answers)
+            chat, left_out = next(encoded), 0
+            if len(chat.ids) > self.most:
+                chat, left_out = self._cut(conversation[0])
+            yield EncodedPair([], chat.ids, str(left_out or ""), chat.answers)
 
     def _read(self, pair: Sequence[str]) -> tuple[Fitted, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
@@ -801,7 +803,7 @@ class ChatTokenizers(Tokenizers):
     def _cut(self, conversation: Fitted) -> tuple[EncodedChat, int]:
         """Returns the conversation without its first turns, and the number of messages that it lacks.
 
-        A shorter one that the template refuses does not fit.
+        A shortened conversation that the template refuses counts as too long.
         """
         messages, tools = conversation[:2]
         roles = [message["role"] for message in messages]
@@ -818,19 +820,19 @@ class ChatTokenizers(Tokenizers):
                 return encode_marked([text], self.target)[0]
 
             def fits(start: int) -> bool:
-                found = read(start)
-                return found is not None and len(found.ids) <= self.most
+                chat = read(start)
+                return chat is not None and len(chat.ids) <= self.most
 
             number = bisect.bisect_left(starts, True, key=fits)
-            if number < len(starts) and (found := read(starts[number])) is not None:
-                return found, starts[number] - len(head)
+            if number < len(starts) and (chat := read(starts[number])) is not None:
+                return chat, starts[number] - len(head)
         return EncodedChat([], []), len(messages)
 
 
 def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     """Returns whether thoughts in the content of an answer are not in the text."""
     contents = [message["content"] for message in messages]
-    texts = [content if isinstance(content, str) else "".join(part["text"] for part in content) for content in contents]
+    texts = [content if isinstance(content, str) else "".join(item["text"] for item in content) for content in contents]
     thinking = [content.strip() for content in texts if THOUGHTS in content]
     written, place = MARK.sub("", text) if thinking else "", 0
     for content in thinking:  # answers stand in the text in their order
@@ -848,14 +850,14 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
 
     Raises: ValueError for a file that is not JSON.
     """
-    documents = {part: read_object(folder / part / "tokenizer_config.json") for part in FOLDERS}
+    documents = {subfolder: read_object(folder / subfolder / "tokenizer_config.json") for subfolder in FOLDERS}
     named_tokens: dict[str, Any] = {}
-    for part, settings in reversed(documents.items()):
+    for subfolder, settings in reversed(documents.items()):
         if "added_tokens_decoder" not in settings:  # else the library reads no further file
-            settings = settings | read_object(folder / part / "special_tokens_map.json")
+            settings = settings | read_object(folder / subfolder / "special_tokens_map.json")
         named_tokens |= {name: settings[name] for name in (*TOKENS, *FURTHER_TOKENS) if name in settings}
-    for part, settings in documents.items():
-        sources = template_sources(folder / part, settings)
+    for subfolder, settings in documents.items():
+        sources = template_sources(folder / subfolder, settings)
         if sources:
             default = sources.get(DEFAULT, NO_DEFAULT.format(", ".join(sorted(sources))))
             return chat_template(default, tokenizer, named_tokens, sources.get("tool_use"))
@@ -891,14 +893,14 @@ def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
     pieces = {name: (i, tokenizer.piece(i)) for name, i in ids if i is not None}
     marks = {"bos_token": BOS, "eos_token": EOS}
-    found = {name: piece if tokenizer.encode(piece) == [i] else marks.get(name) for name, (i, piece) in pieces.items()}
-    return {name: piece for name, piece in found.items() if piece is not None}
+    tokens = {name: piece if tokenizer.encode(piece) == [i] else marks.get(name) for name, (i, piece) in pieces.items()}
+    return {name: piece for name, piece in tokens.items() if piece is not None}
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, empty without the file. Raises: ValueError where it is not JSON."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

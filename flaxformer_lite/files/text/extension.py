@@ -25,9 +25,9 @@ def extended(tokenizer: Tokenizer, lines: Iterable[str], num_pieces: int, token:
     Raises: ValueError for a kind of tokenizer that learns no pieces, or text that has not so many.
     """
     if not isinstance(tokenizer, SentencePieceTokenizer | JsonTokenizer) or not tokenizer.model_type:
-        found = type(tokenizer).__name__
+        name = type(tokenizer).__name__
         raise ValueError(
-            f"the tokenizer is a {found}: a language is added to SentencePiece models alone, BPE or unigram"
+            f"the tokenizer is a {name}: a language is added to SentencePiece models alone, BPE or unigram"
         )
     texts = (tokenizer.normalized(line) for line in lines)
     kind: Literal["bpe", "unigram"] = "bpe" if tokenizer.model_type == "bpe" else "unigram"

@@ -44,7 +44,7 @@ def matching_files(path: str) -> list[str]:
         return matching_urls(path)
     if Path(path).exists() or not glob.has_magic(path):
         return [path]
-    paths = sorted(found for found in glob.glob(path, recursive=True) if Path(found).is_file())
+    paths = sorted(file for file in glob.glob(path, recursive=True) if Path(file).is_file())
     if not paths:
         raise ValueError(f"{path}: no file matches this pattern (searched from {Path.cwd()})")
     return paths
@@ -59,8 +59,8 @@ def file_versions(path: str) -> list[str]:
             with reading(file):
                 return f"{file} {filesystem.checksum(name)}"
         check_file(file)
-        found = os.stat(file)
-        return f"{file} {found.st_size} {found.st_mtime_ns}"
+        status = os.stat(file)
+        return f"{file} {status.st_size} {status.st_mtime_ns}"
 
     return [version(file) for file in matching_files(path)]
 

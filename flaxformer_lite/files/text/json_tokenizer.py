@@ -29,12 +29,12 @@ def token_text(name: str, token: Any) -> str | None:
 
 
 Template = list[tuple[int | None, int, int]]
-"""For each whole text, 0 or 1, and each special id, None: which it is, a token, and the token type of all its tokens."""
+"""For each item its side, a token, and the token type of all its tokens. Side: 0 or 1, a whole text; None, a special id."""
 
 
 @contextlib.contextmanager
 def one_error() -> Iterator[None]:
-    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are not even that."""
+    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are BaseException alone."""
     try:
         yield
     except (ValueError, KeyboardInterrupt, SystemExit):
@@ -46,7 +46,7 @@ def one_error() -> Iterator[None]:
 class JsonTokenizer(Tokenizer):
     """A `tokenizer.json`, with the special ids that its folder names.
 
-    Raises: ValueError where the library cannot use it, which shows with some texts only, as with a regular expression without end.
+    Raises: ValueError if the library cannot use it. Some faults show with some texts only, such as an endless regular expression.
     """
 
     extension = ".hf.json"
@@ -89,10 +89,10 @@ class JsonTokenizer(Tokenizer):
         plain = cls(library.to_str(), NO_SPECIAL)
         before: list[int] = []
         after: list[int] = []
-        with contextlib.suppress(ValueError):  # a tokenizer that makes no token of any text says so when it is used
+        with contextlib.suppress(ValueError):  # a tokenizer that makes no token of any text raises when it is used
             before, after = plain._around
 
-        def found(role: str) -> int | None:
+        def special_id(role: str) -> int | None:
             edge = {"bos": before, "eos": after}.get(role, [])
             in_model = [i for i in (model_ids or {}).get(role, ()) if plain.has_piece(i)]
             known = (library.token_to_id(text) for text in named[role] if text is not None)
@@ -101,24 +101,24 @@ class JsonTokenizer(Tokenizer):
                 ids = [*edge, *in_model]
             return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
 
-        ids = {role: found(role) for role in ROLES}
+        ids = {role: special_id(role) for role in ROLES}
         if ids["pad"] is None:  # any id: nothing reads the padding
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
         return cls(plain.description, SpecialIds(**ids))  # type: ignore[arg-type]
 
     @one_error()
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+        return [list(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     @one_error()
     def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
-        found = []
+        encoded = []
         for read in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
             spans: list[tuple[int, int]] = []
             for start, stop in read.offsets:  # white space alone has the place behind it, if offsets are trimmed
                 spans.append((min(start, spans[-1][1] if spans else 0) if start == stop else start, stop))
-            found.append(SpannedIds(list(read.ids), spans))
-        return found
+            encoded.append(SpannedIds(list(read.ids), spans))
+        return encoded
 
     @property
     def special_texts(self) -> tuple[str, ...]:
@@ -145,20 +145,20 @@ class JsonTokenizer(Tokenizer):
 
         def read() -> JsonTokenizer | None:
             """Returns the tokenizer if it finds each name within a text."""
-            found = JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
-            there = zip(ids.values(), found.encode_batch([f"a{name}a" for name in ids]), strict=True)
-            return found if all(i in row for i, row in there) else None
+            tokenizer = JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+            rows = zip(ids.values(), tokenizer.encode_batch([f"a{name}a" for name in ids]), strict=True)
+            return tokenizer if all(i in row for i, row in rows) else None
 
-        found = read()
-        if found is None:  # a normalizer that changes the beginning of a text changes these names too
+        tokenizer = read()
+        if tokenizer is None:  # a normalizer that changes the beginning of a text changes these names too
             for token in fields["added_tokens"]:
                 token["normalized"] = token["normalized"] and token["content"] not in ids
-            found = read()
-        if found is None:
+            tokenizer = read()
+        if tokenizer is None:
             raise ValueError(
                 "the tokenizer does not find its special tokens under other names: choose another tokenizer"
             )
-        return Sealed(found, names)
+        return Sealed(tokenizer, names)
 
     @one_error()
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
@@ -170,12 +170,12 @@ class JsonTokenizer(Tokenizer):
         if self.unk_id is None:
             characters = dict.fromkeys(character for text in texts for character in text)
             return [c for c in characters if not self.encode(c) and not c.isspace()]
-        found, name = [], self._piece(self.unk_id)
+        missing, name = [], self._piece(self.unk_id)
         for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
             spans = zip(read.ids, read.offsets, strict=True)
             unknown = (text[a:b].strip() for i, (a, b) in spans if i == self.unk_id)
-            found += [part for part in unknown if part != name]
-        return found
+            missing += [word for word in unknown if word != name]
+        return missing
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns one text, or two, with special ids and token types by the tokenizer's own template."""
@@ -218,8 +218,8 @@ class JsonTokenizer(Tokenizer):
         """Returns a text with at least one token. Raises: ValueError if no piece of the vocabulary is one."""
         pieces = (self._tokenizer.decode([i], skip_special_tokens=False) for i in range(self.vocab_size))
         for text in itertools.chain("a", pieces):
-            found = self._tokenizer.encode(text) if text else None
-            if found is not None and 0 in found.sequence_ids:
+            encoding = self._tokenizer.encode(text) if text else None
+            if encoding is not None and 0 in encoding.sequence_ids:
                 return str(text)
         raise ValueError("the tokenizer makes no token of any piece of its own vocabulary: choose another tokenizer")
 

@@ -58,13 +58,13 @@ def copy_hub_files(run: Path, output: Path) -> list[str]:
 
     The run's own chat templates take the place of theirs.
     """
-    own = copy_files(run, output, CHAT_TEMPLATES)
-    theirs = [file for file in HUB_FILES if not own or file not in CHAT_TEMPLATES]
-    return copy_files(run / "huggingface", output, theirs) + own
+    templates = copy_files(run, output, CHAT_TEMPLATES)
+    theirs = [file for file in HUB_FILES if not templates or file not in CHAT_TEMPLATES]
+    return copy_files(run / "huggingface", output, theirs) + templates
 
 
 def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
-    """Copies the files of a folder that match a pattern, but for those to skip. Returns their names."""
+    """Copies the files of a folder that match a pattern, except those to skip. Returns their names."""
     files = (file for pattern in patterns for file in sorted(source.glob(pattern)) if file.is_file())
     names = [name for name in (str(file.relative_to(source)) for file in files) if name not in skip]
     for name in names:
@@ -92,16 +92,16 @@ def save_tokenizers(tokenizers: Tokenizers, folder: Path, *, two: bool | None = 
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
-    """Returns the tokenizer that `save_tokenizer` wrote. Raises: ValueError if it wrote none or several, or one is damaged."""
+    """Returns the tokenizer that `save_tokenizer` wrote. Raises: ValueError for none, several, or a damaged one."""
     files = {folder / (stem + kind.extension): kind for kind in TOKENIZER_CLASSES}
-    there = [path for path in files if path.is_file()]
-    if not there:
+    saved = [path for path in files if path.is_file()]
+    if not saved:
         raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(path.name for path in files)} is needed")
-    if len(there) > 1:
+    if len(saved) > 1:
         raise ValueError(
-            f"{folder}: more than one tokenizer, {', '.join(path.name for path in there)}; delete all but one"
+            f"{folder}: more than one tokenizer, {', '.join(path.name for path in saved)}; delete all but one"
         )
-    path = there[0]
+    path = saved[0]
     try:
         return files[path].from_bytes(path.read_bytes())
     except (OSError, ValueError, TypeError, RuntimeError) as error:
@@ -111,8 +111,8 @@ def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
 def load_language_tokenizers(folder: Path, codes: Iterable[str]) -> dict[str, Tokenizer]:
     """Returns the tokenizers that languages have of their own. Raises: ValueError as `load_tokenizer`."""
     ends = [kind.extension for kind in TOKENIZER_CLASSES]
-    own = [code for code in codes if any((folder / f"tokenizer.{code}{end}").is_file() for end in ends)]
-    return {code: load_tokenizer(folder, f"tokenizer.{code}") for code in own}
+    saved = [code for code in codes if any((folder / f"tokenizer.{code}{end}").is_file() for end in ends)]
+    return {code: load_tokenizer(folder, f"tokenizer.{code}") for code in saved}
 
 
 def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
@@ -150,7 +150,7 @@ class FromRun(Checked, at="data.tokenizer"):
         return tokenizer
 
     def copy_files(self, target: object, output: Path) -> None:
-        """Copies what belongs to that run's tokenizer, such as its chat template, into a folder `huggingface`.
+        """Copies the files that belong to that run's tokenizer, such as its chat template, into a folder `huggingface`.
 
         `target` is the config of the target's tokenizer, if it has one of its own. Files of both sides are not copied for one side.
         """

@@ -4,13 +4,13 @@
 |---|---|
 | `role` | `from`; its values in `ROLES`, in any case |
 | `content` | `value`, `text`, `parts`; a refusal; a list of parts; null |
-| `reasoning_content` | `reasoning`, `thinking`, and parts of these types; equal to `<think>` in the content, it is that one |
+| `reasoning_content` | `reasoning`, `thinking`, and parts of these types; one that equals `<think>` in the content counts once |
 | `tool_calls` | `function_call`, parts `tool_use`, the role `function_call`; arguments as an object or as JSON |
 | a message with the role `tool` | from `function` or `observation`, parts `tool_result` |
 | `weight` 0 | `train`, `training` or `loss`, 0 or false: the answer does not count |
 
 Fields that are null count as absent at every depth, since a column of structs has the fields of all rows. Further fields go to the
-template as they are; whether it reads them is asked by who writes the text (`ChatTemplate.fitted`).
+template unchanged; `ChatTemplate.fitted` finds out whether it reads them.
 """
 
 import json
@@ -27,7 +27,7 @@ ROLES = {
 }
 """The roles of templates by the names that others have for them, in lower case."""
 SHAREGPT_ROLES = {"function": "tool", "observation": "tool"}
-"""Further ones behind `from`. Some templates know them as a `role`."""
+"""Further names of roles in `from`. Some templates know them as a `role`."""
 CALLING_ROLES = ("function_call", "tool_call")
 """Roles of messages whose content is a call in JSON."""
 SPELLINGS = {
@@ -46,10 +46,10 @@ PART_FIELDS = {
     "tool_use": ("name", "input"),
     "tool_result": ("tool_use_id", "content", "is_error"),
 }
-"""The fields that are read of a part, by its type. One of another type may be there without a value."""
+"""The fields that are read of a part, by its type. A field of another type may be present without a value."""
 ALL_PART_FIELDS = {field for fields in PART_FIELDS.values() for field in fields}
 SILENT = ("annotations", "cache_control", "citations", "id", "index", "signature")
-"""Fields of messages and parts that no text has: notes of the program that wrote them."""
+"""Fields of messages and parts that belong to no text: notes of the program that wrote them."""
 
 
 class Conversation(NamedTuple):
@@ -60,18 +60,18 @@ class Conversation(NamedTuple):
 
     @classmethod
     def of(cls, messages: object, tools: object = None) -> "Conversation":
-        """Returns a conversation from the fields of a record, of a request, or of JSON. Raises: ValueError if it is none."""
+        """Returns a conversation from the fields of a record, of a request, or of JSON. Raises: ValueError if it is not one."""
         return cls.read(without_nulls(messages), without_nulls(tools))
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any], messages: object) -> "Conversation":
-        """Returns the conversation of a record, with its fields of `BESIDE`. Raises: ValueError if it is none."""
+        """Returns the conversation of a record, with its fields of `BESIDE`. Raises: ValueError if it is not one."""
         tools, functions, system = (without_nulls(record.get(field)) for field in BESIDE)
         return cls.read(without_nulls(messages), tools or functions, system)
 
     @classmethod
     def read(cls, messages: object, tools: object = None, system: object = None) -> "Conversation":
-        """Returns the conversation; nulls inside of it are its own. Raises: ValueError if it is none."""
+        """Returns the conversation; nulls inside it are kept. Raises: ValueError if it is not one."""
         given = from_json(messages)
         if isinstance(given, Mapping):
             field = next((name for name in ("messages", "conversations") if name in given), None)
@@ -84,19 +84,19 @@ class Conversation(NamedTuple):
         if not isinstance(given, list) or not given:
             shown = str(messages)[:60]
             raise ValueError(f"{shown!r} is not a list of messages: each is an object with role and content")
-        found: list[Message] = []
+        conversation: list[Message] = []
         for number, message in enumerate(given, 1):
-            found += read_message(message, f"message {number}")
+            conversation += read_message(message, f"message {number}")
         prompt = "".join(read_parts(system, "the field system").texts)
         if prompt.strip():
-            found = with_system(found, prompt)
-        return cls(found, read_tools(tools))
+            conversation = with_system(conversation, prompt)
+        return cls(conversation, read_tools(tools))
 
     @classmethod
     def of_pair(cls, source: str, target: str) -> "Conversation":
-        """Returns a question with its answer; without a question the conversation that the target is in JSON.
+        """Returns a question with its answer; without a question, the conversation that the target holds in JSON.
 
-        Raises: ValueError if it is none.
+        Raises: ValueError if it is not one.
         """
         if source:
             return cls([{"role": "user", "content": source}, {"role": "assistant", "content": target}])
@@ -111,12 +111,12 @@ class Conversation(NamedTuple):
     def text(self) -> str:
         """The conversation as a document, in JSON. Raises: ValueError for half a surrogate pair."""
         fields = {name: value for name, value in self._asdict().items() if value}
-        found = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
+        text = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
         try:
-            found.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise ValueError("a message has half a surrogate pair: correct the data") from None
-        return found
+        return text
 
 
 def by_rows(columns: Mapping[str, Any]) -> object:
@@ -147,7 +147,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def from_json(value: object) -> Any:
-    """Returns what a text is in JSON; other values, and texts that are no JSON, as they are."""
+    """Returns the value of a text in JSON; other values, and texts that are not JSON, unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -158,25 +158,25 @@ def from_json(value: object) -> Any:
 
 def read_tools(tools: object) -> list[Any] | None:
     """Returns the tools, a list or one in JSON; None for none. Raises: ValueError for another value."""
-    found = from_json(tools) if tools else None
-    if not found:
+    given = from_json(tools) if tools else None
+    if not given:
         return None
-    read = [from_json(tool) for tool in found] if isinstance(found, list) else []
+    read = [from_json(tool) for tool in given] if isinstance(given, list) else []
     if not read or not all(isinstance(tool, Mapping) for tool in read):
         raise ValueError(f"tools are {str(tools)[:60]!r}: they must be a list of objects, or one in JSON")
     return read
 
 
-def read_message(message: object, name: str) -> list[Message]:
+def read_message(raw: object, name: str) -> list[Message]:
     """Returns a message in the form of templates, after the answers of tools that it contains. Raises: ValueError."""
-    if not isinstance(message, Mapping):
-        raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
-    given = {field: value for field, value in message.items() if value is not None and field not in SILENT}
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{str(raw)[:60]!r} is not a message: it must be an object with role and content")
+    given = {field: value for field, value in raw.items() if value is not None and field not in SILENT}
     if "role" not in given and isinstance(given.get("from"), str):
         given["from"] = SHAREGPT_ROLES.get(given["from"], given["from"])
     role = take(given, "role", name)
     if not isinstance(role, str):
-        raise ValueError(f"{str(message)[:60]!r} is not a message: it must be an object with role and content")
+        raise ValueError(f"{str(raw)[:60]!r} is not a message: it must be an object with role and content")
     content = take(given, "content", name)
     calling = role.lower() in CALLING_ROLES
     if calling:
@@ -187,27 +187,27 @@ def read_message(message: object, name: str) -> list[Message]:
         if any(texts) or not isinstance(refusal, str):
             raise ValueError(f"{name} has a content and a refusal {str(refusal)[:60]!r}: leave one of them out")
         texts = [refusal]
-    found: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
+    message: Message = {"role": "assistant" if calling else ROLES.get(role.lower(), role)}
     whole = len(texts) == 1 and (refusal or not isinstance(content, list))
-    found["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
+    message["content"] = texts[0] if whole else [{"type": "text", "text": text} for text in texts] if texts else ""
     thought = opening_thought("".join(texts))
     in_content = {"a part with reasoning": "".join(parts.reasoning), "<think> in its content": thought}
     reasoning = take(given, "reasoning_content", name, in_content)
-    if reasoning and not thought:  # a thought in the text stays there, once
-        found["reasoning_content"] = reasoning
+    if reasoning and not thought:  # a thought in the content is not repeated
+        message["reasoning_content"] = reasoning
     if calls := [*read_calls(given, name), *parts.calls]:
-        found["tool_calls"] = calls
+        message["tool_calls"] = calls
     weight = take(given, "weight", name)
     if weight is not None:
-        if weight not in (0, 1) or (weight and found["role"] != "assistant"):
+        if weight not in (0, 1) or (weight and message["role"] != "assistant"):
             raise ValueError(f"the weight of {name} is {weight!r}: it must be 0 or 1, and 1 of an answer alone")
-        found["weight"] = int(weight)
+        message["weight"] = int(weight)
     if given.pop("audio", None):
         raise ValueError(f"{name} has audio, which cannot be read: leave it out, or give its text as content")
     says_nothing = not (texts or reasoning or calls or parts.results)  # an empty text is an answer that somebody wrote
-    if found["role"] == "assistant" and says_nothing:
+    if message["role"] == "assistant" and says_nothing:
         raise ValueError(f"{name} is an answer without content, calls or reasoning: leave it out, or give its content")
-    rest = [] if parts.results and not texts else [found | given]
+    rest = [] if parts.results and not texts else [message | given]
     return [*parts.results, *rest]
 
 
@@ -233,7 +233,7 @@ def take(fields: Message, field: str, name: str, elsewhere: Mapping[str, str] = 
 
 
 def opening_thought(text: str) -> str:
-    """Returns what is between `<think>` and `</think>` at the beginning of a text; empty without both."""
+    """Returns the text between `<think>` and `</think>` at the beginning of a text; empty without both."""
     head, end, _ = text.partition("</think>")
     head = head.lstrip()
     return head.removeprefix("<think>").strip() if end and head.startswith("<think>") else ""
@@ -251,29 +251,29 @@ class Parts(NamedTuple):
 
 def read_parts(content: object, name: str) -> Parts:
     """Returns the parts of a content. Raises: ValueError for one that is not text, such as a picture."""
-    found = Parts([], [], [], [])
+    parts = Parts([], [], [], [])
     if isinstance(content, str):
-        found.texts.append(content)
-        return found
+        parts.texts.append(content)
+        return parts
     if content is not None and not isinstance(content, list):
         raise ValueError(f"the content of {name} is {str(content)[:60]!r}: it must be a string, or a list of parts")
-    for part in content or []:
-        fields: Message = {"type": "text", "text": part} if isinstance(part, str) else without_nulls(part or {})
-        kind = fields.get("type", "text") if isinstance(fields, Mapping) else type(part).__name__
+    for item in content or []:
+        fields: Message = {"type": "text", "text": item} if isinstance(item, str) else without_nulls(item or {})
+        kind = fields.get("type", "text") if isinstance(fields, Mapping) else type(item).__name__
         match kind:
             case "text" | "input_text" | "output_text" | "refusal":
-                text, into = fields.get("refusal" if kind == "refusal" else "text"), found.texts
+                text, into = fields.get("refusal" if kind == "refusal" else "text"), parts.texts
             case "thinking" | "reasoning":
-                text, into = fields.get("thinking", fields.get("text")), found.reasoning
+                text, into = fields.get("thinking", fields.get("text")), parts.reasoning
                 if fields.get("text", text) not in (text, ""):
                     raise ValueError(f"{name} has a part with thinking and text, which differ: leave one of them out")
             case "tool_use":
-                found.calls.append(read_call(fields, name))
+                parts.calls.append(read_call(fields, name))
                 text, into = "", []
             case "tool_result":
                 result = "".join(read_parts(fields.get("content"), name).texts)
                 answered = {"tool_call_id": fields["tool_use_id"]} if "tool_use_id" in fields else {}
-                found.results.append({"role": "tool", "content": result, **answered})
+                parts.results.append({"role": "tool", "content": result, **answered})
                 text, into = "", []
             case _:
                 raise ValueError(f"{name} has a part of the type {kind!r}: only parts with text are read")
@@ -284,9 +284,9 @@ def read_parts(content: object, name: str) -> Parts:
         if fields.get("is_error"):
             raise ValueError(f"{name} has a part with is_error true, which no template tells: say it in its content")
         if not isinstance(text, str):
-            raise ValueError(f"{name} has a part without text, {str(part)[:60]!r}: give it one")
+            raise ValueError(f"{name} has a part without text, {str(item)[:60]!r}: give it one")
         into.append(text)
-    return found
+    return parts
 
 
 def read_calls(fields: Message, name: str) -> list[Message]:
@@ -301,7 +301,7 @@ def read_calls(fields: Message, name: str) -> list[Message]:
 
 
 def read_call(call: object, name: str) -> Message:
-    """Returns a call as an object with `function`, of which the arguments are an object if they are one in JSON."""
+    """Returns a call as an object with `function`. Its arguments are an object if they are JSON of one."""
     fields = from_json(call)
     function = fields.get("function", fields) if isinstance(fields, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

@@ -65,11 +65,11 @@ class BPEDropout(SubwordSampling):
             scores = [score(left + right) for left, right in itertools.pairwise(parts)]
             while True:
                 best, highest = -1, -math.inf
-                for i, found in enumerate(scores):
-                    if found is not None and found > highest and uniform() >= self.rate:
-                        best, highest = i, found
+                for i, merge_score in enumerate(scores):
+                    if merge_score is not None and merge_score > highest and uniform() >= self.rate:
+                        best, highest = i, merge_score
                 if best < 0:
-                    return [ids[part] for part in parts]
+                    return [ids[piece] for piece in parts]
                 parts[best : best + 2] = [parts[best] + parts[best + 1]]
                 del scores[best]
                 if best > 0:
@@ -104,14 +104,14 @@ class UnigramSampling(SubwordSampling):
         @functools.lru_cache(maxsize=2**16)
         def segmentations(word: str) -> tuple[list[list[int]], list[float]]:
             """Returns the segmentations of a word and their cumulative weights."""
-            found = [ids for ids in tokenizer.nbest(word, self.nbest_size) if all(i in scores for i in ids)]
-            logs = [self.alpha * sum(scores[i] for i in ids) for ids in found]
-            return found, list(itertools.accumulate(math.exp(log - max(logs)) for log in logs))
+            choices = [ids for ids in tokenizer.nbest(word, self.nbest_size) if all(i in scores for i in ids)]
+            logs = [self.alpha * sum(scores[i] for i in ids) for ids in choices]
+            return choices, list(itertools.accumulate(math.exp(log - max(logs)) for log in logs))
 
         def draw(word: str, uniform: Uniform) -> list[int]:
-            found, cumulative = segmentations(word)
+            choices, cumulative = segmentations(word)
             at = uniform() * cumulative[-1]
-            return found[next((i for i, upper in enumerate(cumulative) if at < upper), -1)]
+            return choices[next((i for i, upper in enumerate(cumulative) if at < upper), -1)]
 
         return draw
 
@@ -127,11 +127,11 @@ class SubwordSampler:
 
     def __init__(self, tokenizer: Tokenizer, sampling: SubwordSampling) -> None:
         """Raises: ValueError if the tokenizer is no SentencePiece model of the kind that is sampled from."""
-        found = tokenizer.model_type if isinstance(tokenizer, SentencePieceTokenizer) else type(tokenizer).__name__
-        if not isinstance(tokenizer, SentencePieceTokenizer) or found != sampling.model_type:
+        kind = tokenizer.model_type if isinstance(tokenizer, SentencePieceTokenizer) else type(tokenizer).__name__
+        if not isinstance(tokenizer, SentencePieceTokenizer) or kind != sampling.model_type:
             raise ValueError(
                 f"data.subword_sampling.kind is '{sampling.kind}', which samples from a SentencePiece model of type "
-                f"'{sampling.model_type}', but the tokenizer is {found!r}: set data.tokenizer to "
+                f"'{sampling.model_type}', but the tokenizer is {kind!r}: set data.tokenizer to "
                 f"SentencePiece(model_type='{sampling.model_type}'), or data.subword_sampling to None"
             )
         self.pieces = {i: piece for i, (piece, _) in tokenizer.scored_pieces().items()}

@@ -104,19 +104,21 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def spanned(processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]) -> list[SpannedIds]:
-    """Returns the ids of a model for each text, with their places. The library counts bytes, and of those in pieces of their own
-    only the last one has the place of their character."""
+    """Returns the ids of a model for each text, with their places.
+
+    The library counts bytes. If the bytes of a character are pieces, only the last piece has the place of the character.
+    """
     from sentencepiece.sentencepiece_pb2 import SentencePieceText  # type: ignore[attr-defined]
 
-    found = []
+    encoded = []
     for text, read in zip(texts, processor.encode(list(texts), out_type="serialized_proto"), strict=True):
         begins = [0, *itertools.accumulate(byte & 0xC0 != 0x80 for byte in text.encode())]  # characters, by bytes
         pieces, spans = SentencePieceText.FromString(read).pieces, list[tuple[int, int]]()
         for piece in reversed(pieces):
             shared = piece.begin == piece.end and spans and spans[-1][0] == begins[piece.begin]
             spans.append(spans[-1] if shared else (begins[piece.begin], begins[piece.end]))
-        found.append(SpannedIds([piece.id for piece in pieces], spans[::-1]))
-    return found
+        encoded.append(SpannedIds([piece.id for piece in pieces], spans[::-1]))
+    return encoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +194,9 @@ class SentencePiece(Checked, at="data.tokenizer"):
 
 
 def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
-    """Returns all lines, or a random sample of at most so many characters; always the same one of the same lines.
+    """Returns all lines, or a random sample of at most so many characters; equal lines give an equal sample.
 
-    Every line has the same chance, and no more than the sample is held. A single longer line is returned whole.
+    Every line has the same chance, and no more than the sample is in memory. A single longer line is returned whole.
     """
     generator, share, characters = random.Random(0), 1.0, 0
     kept: list[tuple[float, str]] = []
@@ -223,10 +225,10 @@ class AddedPieces(SentencePieceTokenizer):
 
     Args:
         model: The SentencePiece model.
-        added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too. An
-            attribute too.
-        special: Ids that the folder names, by role (pad, unk, bos, eos, mask), None for a role without; the model's own where it
-            says nothing.
+        added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too. It is
+            an attribute too.
+        special: Ids that the folder names, by role (pad, unk, bos, eos, mask), None for a role without an id. The model has the
+            other roles.
         around: Whether BOS begins a text, and whether EOS ends it.
         prefix: Whether the text after an added token begins with the model's dummy prefix, or only a text's beginning.
     """
@@ -255,7 +257,7 @@ class AddedPieces(SentencePieceTokenizer):
         self._dropped = {i for i, token in self.added.items() if token["special"]} | {i for i in roles if i is not None}
 
     def _split_at(self, names: Mapping[str, str]) -> None:
-        """Lets added tokens be found in texts, some of them by another name."""
+        """Makes the splitter that finds added tokens in texts, some of them by another name."""
         # Its only other token is the text between two added tokens.
         self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
         tokens = dict(self.added)
@@ -267,38 +269,38 @@ class AddedPieces(SentencePieceTokenizer):
 
     @functools.cached_property
     def sealed(self) -> Sealed:
-        found, names = copy.copy(self), secret_names(self.special_texts)
-        found._split_at(names)
-        return Sealed(found, names)
+        tokenizer, names = copy.copy(self), secret_names(self.special_texts)
+        tokenizer._split_at(names)
+        return Sealed(tokenizer, names)
 
     def has_piece(self, i: int) -> bool:
         return i < self._pieces_of_model or i in self.added
 
     def _parts(self, texts: Sequence[str]) -> list[list[tuple[str, int | None, bool]]]:
         """Returns the parts of every text: the text, the id of an added token or None, and whether the whole text begins here."""
-        found = self._splitter.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._splitter.encode_batch(list(texts), add_special_tokens=False)
         return [
             [(text[a:b], self._ids.get(i), a == 0) for i, (a, b) in zip(row.ids, row.offsets, strict=True)]
-            for text, row in zip(texts, found, strict=True)
+            for text, row in zip(texts, encodings, strict=True)
         ]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [
             list(itertools.chain(*row))
-            for row in self._encoded(self._parts(texts), lambda model, part: model.encode(part))
+            for row in self._encoded(self._parts(texts), lambda model, batch: model.encode(batch))
         ]
 
     def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
-        rows, found = self._parts(texts), list[SpannedIds]()
+        rows, joined = self._parts(texts), list[SpannedIds]()
         for row, encoded in zip(rows, self._encoded(rows, spanned), strict=True):
             whole, start = SpannedIds([], []), 0
-            for (text, i, _), part in zip(row, encoded, strict=True):
-                ids, spans = part if i is None else ([i], [(0, len(text))])
+            for (text, i, _), read in zip(row, encoded, strict=True):
+                ids, spans = read if i is None else ([i], [(0, len(text))])
                 whole.ids.extend(ids)
                 whole.spans.extend((start + a, start + b) for a, b in spans)
                 start += len(text)
-            found.append(whole)
-        return found
+            joined.append(whole)
+        return joined
 
     @property
     def special_texts(self) -> tuple[str, ...]:
@@ -390,10 +392,8 @@ class VocabularyPieces(AddedPieces):
         def mapped(model: Any, texts: list[str]) -> list[Any]:
             ids = self.ids
             return [
-                part._replace(ids=[ids[i] for i in part.ids])
-                if isinstance(part, SpannedIds)
-                else [ids[i] for i in part]
-                for part in encode(model, texts)
+                row._replace(ids=[ids[i] for i in row.ids]) if isinstance(row, SpannedIds) else [ids[i] for i in row]
+                for row in encode(model, texts)
             ]
 
         return super()._encoded(rows, mapped)
@@ -402,14 +402,14 @@ class VocabularyPieces(AddedPieces):
         return str(self.added[i]["content"] if i in self.added else self._processor.id_to_piece(self._numbers[i]))
 
     def scored_pieces(self) -> dict[int, tuple[str, float]]:
-        found = SentencePieceTokenizer.scored_pieces(self)
-        return {self.ids[number]: piece for number, piece in found.items() if self.ids[number] in self._numbers}
+        pieces = SentencePieceTokenizer.scored_pieces(self)
+        return {self.ids[number]: piece for number, piece in pieces.items() if self.ids[number] in self._numbers}
 
     def split(self, pieces: Sequence[str]) -> list[list[int]]:
-        return [[self.ids[number] for number in found] for found in super().split(pieces)]
+        return [[self.ids[number] for number in numbers] for numbers in super().split(pieces)]
 
     def nbest(self, word: str, size: int) -> list[list[int]]:
-        return [[self.ids[number] for number in found] for found in super().nbest(word, size)]
+        return [[self.ids[number] for number in numbers] for numbers in super().nbest(word, size)]
 
     def to_bytes(self) -> bytes:
         model = base64.b64encode(self.model).decode()

@@ -22,7 +22,7 @@ SHOWN = 30
 """Characters of a cell in messages."""
 
 NumberedCells = tuple[int, list[str]]
-"""The number of the first line of a row, from 1, and the row's cells; no text in any for a blank line."""
+"""The number of the first line of a row, from 1, and the row's cells; for a blank line, cells without text."""
 
 CONTAINERS = {
     ".csv": "a table",
@@ -40,7 +40,7 @@ CONTAINERS = {
     ".xlf": "XLIFF",
     ".xliff": "XLIFF",
 }
-"""The containers of texts that are no lines, by the ends of their files' names."""
+"""The containers whose texts are not lines, by the ends of their files' names."""
 
 
 def is_blank(cells: Sequence[str]) -> bool:
@@ -49,7 +49,7 @@ def is_blank(cells: Sequence[str]) -> bool:
 
 
 def container(path: str) -> str:
-    """Returns the container of texts that a file is by its name, compressed or not; an empty text if it may have lines."""
+    """Returns the container of texts that a file has by its name, compressed or not; an empty text if it may have lines."""
     name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
     return next((kind for end, kind in CONTAINERS.items() if name.endswith(end)), "")
 
@@ -224,9 +224,8 @@ def looks_quoted(lines: Sequence[str]) -> bool:
 def open_table(lines: Iterable[str], file: str, header: bool, learned: Format | None = None) -> Table:
     """Returns the table of a file that no settings describe: a CSV by its name, with the delimiter that fits, or a TSV.
 
-    learned: the way in which the texts of a training were written, which a file of that kind has too, unless its first rows fit
-    another delimiter. Without it, a TSV has quotes like a CSV if its first rows seem so; then it is said that they are no part of
-    its texts.
+    learned: the format of the training texts. A file of that kind has the same, unless its first rows fit another delimiter.
+    Without it, a TSV whose first rows seem quoted is read with quotes, like a CSV; a warning then says so.
     """
     rest = iter(lines)
     start = list(itertools.islice(rest, MOST_COMPARED))

@@ -59,7 +59,7 @@ FORMS = {
 }
 """The placeholders. References: XML 1.1, 2.3; HTML, 13.1; RFC 3986, 5322 and 6531; ISO C, 7.21.6; Python, format strings.
 
-A per cent sign behind a number ("50 % d", "100%ig") is none unless the conversion ends the word, and has no space in it.
+A per cent sign behind a number ("50 % d", "100%ig") is not one unless the conversion ends the word, and has no space in it.
 """
 PLACEHOLDER = re.compile("|".join(FORMS.values()), re.DOTALL)
 
@@ -245,9 +245,9 @@ def going_on(tokenizer: Tokenizer, size: int) -> Bool[np.ndarray, "V"]:
     """Returns True for the ids that go on with the word before them; and for special ids but EOS, which no text shows."""
     ids = tokenizer.with_pieces(range(min(size, tokenizer.largest_id + 1)))
     starts = tokenizer.word_starts([ids[0], *ids])[1:] if tokenizer.word_signs else [False] * len(ids)
-    found, special = np.zeros(size, bool), tokenizer.special[:5]
+    goes_on, special = np.zeros(size, bool), tokenizer.special[:5]
     for i, begins in zip(ids, starts, strict=True):
         first = tokenizer.piece(i).lstrip("#")[:1]
         word = not begins and first != "" and of_word(first)
-        found[i] = i != tokenizer.eos_id if i in special else word
-    return found
+        goes_on[i] = i != tokenizer.eos_id if i in special else word
+    return goes_on
