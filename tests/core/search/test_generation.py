@@ -211,8 +211,8 @@ def test_translations_are_the_decoders_answers_as_text():
         variables,
         in_order(sources),
         Tokenizers(letters, letters),
-        lambda done, total: reported.append((done, total)),
+        lambda activity, done, total: reported.append((activity, done, total)),
     )
     answers = decoder.generate(variables, [[*source, EOS] for source in sources if source])
     texts = [[ScoredText(letters.decode(h.tokens), h.score) for h in answer] for answer in answers]
-    assert found == [texts[0], [ScoredText("", 0.0)], texts[1]] and reported == [(2, 2)]
+    assert found == [texts[0], [ScoredText("", 0.0)], texts[1]] and reported == [("decoding", 2, 2)]
