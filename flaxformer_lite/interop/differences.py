@@ -11,6 +11,7 @@ from flaxformer_lite.core.model.config import DecoderSize
 from flaxformer_lite.core.model.kernels import SplashBlocks
 
 FREE = (
+    "dropout",
     "dtype",
     "padding_id",
     *(name for name in type_hints(ModelConfig) if has_mark(f"model.{name}", Answers.SAME)),

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from flaxformer_lite.cli.commands.train import default_workdir
@@ -17,8 +19,10 @@ from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.settings import MARKS, SETTINGS, has_mark
 from flaxformer_lite.core.base.annotations import Answers, Resume
+from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import Learned, Rotary
+from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import CausalLM, Seq2Seq
 from flaxformer_lite.core.optim.optimizers import AdamW, Lion, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Cosine
@@ -28,7 +32,7 @@ from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.files.text import FromRun, SentencePiece
 from flaxformer_lite.files.text.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
-from tests.support.small_models import NO_DROPOUT
+from tests.support.small_models import CONFIGS, NO_DROPOUT, arrays, inputs_of, params_of
 
 CONFIG = tiny_config()
 
@@ -266,6 +270,23 @@ def test_variants_that_share_a_setting_give_it_the_same_marks():
 )
 def test_a_setting_has_the_marks_of_its_groups_too(path: str, marks: set):
     assert {mark for mark in (*Resume, *Answers) if has_mark(path, mark)} == marks
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(DropoutRates)])
+def test_a_setting_of_dropout_that_changes_answers_is_not_marked_as_the_same(name: str):
+    """Oracle: the outputs without a dropout key, before and after the setting changes, where evaluation rescales."""
+    before = DropoutRates(residual_scaling="evaluation")
+    after = dataclasses.replace(before, **{name: "training" if name == "residual_scaling" else 0.4})
+    one_layer = {"num_encoder_layers": 1, "num_decoder_layers": 1, "dtype": "float32"}
+    config = dataclasses.replace(CONFIGS["pre_norm_all_shared"], **one_layer)
+    source, target, *_ = arrays(config)
+    params = jax.tree.map(jnp.asarray, params_of(config))
+    outputs: list[Any] = [
+        Transformer(dataclasses.replace(config, dropout=rates)).apply({"params": params}, inputs_of(source, target))
+        for rates in (before, after)
+    ]
+    is_same = np.array_equal(outputs[0].logits, outputs[1].logits)
+    assert has_mark(f"model.dropout.{name}", Answers.SAME) == is_same
 
 
 def test_overrides_reach_into_the_variant_that_the_config_chose(tmp_path: Path):

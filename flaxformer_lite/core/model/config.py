@@ -172,7 +172,7 @@ class ModelConfig(Checked, at="model"):
     """Norm for each `n` of a residual command, and for the other norms of the model."""
     residual: Residual = PRE_NORM
     """Commands around each sublayer: PRE_NORM, POST_NORM, or others."""
-    dropout: Annotated[DropoutRates, Answers.SAME] = DropoutRates()
+    dropout: DropoutRates = DropoutRates()
     """Dropout rates."""
     num_token_types: NonNegativeInt = 0
     """Number of source token types, each with an embedding that is added (BERT's first and second sentence); 0: none."""

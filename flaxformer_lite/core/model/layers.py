@@ -13,7 +13,7 @@ from flax.typing import Dtype
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer_lite.core.base.annotations import Resume
+from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.lora import FIRST_A, LoRA
@@ -136,11 +136,11 @@ DropoutScaling = Literal["training", "evaluation"]
 class DropoutRates(Checked, at="model.dropout"):
     """Dropout rates: the probability of zeroing an element, by place."""
 
-    embedding_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
+    embedding_rate: Annotated[Rate, Resume.ON_REQUEST, Answers.SAME] = 0.1
     """Rate on the sum of token and position embeddings."""
-    attention_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
+    attention_rate: Annotated[Rate, Resume.ON_REQUEST, Answers.SAME] = 0.1
     """Rate on the attention weights."""
-    feed_forward_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
+    feed_forward_rate: Annotated[Rate, Resume.ON_REQUEST, Answers.SAME] = 0.1
     """Rate on the inner activations of the feed-forward layer."""
     residual_rate: Annotated[Rate, Resume.ON_REQUEST] = 0.1
     """Rate at each `d` of a residual command: usually on a sublayer's output, before the residual sum."""
