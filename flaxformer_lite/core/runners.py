@@ -57,7 +57,7 @@ class Runner(ABC):
             self.divided(train_step),
             donate_argnums=0,
             out_shardings=(self.state_shardings, replicated(self.mesh)),
-            # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
+            # Parts of a batch that the model does not read stay arguments: the sizes of the arguments then sum to the shards.
             keep_unused=True,
             compiler_options=self.compiler_options,
         )

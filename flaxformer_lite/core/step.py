@@ -100,7 +100,9 @@ def micro_batches(task: TrainTask, batch: Batch) -> Batch:
 def gradient(
     task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
 ) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
-    """Returns the loss on the whole batch, the counts of its terms, and the gradient of what trains, one micro-batch at a time.
+    """Returns the loss on the whole batch, the counts of its terms, and the gradient of the trained parameters.
+
+    Computes one micro-batch at a time.
 
     Each micro-batch, on each device of a `pmap`, divides its sums by the counts of the whole batch. So every division of the
     batch has the same gradient. With more than one such group of rows, the dropout key is folded with the group's number.
@@ -127,14 +129,14 @@ def gradient(
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
     counts = across(counts, axis_name)
 
-    def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
-        number, micro = part
+    def add(carry: tuple[Array, PyTree], group: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
+        number, micro = group
 
         def loss(trained: PyTree) -> Array:
             return total(loss_terms(task, merge(trained, frozen), micro, group_key(number)), counts)
 
-        of_part = jax.value_and_grad(loss)(trained)
-        value, grads = jax.tree.map(jnp.add, carry, of_part)
+        of_group = jax.value_and_grad(loss)(trained)
+        value, grads = jax.tree.map(jnp.add, carry, of_group)
         return (value, constrain_parameters(grads)), None
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, trained))
@@ -146,7 +148,7 @@ def gradient(
 def train_step(
     task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Makes one optimizer step. Returns the new state, and loss, tokens, and the norms of gradient (before clipping) and update.
+    """Makes one optimizer step. Returns the new state, and the loss, the tokens, and the norms of gradient (unclipped) and update.
 
     If the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
@@ -184,6 +186,6 @@ def eval_step(
     if task.num_micro_batches == 1:
         metrics = of_rows(batch)
     else:
-        found = jax.lax.map(of_rows, micro_batches(task, batch))
-        metrics = {name: metric.merged() for name, metric in found.items()}
+        stacked = jax.lax.map(of_rows, micro_batches(task, batch))
+        metrics = {name: metric.merged() for name, metric in stacked.items()}
     return metrics if axis_name is None else {name: metric.across(axis_name) for name, metric in metrics.items()}

@@ -146,7 +146,7 @@ class Recording:
         asked = of_pieces[np.isin(of_pieces, records)]
         if text and len(asked) > len(np.unique(asked)):
             tokenizer = self.data.tokenizers.target
-            texts = {i: [decoded(tokenizer, piece) for piece in train.records[i].pieces] for i in rows.tolist()}
+            texts = {i: [decoded(tokenizer, piece) for piece in train.rows[i].pieces] for i in rows.tolist()}
             form = comparable(text)
             having = [i for i, pieces in texts.items() if any(form in comparable(piece) for piece in pieces)]
             rows = np.array(having or rows, np.int64)

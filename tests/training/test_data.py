@@ -165,4 +165,4 @@ def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, m
     assert small.eval is not None
     assert small.eval.parts == {"large": slice(0, 30), "small": slice(30, 50)}
     assert small.eval.pairs[small.eval.parts["small"]] == list(dates[1].open())
-    assert [len(dataset.records) for dataset in small.eval.datasets] == [30, 20]
+    assert [len(dataset.rows) for dataset in small.eval.datasets] == [30, 20]

@@ -19,7 +19,7 @@ from flaxformer_lite.core.base.bounds import Checked, PositiveInt
 from flaxformer_lite.core.data.records import Lengths, RowMaker
 
 PADDING_ROW = -1
-"""The example index of a row that only fills up a batch; its weight is 0."""
+"""The example index of a padding row of a batch; its weight is 0."""
 
 
 Length = Annotated[int, Ge(2)]
@@ -41,7 +41,7 @@ class BatchShapes(Checked, at="data"):
     the rows must divide it."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
-    Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""
+    Evaluation leaves out lengths that fill no batch, and pads their pairs to the next length."""
     max_source_length: Length = 256
     """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
     truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
@@ -95,26 +95,26 @@ def bucket_indices(
     """Returns for each example the index of the first bucket that holds both sides; `len(buckets)` if it fits none."""
     sides = np.asarray(lengths).reshape(-1, 2)
     indices = np.empty(len(sides), np.min_scalar_type(len(buckets)))
-    for part in slices(len(sides)):
-        fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[part, side]) for side in (0, 1)]
-        indices[part] = np.maximum(*fits)
+    for chunk in slices(len(sides)):
+        fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[chunk, side]) for side in (0, 1)]
+        indices[chunk] = np.maximum(*fits)
     return indices
 
 
 def fewer_buckets(lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Returns the buckets without those whose examples fill no batch, where the next one in use is at most twice as long.
+    """Returns the buckets without those whose examples fill no batch, if the next one in use is at most twice as long.
 
     Their examples join that next bucket: an evaluation then compiles fewer shapes, and pads fewer rows.
     """
     counts = np.bincount(bucket_indices(lengths, buckets), minlength=len(buckets))[: len(buckets)]
     used = np.flatnonzero(counts).tolist()
-    found, waiting = [], 0
+    kept, waiting = [], 0
     for i, after in zip(used, [*used[1:], None], strict=False):
         bucket, waiting = buckets[i], waiting + int(counts[i])
         if after is None or waiting >= bucket.rows or max(buckets[after].lengths) > 2 * max(bucket.lengths):
-            found.append(bucket)
+            kept.append(bucket)
             waiting = 0
-    return found or list(buckets)
+    return kept or list(buckets)
 
 
 def slices(number: int, most: int = 2**20) -> Iterator[slice]:
@@ -124,28 +124,28 @@ def slices(number: int, most: int = 2**20) -> Iterator[slice]:
 
 
 class PlannedBatch(NamedTuple):
-    """The shape of one batch and the example in each row; `PADDING_ROW` in rows that only fill up."""
+    """The shape of one batch and the example in each row; `PADDING_ROW` in padding rows."""
 
     bucket: Bucket
     examples: Int[np.ndarray, "B"]
 
 
 class Epoch(NamedTuple):
-    """The rows of all batches, bucket after bucket, and the number of the batch among them that each step of the epoch takes."""
+    """The rows of all batches, bucket after bucket, and for each step of the epoch the number of its batch."""
 
     examples: Int[np.ndarray, "R"]
     batches: Int[np.ndarray, "N"]
 
 
 class Shares(NamedTuple):
-    """The sources of the examples, which follow each other, and the share of the rows of an epoch that each has."""
+    """The sizes of the sources, whose examples follow each other, and each source's share of the rows of an epoch."""
 
     sizes: Sequence[int]
     shares: Float[np.ndarray, "P"]
 
 
 class Mixing(NamedTuple):
-    """Weights, or a temperature, which decide the share of the rows that each source of a mixture has."""
+    """The weights, or the temperature, that decide each source's share of the rows in a mixture."""
 
     weights: tuple[float, ...] | None = None
     """One for each source; None: by the temperature."""
@@ -153,7 +153,7 @@ class Mixing(NamedTuple):
     """Shares are proportional to size^(1/temperature)."""
 
     def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:
-        """Returns each source's share of the rows; `sizes` are the numbers of rows that it has."""
+        """Returns each source's share of the rows; `sizes`: the number of rows of each."""
         if self.weights is not None:
             wanted = np.array(self.weights, np.float64)
         else:
@@ -164,7 +164,7 @@ class Mixing(NamedTuple):
 class BatchPlan:
     """The batches of every epoch, planned from the lengths of the examples and a seed. It holds arrays, no list of batches.
 
-    With `shares` an epoch has as many rows as examples fit, drawn from each source by its share.
+    With `shares` an epoch has as many rows as there are examples that fit a bucket, drawn from each source by its share.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class BatchPlan:
         self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
         if self._weights is not None:
             of_buckets = np.array([float(sum(row)) for row in self._weights])
-            # At least a row where there are examples.
+            # At least one row for each bucket with examples.
             counts = np.maximum(apportion(int(counts.sum()), of_buckets), of_buckets > 0)
         self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
         self._filled = np.flatnonzero(counts).tolist()
@@ -202,7 +202,7 @@ class BatchPlan:
 
     @property
     def placed(self) -> Bool[np.ndarray, "I"]:
-        """Whether each example is in a batch: it fits a bucket."""
+        """Whether each example fits a bucket, and so is in a batch."""
         return self._which < self._num_shapes
 
     def batch(self, step: int) -> PlannedBatch:
@@ -220,9 +220,9 @@ class BatchPlan:
         rows, batches = self.epoch(epoch)
         marks = np.zeros(len(self._which) + 1, bool)  # the last one is that of PADDING_ROW
         marks[examples] = True
-        found = np.flatnonzero(marks[rows])
-        which = np.searchsorted(self._first_row, found, side="right") - 1
-        number, row = np.divmod(found - self._first_row[which], [self.buckets[i].rows for i in which] or 1)
+        places = np.flatnonzero(marks[rows])
+        which = np.searchsorted(self._first_row, places, side="right") - 1
+        number, row = np.divmod(places - self._first_row[which], [self.buckets[i].rows for i in which] or 1)
         steps = epoch * self.batches_per_epoch + np.argsort(batches)[self._first_batch[which] + number]
         return sorted(zip(steps.tolist(), row.tolist(), strict=True))
 
@@ -242,34 +242,34 @@ class BatchPlan:
     def _all_members(self, bucket: int, members: Int[np.ndarray, "M"]) -> None:
         """Writes the examples of a bucket into `members`, slice by slice, so that no other array is as long."""
         filled = 0
-        for part in slices(len(self._which)):
-            found = np.flatnonzero(self._which[part] == bucket) + part.start
-            members[filled : filled + len(found)] = found
-            filled += len(found)
+        for chunk in slices(len(self._which)):
+            examples = np.flatnonzero(self._which[chunk] == bucket) + chunk.start
+            members[filled : filled + len(examples)] = examples
+            filled += len(examples)
 
     def _drawn_members(self, epoch: int, bucket: int, number: int, weights: Sequence[Fraction]) -> Int[np.ndarray, "M"]:
         """Returns `number` examples of a bucket in one epoch of a mixture, source after source.
 
-        A source's examples come in one endless line of permutations; each epoch takes the next ones.
+        A source's examples form an endless line of permutations; each epoch takes the next ones.
         """
-        found = [np.zeros(0, np.int64)]
+        drawn = [np.zeros(0, np.int64)]
         lines = zip(allot(epoch * number, weights), allot((epoch + 1) * number, weights), strict=True)
-        for part, (at, end) in enumerate(lines):
-            start, stop = self._parts[part : part + 2]
+        for source, (at, end) in enumerate(lines):
+            start, stop = self._parts[source : source + 2]
             members = np.flatnonzero(self._which[start:stop] == bucket) + start
             while at < end:
                 turn, offset = divmod(at, len(members))
-                key, counter = [self.seed, turn], [0, bucket, part, 4]
+                key, counter = [self.seed, turn], [0, bucket, source, 4]
                 order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(members)
-                found.append(order[offset : offset + end - at])
-                at += len(found[-1])
-        return np.concatenate(found)
+                drawn.append(order[offset : offset + end - at])
+                at += len(drawn[-1])
+        return np.concatenate(drawn)
 
 
 def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: int) -> list[list[Fraction]]:
-    """Returns for each bucket the weight of every source: its share, times the part of its examples that is in the bucket."""
-    parts = np.split(which, np.cumsum(shares.sizes)[:-1])
-    counts = [np.bincount(part, minlength=num_buckets)[:num_buckets].tolist() for part in parts]
+    """Returns for each bucket the weight of every source: its share, times the fraction of its examples in the bucket."""
+    sources = np.split(which, np.cumsum(shares.sizes)[:-1])
+    counts = [np.bincount(source, minlength=num_buckets)[:num_buckets].tolist() for source in sources]
     return [
         [
             Fraction(share) * Fraction(row[bucket], sum(row) or 1)
@@ -284,10 +284,10 @@ def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "
     if not weights.any():
         return np.zeros(len(weights), np.int64)
     exact = number * weights / weights.sum()
-    found = np.floor(exact).astype(np.int64)
-    most = np.argsort(found - exact, kind="stable")[: number - int(found.sum())]
-    found[most] += 1
-    return found
+    counts = np.floor(exact).astype(np.int64)
+    most = np.argsort(counts - exact, kind="stable")[: number - int(counts.sum())]
+    counts[most] += 1
+    return counts
 
 
 def allot(number: int, weights: Sequence[Fraction]) -> list[int]:
@@ -299,12 +299,12 @@ def allot(number: int, weights: Sequence[Fraction]) -> list[int]:
     Reference: Webster's method of apportionment; Balinski & Young 1982, "Fair Representation".
     """
     total = sum(weights)
-    found = [int(number * weight / total + Fraction(1, 2)) for weight in weights]
+    counts = [int(number * weight / total + Fraction(1, 2)) for weight in weights]
     places = range(len(weights))
-    while sum(found) < number:
-        _, i = max((weights[i] / (2 * found[i] + 1), -i) for i in places)
-        found[-i] += 1
-    while sum(found) > number:
-        _, i = min((weights[i] / (2 * found[i] - 1), -i) for i in places if found[i])
-        found[-i] -= 1
-    return found
+    while sum(counts) < number:
+        _, i = max((weights[i] / (2 * counts[i] + 1), -i) for i in places)
+        counts[-i] += 1
+    while sum(counts) > number:
+        _, i = min((weights[i] / (2 * counts[i] - 1), -i) for i in places if counts[i])
+        counts[-i] -= 1
+    return counts

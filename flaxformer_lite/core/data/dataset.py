@@ -1,4 +1,4 @@
-"""From records to batches: makes any batch on demand."""
+"""Batches of records, each made on demand."""
 
 import bisect
 import functools
@@ -33,9 +33,9 @@ def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, row, 1]))
 
 
-def example_generator(record: Any) -> np.random.Generator:
-    """Returns random numbers for one example: a function of its tokens alone."""
-    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(record))).digest()
+def example_generator(made_row: Any) -> np.random.Generator:
+    """Returns random numbers for a row that the objective made: a function of its arrays alone."""
+    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(made_row))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
@@ -55,31 +55,31 @@ class Samplers(NamedTuple):
 LocalRows = Callable[[int], Int[np.ndarray, "R"]]
 """Maps the number of rows in a batch to the row indices this process reads."""
 Draw = Callable[[Any, int, int], np.random.Generator]
-"""Returns the random numbers of a row, by its record, the batch and the row in it."""
+"""Returns the random numbers of a row that the objective made, by that row, the batch and the row in it."""
 
 
 class Dataset(Generic[Example]):
     """Batches by step number. `training` and `evaluation` make one.
 
-    `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
-    the longest bucket, and `notes` tell what the objective cut or left out. `fingerprint` changes with the data.
+    `rows` has the rows that the objective made, `lengths` the positions of each `[I, 2]`. `dropped` counts the rows longer than the
+    longest bucket, and `notes` say which records the objective cut or left out. `fingerprint` changes with the data.
     """
 
     def __init__(
         self,
         made: "MadeRows",
-        records: Sequence[Any],
+        rows: Sequence[Any],
         objective: RowMaker[Example],
         special: SpecialIds,
         plan: BatchPlan,
         draw: Draw,
         samplers: Samplers | None = None,
     ):
-        self.made, self.records, self.objective, self.special, self.plan = made, records, objective, special, plan
+        self.made, self.rows, self.objective, self.special, self.plan = made, rows, objective, special, plan
         self.draw, self.samplers = draw, samplers
         self.lengths, self.notes = made.rows.lengths, made.notes
         self.dropped = len(self.lengths) - int(plan.placed.sum())
-        self.fingerprint = f"{made.fingerprint} {getattr(records, 'fingerprint', '')}".rstrip()
+        self.fingerprint = f"{made.fingerprint} {getattr(rows, 'fingerprint', '')}".rstrip()
         read = plan.placed
         if plan.shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
             read = plan.epoch(0).examples
@@ -127,7 +127,7 @@ class Dataset(Generic[Example]):
         return cls(made, made.rows, objective, special_ids(tokenizer, start_id), plan, draw_by_example)
 
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
-        """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Rows that only fill up are all zeros."""
+        """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Padding rows are all zeros."""
         planned = self.plan.batch(step)
         lengths, examples = planned.bucket.lengths, planned.examples.tolist()
         local = local_rows(len(examples)).tolist()
@@ -140,38 +140,38 @@ class Dataset(Generic[Example]):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
-        """Returns row i of `records` as the given row of batch `step`."""
-        record = self.records[i]
-        generator = self.draw(record, step, row)
+        """Returns item i of `rows` as the given row of batch `step`."""
+        made_row = self.rows[i]
+        generator = self.draw(made_row, step, row)
         if self.samplers is not None:
             source, target = (
                 sampler(tokens, there - least, generator)
                 for sampler, tokens, there, least in zip(
-                    self.samplers[:2], record[:2], lengths, self.lengths[i].tolist(), strict=True
+                    self.samplers[:2], made_row[:2], lengths, self.lengths[i].tolist(), strict=True
                 )
             )
-            record = record._replace(source=source, target=target)
-        return self.objective.example(record, lengths, generator, self.special)
+            made_row = made_row._replace(source=source, target=target)
+        return self.objective.example(made_row, lengths, generator, self.special)
 
     def records_read(self, i: int, step: int, row: int) -> list[int]:
-        """Returns the record of each piece that the given row of batch `step` reads of row i."""
-        record, records = self.records[i], self.made.records_of(i)
-        read = self.objective.pieces_read(record, self.draw(record, step, row))
+        """Returns the record of each piece of item i that the given row of batch `step` reads."""
+        made_row, records = self.rows[i], self.made.records_of(i)
+        read = self.objective.pieces_read(made_row, self.draw(made_row, step, row))
         return records if read is None else [records[number] for number in read]
 
 
-def draw_in_step(seed: int, record: Any, step: int, row: int) -> np.random.Generator:
+def draw_in_step(seed: int, made_row: Any, step: int, row: int) -> np.random.Generator:
     """Returns the random numbers of a row in a training: those of `row_generator`."""
     return row_generator(seed, step, row)
 
 
-def draw_by_example(record: Any, step: int, row: int) -> np.random.Generator:
+def draw_by_example(made_row: Any, step: int, row: int) -> np.random.Generator:
     """Returns the random numbers of a row in an evaluation: those of `example_generator`."""
-    return example_generator(record)
+    return example_generator(made_row)
 
 
 def special_ids(tokenizer: Tokenizer | None, start_id: int | None) -> SpecialIds:
-    """Returns the special ids of rows; without a start where the tokenizer ends both texts of a pair itself."""
+    """Returns the special ids of rows; without a start if the tokenizer ends both texts of a pair itself."""
     special = DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
     return special._replace(start=None if tokenizer is not None and tokenizer.ends_pairs else start_id)
 
@@ -179,7 +179,7 @@ def special_ids(tokenizer: Tokenizer | None, start_id: int | None) -> SpecialIds
 def planned_lengths(
     lengths: Int[np.ndarray, "I 2"], samplers: Samplers | None, longest: Lengths
 ) -> Int[np.ndarray, "I 2"]:
-    """Returns the positions to plan for each row; no record is dropped for the room of samples."""
+    """Returns the positions to plan for each row. The room for samples never makes a record too long."""
     if samplers is None:
         return lengths
     more = lengths + np.ceil(lengths * samplers.room).astype(lengths.dtype)
@@ -194,9 +194,9 @@ class MadeRows(NamedTuple):
     """The number of rows of each source."""
     num_records: int
     is_told: bool
-    """Whether the rows of each source have spans, or are as many as its records: one of each."""
+    """Whether it is known which records are in a row: the rows of each source have spans, or row i is record i."""
     fingerprint: str
-    """The records' own."""
+    """The fingerprint of the records."""
     notes: list[str]
     mixing: Mixing | None
     """Decides the shares of the sources; None: one source."""
@@ -232,26 +232,26 @@ def make_rows(
     seed: int,
     tokenizer: Tokenizer | None,
 ) -> MadeRows:
-    """Returns the objective's rows of all records. Raises: ValueError if there are none."""
+    """Returns the objective's rows of all records. Raises: ValueError without records."""
     if not len(records):
         raise ValueError("the data has no records: at least one is needed to make batches")
     arrays = TokenArrays.of(records)
-    made = [as_rows(objective.make_rows(part, config.longest, seed, tokenizer), objective) for part in arrays.parts]
-    num_records = [len(part) for part in arrays.parts]
+    made = [as_rows(objective.make_rows(source, config.longest, seed, tokenizer), objective) for source in arrays.parts]
+    num_records = [len(source) for source in arrays.parts]
     rows = made[0] if len(made) == 1 else join_rows(made, num_records)
     return MadeRows(
         rows=rows,
-        sizes=[len(part) for part in made],
+        sizes=[len(source) for source in made],
         num_records=sum(num_records),
-        is_told=all(part.spans is not None or len(part) == n for part, n in zip(made, num_records, strict=True)),
+        is_told=all(source.spans is not None or len(source) == n for source, n in zip(made, num_records, strict=True)),
         fingerprint=arrays.fingerprint(),
-        notes=[part.note for part in made if part.note],
+        notes=[source.note for source in made if source.note],
         mixing=arrays.mixing if isinstance(arrays, MixedRecords) else None,
     )
 
 
 def as_rows(rows: Sequence[Any], objective: RowMaker[Any]) -> Rows:
-    """Returns the rows that an objective made with the lengths of all."""
+    """Returns the rows that an objective made, with the lengths of all rows."""
     if isinstance(rows, Rows):
         return rows
     return Rows(np.array([objective.lengths(row) for row in rows], np.int32).reshape(-1, 2), rows.__getitem__)
@@ -273,7 +273,7 @@ class MixedRecords(TokenArrays):
     """The records of all sources of a mixture, one source after the other."""
 
     def __init__(self, parts: Sequence[TokenArrays], mixing: Mixing) -> None:
-        super().__init__([shard for part in parts for shard in part.shards])
+        super().__init__([shard for source in parts for shard in source.shards])
         self._parts, self.mixing = parts, mixing
 
     @property
@@ -281,13 +281,13 @@ class MixedRecords(TokenArrays):
         return self._parts
 
     def fingerprint(self) -> str:
-        """Returns a hash of the sources' fingerprints and of what decides their shares."""
-        settings = [[part.fingerprint() for part in self._parts], *self.mixing]
+        """Returns a hash of the sources' fingerprints and of the values that decide their shares."""
+        settings = [[source.fingerprint() for source in self._parts], *self.mixing]
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
 
 
 def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
-    """Returns the rows of all sources, which have so many records each, one source after the other."""
+    """Returns the rows of all sources, one source after the other. sizes: the number of records of each source."""
     firsts, records = np.cumsum([0, *map(len, made)]).tolist(), np.cumsum([0, *sizes]).tolist()
 
     def make(i: int) -> Any:
@@ -308,7 +308,7 @@ def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
 
 
 def whole_records(number: int) -> Spans:
-    """Returns the spans of rows that are a record each; of its tokens nothing is said."""
+    """Returns the spans of rows that are a record each; their starts and stops are unknown, and 0."""
     nothing = np.zeros(number, np.int32)
     return Spans.one_each(np.arange(number), nothing, nothing)
 

@@ -15,11 +15,11 @@ from flaxformer_lite.core.data.token_arrays import Spans, TokenArrays
 from flaxformer_lite.core.text import SpecialIds
 
 WINDOW = 1024
-"""Pieces that are packed together: more leave fewer gaps and take longer."""
+"""The number of pieces that are packed together: more pieces leave fewer gaps and take longer."""
 BLOCK = 256
-"""Windows that are packed at the same time, by array operations."""
+"""The number of windows that are packed at the same time, by array operations."""
 NUM_OTHERS = 8
-"""Texts of other documents from which the false next text of a text is drawn."""
+"""The number of texts of other documents from which the false next text of a text is drawn."""
 
 Tokens = Integer[np.ndarray, "_"]
 
@@ -37,7 +37,7 @@ def documents(records: Sequence[TokenPair], kind: str) -> TokenArrays:
 
 
 def piece_numbers(counts: Int[np.ndarray, "D"]) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
-    """Returns for each piece of all documents, which have so many, the document, and its number among the document's pieces."""
+    """Returns for each piece its document, and its number among the document's pieces. counts: the pieces of each document."""
     record = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     firsts = (np.cumsum(counts) - counts).astype(np.int32)
     return record, np.arange(len(record), dtype=np.int32) - firsts[record]
@@ -46,7 +46,7 @@ def piece_numbers(counts: Int[np.ndarray, "D"]) -> tuple[Int[np.ndarray, "P"], I
 def cut_evenly(
     sizes: Int[np.ndarray, "D"], most: int, least_pieces: int = 0
 ) -> tuple[Int[np.ndarray, "D"], Int[np.ndarray, "P"]]:
-    """Returns the number of pieces of each text, and the size of every piece: `most`, and the rest for the last one."""
+    """Returns the number of pieces of each text, and the size of every piece: `most`, and the rest for a text's last piece."""
     counts = np.maximum(-(-sizes // most), least_pieces)
     piece_sizes = np.full(counts.sum(), most, np.int32)
     filled = counts > 0
@@ -97,15 +97,15 @@ def packs(spans: Spans, read: Callable[[int, int, int], Tokens]) -> Callable[[in
 def pack(
     pieces: Spans, sizes: Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
 ) -> tuple[Spans, Int[np.ndarray, "R"]]:
-    """Packs all pieces into rows of at most `room` positions; `sizes` has those that each piece needs. Also returns each row's.
+    """Packs all pieces into rows of at most `room` positions. sizes: the positions of each piece. Also returns those of each row.
 
-    The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
+    The pieces are shuffled, so a window of them is a random sample. Inside a window the longest pieces come first, each into the
     first row with room for it.
     """
     sizes = np.asarray(sizes, np.int32)
     order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(sizes))
     whole = len(order) - len(order) % window
-    blocks = [order[part].reshape(-1, window) for part in slices(whole, BLOCK * window)]
+    blocks = [order[chunk].reshape(-1, window) for chunk in slices(whole, BLOCK * window)]
     if whole < len(order):
         blocks.append(order[None, whole:])
     packed = [first_fit_decreasing(block, sizes, room) for block in blocks] or [(order, order)]
@@ -120,18 +120,17 @@ def first_fit_decreasing(
 ) -> tuple[Int[np.ndarray, "M"], Int[np.ndarray, "R"]]:
     """Packs the pieces of each window: the longest first, each into the window's first row with room for it.
 
-    Returns the piece numbers of all rows, window after window, in the order in which they were put in, and the number of pieces
-    in each row.
+    Returns the piece numbers of all rows, window after window, in the order of packing, and the number of pieces in each row.
     """
     each, window = np.arange(len(windows)), windows.shape[1]
     windows = np.take_along_axis(windows, np.argsort(-sizes[windows], axis=1, kind="stable"), 1).astype(np.int32)
-    own = sizes[windows]
+    needed = sizes[windows]
     left = np.full((len(windows), window), room, np.int32)
     rows = np.empty(windows.shape, np.int32)
     most = 1  # rows of any window that hold a piece, and an empty one
     for k in range(window):
-        rows[:, k] = np.argmax(left[:, :most] >= own[:, k : k + 1], axis=1)
-        left[each, rows[:, k]] -= own[:, k]
+        rows[:, k] = np.argmax(left[:, :most] >= needed[:, k : k + 1], axis=1)
+        left[each, rows[:, k]] -= needed[:, k]
         most = min(max(most, int(rows[:, k].max()) + 2), window)
     members = np.take_along_axis(windows, np.argsort(rows, axis=1, kind="stable"), 1)
     counts = np.stack([np.bincount(row, minlength=window) for row in rows])
@@ -144,7 +143,7 @@ def pairs_of_texts(texts: TokenArrays, max_length: int, seed: int) -> tuple[Span
     A document is cut into an even number of pieces of nearly the same length, at most `max_length` tokens each. Also returns the
     lengths of each row's first piece and of its longest other one.
 
-    Raises: ValueError if there are no other documents.
+    Raises: ValueError if the data has no other documents.
     """
     sizes = texts.sizes[:, 1].astype(np.int64)
     counts = 2 * np.maximum(1, -(-sizes // (2 * max_length)))
@@ -168,17 +167,17 @@ def pairs_of_texts(texts: TokenArrays, max_length: int, seed: int) -> tuple[Span
 def drawn_texts(
     filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int
 ) -> tuple[Int[np.ndarray, "R M"], Int[np.ndarray, "R M"]]:
-    """Returns the documents of next-sentence rows, of those `filled`, which have `counts` pieces each, and the piece numbers."""
+    """Returns the documents of next-sentence rows, among those `filled`, and the piece numbers. counts: the pieces of each."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
     rows = counts // 2
     documents = np.empty((rows.sum(), 2 + NUM_OTHERS), np.int32)
     pieces = np.empty_like(documents)
     numbers = np.repeat(np.arange(len(filled), dtype=np.int32), rows)
     firsts = np.cumsum(rows) - rows
-    for part in slices(len(documents)):
-        own = numbers[part]
-        others = (own[:, None] + generator.integers(1, len(filled), (len(own), NUM_OTHERS))) % len(filled)
-        documents[part, :2], documents[part, 2:] = filled[own, None], filled[others]
-        k = 2 * (np.arange(part.start, part.stop) - firsts[own])
-        pieces[part, 0], pieces[part, 1], pieces[part, 2:] = k, k + 1, generator.integers(counts[others])
+    for chunk in slices(len(documents)):
+        document = numbers[chunk]
+        others = (document[:, None] + generator.integers(1, len(filled), (len(document), NUM_OTHERS))) % len(filled)
+        documents[chunk, :2], documents[chunk, 2:] = filled[document, None], filled[others]
+        k = 2 * (np.arange(chunk.start, chunk.stop) - firsts[document])
+        pieces[chunk, 0], pieces[chunk, 1], pieces[chunk, 2:] = k, k + 1, generator.integers(counts[others])
     return documents, pieces

@@ -1,4 +1,4 @@
-"""One example on its way to a batch: text, token ids, a row; and the part of an objective that makes rows."""
+"""The stages of an example before a batch: text, token ids, a row; and the part of an objective that makes rows."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

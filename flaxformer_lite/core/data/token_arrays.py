@@ -1,4 +1,4 @@
-"""Tokenized records as a few arrays, in memory or in files: their number costs no Python objects."""
+"""Tokenized records as a few arrays, in memory or in files, without a Python object for each record."""
 
 import bisect
 import hashlib
@@ -49,7 +49,7 @@ class Spans(NamedTuple):
     stop: Int[np.ndarray, "P"]
     """A piece has the tokens from `start` to before `stop` of its record's target."""
     ends: Int[np.ndarray, "I"]
-    """For each row the place after its last piece."""
+    """For each row, the index after its last piece."""
 
     @classmethod
     def one_each(cls, record: Int[np.ndarray, "P"], start: Int[np.ndarray, "P"], stop: Int[np.ndarray, "P"]) -> "Spans":
@@ -64,12 +64,12 @@ class Spans(NamedTuple):
 
 
 class Rows(Lazy[Any]):
-    """Rows of an objective with the lengths of all, so that planning batches makes no row.
+    """Rows of an objective with the lengths of all. So batches can be planned before any row is made.
 
     lengths: the positions of source and target that each row needs, special tokens included.
     spans: the pieces of each row; None: row i is record i, as a whole.
-    fingerprint: names what the rows hold besides the records; empty if nothing.
-    note: tells which records were cut or left out; empty if none was.
+    fingerprint: a name for the content of the rows besides the records; empty without such content.
+    note: says which records were cut or left out; empty if none was.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class TokenShard(NamedTuple):
                     answers.extend(record.answers or ())
 
         ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
-        found = np.frombuffer(answers, np.bool) if answers else None  # conversations have no sources
-        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, found)
+        flags = np.frombuffer(answers, np.bool) if answers else None  # conversations have no sources
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, flags)
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -137,7 +137,7 @@ class TokenArrays(Lazy[TokenPair]):
 
     @classmethod
     def of(cls, records: Sequence[TokenPair]) -> "TokenArrays":
-        """Returns the records as arrays: themselves if they are, else a copy."""
+        """Returns the records as arrays: unchanged if they are arrays already, else a copy."""
         if isinstance(records, cls):
             return records
         sides = [side for record in records for side in record[:2]]
@@ -160,14 +160,14 @@ class TokenArrays(Lazy[TokenPair]):
     @property
     def num_answers(self) -> Int[np.ndarray, "I"]:
         """The number of predicted tokens in the answers of every record: all but a first token. Raises: ValueError for pairs."""
-        found = []
+        counts = []
         for shard in self.shards:
             if shard.answers is None and len(shard.ids):
                 raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
             before = np.concatenate([[0], np.cumsum([] if shard.answers is None else shard.answers, dtype=np.int64)])
             starts, stops = shard.starts[1::2], shard.starts[2::2]
-            found.append(before[stops] - before[np.minimum(starts + 1, stops)])
-        return np.concatenate(found)
+            counts.append(before[stops] - before[np.minimum(starts + 1, stops)])
+        return np.concatenate(counts)
 
     @property
     def labels(self) -> Iterator[str]:
@@ -184,7 +184,7 @@ class TokenArrays(Lazy[TokenPair]):
         return np.concatenate(places)
 
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
-        """Returns the tokens of one side of record i, 0 the source, 1 the target, of the type that they are stored in."""
+        """Returns the tokens of one side of record i, 0 the source, 1 the target, in the type in which they are stored."""
         shard, k = self._find(i)
         start, stop = shard.starts[2 * k + side : 2 * k + side + 2].tolist()
         return shard.ids[start:stop]

@@ -71,7 +71,7 @@ class CompilerOptions(Checked, at="train.compiler_options"):
 
 @functools.cache
 def refusal(options: tuple[tuple[str, str], ...], mesh: Mesh) -> str | None:
-    """Returns why the compiler of a mesh refuses the options: it is asked once, with the smallest program."""
+    """Returns the reason why the compiler of a mesh refuses the options, found by compiling the smallest program once."""
     nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
     try:
         if options:

@@ -150,7 +150,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until_ready) -> PyTree:
     """Returns `keep` of each array, whole and divided over the devices of the first process; None in all other processes.
 
-    All processes call it. One array at a time is gathered, and each device gets its share alone. A single process has all arrays.
+    All processes call it. One array at a time is gathered, and each device gets only its share. A single process has all arrays.
     """
 
     def leaf(x: Array) -> Any:

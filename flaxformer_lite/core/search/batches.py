@@ -57,7 +57,7 @@ def padded_length(length: int) -> int:
 
 
 def padded_rows(count: int) -> int:
-    """Returns the least of 1, 8, 16, 32, 64, … that is `count` or more."""
+    """Returns the smallest of 1, 8, 16, 32, 64, … that is at least `count`."""
     return 1 if count <= 1 else max(8, 1 << (count - 1).bit_length())
 
 

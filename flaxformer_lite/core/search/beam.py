@@ -70,7 +70,7 @@ def start_beams(
 
 
 def beams_room(model: Transformer, config: DecodeConfig, prefill_length: int, steps: int) -> int:
-    """Returns the slots of the cache that so many steps need: those that the beams share, and K a step."""
+    """Returns the slots of the cache that so many steps need: the slots that the beams share, and K for each step."""
     return model.cache_room(prefill_length) + steps * config.beam_size
 
 
@@ -90,11 +90,11 @@ def beams_step(
     ancestors = state.ancestors.at[..., state.step].set(jnp.arange(config.beam_size, dtype=jnp.int32))
     state = state._replace(ancestors=ancestors)
     shared = models[0].cache_room(inputs.prefill_length)
-    found = [
+    predictions = [
         beam_log_probs(model.bind(variables), state, cache, inputs, shared)
         for model, variables, cache in zip(models, variables, state.cache, strict=True)
     ]
-    token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
+    token_log_probs = log_mean_probs([log_probs for log_probs, _ in predictions])
     history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
     is_last = (state.step + 1 == inputs.max_lengths)[:, None]
     penalty, *forced = (
@@ -102,7 +102,7 @@ def beams_step(
     )
     model_log_probs = token_log_probs
     token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config, penalty, *forced)
-    state = state._replace(cache=tuple(cache for _, cache in found))
+    state = state._replace(cache=tuple(cache for _, cache in predictions))
     if inputs.terms is None:
         return beam_step(state, token_log_probs, inputs.max_lengths, config)
     if (certain := forced_ids(state.step, is_last, config, *forced)) is not None:
@@ -126,7 +126,7 @@ def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "
 
 
 def init_beam_state(inputs: SearchInputs, caches: tuple[DecodeCache, ...], settings: SearchSettings) -> BeamState:
-    """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
+    """Returns the state before the first step: K equal beams, of which only the first one counts, and no finished answer."""
     config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
     zeros = jnp.zeros((batch, k), accumulation_dtype(caches[0][0].own.key))
@@ -170,13 +170,13 @@ def beam_log_probs(
     num_steps = (cache[0].room - shared) // k
     position, first = inputs.prefill_length + state.step, inputs.first_positions[:, None]
     key_positions = cache_positions(inputs.prefill_length, shared, num_steps, k)
-    own = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)
-    own = jnp.concatenate([jnp.ones((batch, 1, k, shared), bool), own], -1)
+    lineage = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)
+    lineage = jnp.concatenate([jnp.ones((batch, 1, k, shared), bool), lineage], -1)
     started = padding_mask(key_positions >= first)
 
     def mask(window: int | None) -> AttentionMask:
         near = None if window is None else position - key_positions < window
-        return AttentionMask(combine_masks(own, started, near))
+        return AttentionMask(combine_masks(lineage, started, near))
 
     context = StepContext(
         positions=jnp.broadcast_to(position - first, (len(first), k)),
@@ -204,7 +204,7 @@ def beam_step(
 
     ends = end if not config.finish_at_limit else end | limit
     ended = Choice(beam[:, :k], token[:, :k], jnp.where(ends[:, :k], log_probs[:, :k], -jnp.inf))
-    # A beam has one way to end for each end id, hence at least K stay open; the stable sort keeps their order.
+    # A beam can end in one way for each end id, so at least K stay open; the stable sort keeps their order.
     open_ = jnp.argsort(end, axis=-1, stable=True)[:, :k]
     best_open = log_probs[:, 0] if not config.finish_at_limit else jnp.take_along_axis(log_probs, open_, 1)[:, 0]
     chosen = Choice(*(jnp.take_along_axis(x, open_, 1) for x in (beam, token, log_probs)))
@@ -219,14 +219,14 @@ def extended(
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
 ) -> BeamState:
-    """Returns the state after a step: some beams have `ended`, those that are `chosen` go on.
+    """Returns the state after a step: beams that have `ended` are finished, and those that are `chosen` go on.
 
     Rows that are not active finish nothing more.
     """
     length = state.step + 1
     limit = (length == max_lengths)[:, None]
-    found = ended.log_probs != -jnp.inf
-    ending = hypotheses(state, found, ended.beam, ended.token, ended.log_probs, length, config)
+    exists = ended.log_probs != -jnp.inf
+    ending = hypotheses(state, exists, ended.beam, ended.token, ended.log_probs, length, config)
     finished, settled = merge_best(state.finished, ending, state.settled), state.settled
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
@@ -311,6 +311,6 @@ Ties go to the earlier answer, then to the better beam, then to the lowest id.
 Several models have an encoder and the same vocabulary each; the probabilities of the next token are the mean of all.
 
 With `SearchInputs.terms` an answer has all its terms, and beams compete as terms.py says. Only open beams with all terms count for
-`early_stopping`. Half of K finished answers are enough then. If more are asked for, the search goes on, and those that it finds
-come behind: so the best answers are the same ones, however many are asked for.
+`early_stopping`. Half of K finished answers are enough then. If more answers are asked for, the search goes on, and later ones come
+behind. So the best answers do not depend on the number that is asked for.
 """

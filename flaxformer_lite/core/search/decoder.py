@@ -57,19 +57,19 @@ class ScoredText(NamedTuple):
 
 
 Watch = Callable[[int], Callable[[list[int]], int | None]]
-"""Returns for the index of a source a function of the newest tokens of an answer to it, a few at a time: how many tokens the answer
-keeps if they end it, else None. A text that has a stop string ends so."""
+"""Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
+answer, it returns how many tokens the answer keeps, else None. A stop string ends a text in this way."""
 
 
 class Row(NamedTuple):
-    """One search: a source or prompt, and what its answer depends on besides."""
+    """One search: a source or prompt, and all else that its answer depends on."""
 
     source: Sequence[int]
     config: DecodeConfig
     max_length: int
-    """Tokens of the answer at most, its end included."""
+    """The most tokens of the answer, its end included."""
     draw: tuple[int, int, int] = (0, 0, 0)
-    """Seed, index of the source, and number of the sample: what a random choice of tokens depends on."""
+    """Seed, index of the source, and number of the sample: a random choice of tokens depends on these."""
     number: int = 0
     """The index of the source among those of a call."""
     forced: Forced = Forced()
@@ -112,7 +112,7 @@ class Decoder:
         self.has_encoder = model.config.num_encoder_layers > 0
         positions = [member.config.positions.max_positions for member in models]
         self.max_positions = min((number for number in positions if number is not None), default=None)
-        """The number of positions that the model has, of an ensemble the least of all models; None: any number."""
+        """The number of the model's positions, the least of all models of an ensemble; None: any number."""
         if ensemble and config.program.sampling is not None:
             raise ValueError(
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
@@ -187,7 +187,7 @@ class Decoder:
         return given if isinstance(given, Weights) else self.lay_out(given)
 
     def compile(self, weights: Weights | VariableDict, rows: int, source: Sequence[int]) -> None:
-        """Compiles the programs of so many sources of that length, and answers none."""
+        """Compiles the programs for this number of sources of this length; answers none of them."""
         row = Row(source, self.config, self.max_length(source))
         (batch, *_) = self.batches([len(source)] * rows)
         self.search.compile(self.weights(weights), *self.inputs([row] * len(batch.members), batch))
@@ -199,7 +199,7 @@ class Decoder:
     def stream(self, weights: Weights | VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
         """Yields the first answer of `generate` to this request alone in chunks: one token, then `CHUNK_TOKENS` at a time.
 
-        Raises: ValueError as `generate` does, and with beams or terms, because the best of beams is known at the end only.
+        Raises: ValueError as `generate` does, and with beams or terms: the best beam is known only at the end.
         """
         if self.config.beam_size > 1:
             raise ValueError(
@@ -222,7 +222,7 @@ class Decoder:
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raises: ValueError if a source is longer than the model's positions, a prompt is empty, a seed is out of range, settings
-        are of another program, or `why_not` has a reason.
+        have another program, or `why_not` has a reason.
         """
         name = "source" if self.has_encoder else "prompt"
         chosen = {request.settings for request in requests if request.settings is not None}
@@ -369,7 +369,7 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
 def warn_of_missing(
     answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
 ) -> None:
-    """Warns of `NO_ANSWER`s, in one line; `name` is what an answer is to, counted from `first`."""
+    """Warns of `NO_ANSWER`s, in one line. `name`: "source" or "prompt", whose numbers start at `first`."""
     missing = [i for i, texts in enumerate(answers, first) if any(text.score == NO_ANSWER.score for text in texts)]
     if missing:
         more = f" and {len(missing) - 1:,} more" if missing[1:] else ""

@@ -50,8 +50,8 @@ class BatchPredictor:
     ) -> list[Any]:
         """Returns the prediction for each text, in order: the function's arrays without their leading axis.
 
-        Rows of `positions`, each different positions of its text, are padded with 0 to one length for each batch: 1, 8, 16, … or
-        that of its texts. So predictions have further entries at the end, and a batch predicts `batch_tokens` positions at most.
+        Rows of `positions`, each with different positions of its text, are padded with 0 to one length for each batch: 1, 8, 16, …
+        or that of its texts. So predictions have further entries at the end. A batch predicts at most `batch_tokens` positions.
 
         Raises: ValueError if a text is longer than the model's positions.
         """

@@ -17,7 +17,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 
 DEFAULT_NEW_TOKENS = 100
-"""The maximum length of a generated text where no setting limits it: the length of a prompt says nothing of the text's."""
+"""The maximum length of a generated text if no setting limits it: the length of a prompt says nothing about it."""
 
 DEFAULT_LENGTHS: dict[str, Any] = {
     name: getattr(DecodeConfig, name) for name in ("max_new_tokens", "max_length_ratio", "max_length_extra")
@@ -25,32 +25,32 @@ DEFAULT_LENGTHS: dict[str, Any] = {
 """The default values of the settings that limit the length of an answer."""
 
 SAMPLING_NAMES = frozenset(field.name for field in dataclasses.fields(Sampling))
-"""The settings of `Sampling`, by which it is turned on."""
+"""The settings of `Sampling`: one of them turns sampling on."""
 
 
 def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
     """Returns the settings with some changed by name, those of `Sampling` too.
 
-    One of these turns sampling on, but for a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.
+    One of these turns sampling on, except a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.
     If neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
 
-    Raises: ValueError for a name that is no setting.
+    Raises: ValueError for a name that is not a setting.
     """
     drawn = {name: value for name, value in changes.items() if name in SAMPLING_NAMES}
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if changes.keys() & {"max_length_ratio", "max_length_extra"}:
-        own["max_new_tokens"] = None
+        settings["max_new_tokens"] = None
     elif dataclasses.replace(config, **DEFAULT_LENGTHS) == config:
-        own["max_new_tokens"] = DEFAULT_NEW_TOKENS
-    own |= {name: value for name, value in changes.items() if name not in drawn}
-    base = own.get("sampling") or config.sampling
+        settings["max_new_tokens"] = DEFAULT_NEW_TOKENS
+    settings |= {name: value for name, value in changes.items() if name not in drawn}
+    base = settings.get("sampling") or config.sampling
     if drawn and (base is not None or any(drawn[n] != getattr(Sampling, n) or n == "temperature" for n in drawn)):
-        own["sampling"] = dataclasses.replace(base or Sampling(), **drawn)
-    if own.get("sampling") is not None:
-        own.setdefault("beam_size", 1)
-    elif own.get("beam_size", 1) > 1:
-        own["sampling"] = None
-    return config.changed(own, other_names=SAMPLING_NAMES)
+        settings["sampling"] = dataclasses.replace(base or Sampling(), **drawn)
+    if settings.get("sampling") is not None:
+        settings.setdefault("beam_size", 1)
+    elif settings.get("beam_size", 1) > 1:
+        settings["sampling"] = None
+    return config.changed(settings, other_names=SAMPLING_NAMES)
 
 
 def check_generates(model: ModelConfig) -> None:
@@ -74,9 +74,9 @@ def check_stop(stop: Sequence[str]) -> None:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:
-    """Returns a prompt's token ids after the special ids that begin a text; `bos_id` alone if there are none.
+    """Returns a prompt's token ids after the special ids that begin a text; `bos_id` alone if that gives no id.
 
-    Raises: ValueError if there are none and `bos_id` is None.
+    Raises: ValueError if that gives no id and `bos_id` is None.
     """
     ids = tokenizer.as_prompt(tokenizer.encode(prompt))
     if ids:
@@ -169,7 +169,7 @@ def stream_text(
 
 
 def watch_stops(tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stops: Sequence[Sequence[str]]) -> Watch | None:
-    """Returns what ends answers at the first stop string of their prompt, at the same token as a stream; None without any."""
+    """Returns the `Watch` that ends answers at the first stop string of their prompt, as a stream ends; None without any."""
 
     def watch(index: int) -> Callable[[list[int]], int | None]:
         text = TextStream(tokenizer, prompts[index], stops[index])
@@ -185,7 +185,7 @@ def watch_stops(tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stops: S
 
 
 WINDOW_TOKENS = 32
-"""Tokens before the newest ones that are decoded together with them, at least."""
+"""The least number of tokens before the newest ones that are decoded together with them."""
 
 
 class GrowingText:
@@ -194,7 +194,7 @@ class GrowingText:
         [ tokens before | window: tokens of `before` | newest tokens ]
         [ text: `settled`                            | text of the window after `before` ]
 
-    The text of the newest tokens depends on some tokens before them, but not on where the window begins.
+    The text of the newest tokens depends on some tokens before them, but not on the beginning of the window.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
@@ -216,15 +216,15 @@ class GrowingText:
             text = decode_after(self.tokenizer, self.prompt, self.tokens)
         if len(self.window) >= 2 * WINDOW_TOKENS and self.is_settled(decoded):
             before = self.tokenizer.decode(self.window[-WINDOW_TOKENS:])
-            if before.strip():  # else the next piece might lose its space, as the first of a text does
+            if before.strip():  # else the next piece might lose its space, like the first piece of a text
                 self.window, self.before, self.settled = self.window[-WINDOW_TOKENS:], before, text
         return text
 
     def is_settled(self, decoded: str) -> bool:
-        """Returns whether later tokens leave the window's text as it is: its last character is whole, and seldom a single byte.
+        """Returns whether later tokens leave the window's text as it is: its end is a whole character and no short run of bytes.
 
-        Llama's decoder replaces all of a run of bytes by U+FFFD if one is invalid. A long run settles all the same: `add` begins
-        anew where a byte changes it.
+        Llama's decoder replaces a whole run of bytes by U+FFFD if one is invalid. A long run settles nevertheless: `add` begins
+        anew if a byte changes it.
         """
         (last,) = self.tokenizer.pieces(self.window[-1:])
         in_run = last.startswith("<0x") and len(self.window) < 4 * WINDOW_TOKENS
@@ -259,7 +259,7 @@ class TextStream:
         return self.emit(truncate_at_stop(self.text(), self.stop))
 
     def drop_tokens(self, number: int) -> None:
-        """Drops of the last `number` tokens those after the one that completes a stop string."""
+        """Drops, among the last `number` tokens, those after the token that completes a stop string."""
         tokens = self.arrived.tokens
         counts = range(len(tokens) - number + 1, len(tokens))
         del tokens[counts.start + bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count))) :]
@@ -278,8 +278,8 @@ class TextStream:
 
     def emit(self, text: str) -> str:
         """Returns the part of `text` that has not been emitted yet."""
-        part, self.num_emitted = text[self.num_emitted :], max(self.num_emitted, len(text))
-        return part
+        new, self.num_emitted = text[self.num_emitted :], max(self.num_emitted, len(text))
+        return new
 
 
 def partial_stop_length(text: str, stop: str) -> int:

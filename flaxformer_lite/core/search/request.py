@@ -1,4 +1,4 @@
-"""Requests to a decoder: a source or a prompt, with what its answer depends on."""
+"""Requests to a decoder: a source or a prompt, with all that its answer depends on."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Request:
     settings: DecodeConfig | None = None
     """Settings of the same `program` as the decoder's; None: the decoder's."""
     limit: int | None = None
-    """A maximum length of the answer, its end included, beside that of the settings."""
+    """A maximum length of the answer, its end included, in addition to that of the settings."""
     seed: int = 0
     """An unsigned 32-bit number. Sampled tokens depend on it, the index and the number of the sample alone."""
     index: int | None = None
-    """The number that samples and messages have for it; None: its place among the requests."""
+    """The number of the request in samples and messages; None: its place among the requests."""
     forced: Forced = Forced()
     """The tokens that the answer must have: a beam search where these are terms."""
 
@@ -30,7 +30,7 @@ class Request:
         return asked if isinstance(asked, Request) else cls(asked)
 
     def number(self, place: int) -> int:
-        """Returns the index; `place`: that among the requests, for one without."""
+        """Returns the index; without one, `place`, the request's place among all."""
         return place if self.index is None else self.index
 
 

@@ -5,8 +5,8 @@
              8                        ┗━━━━━━━━━━━━┫ all are done
     steps    0                16     21           40
 
-The steps are those of `search_whole`. A step of other rows may round the last bit of a score otherwise, as it does for a batch of
-another size.
+The steps are those of `search_whole`. A step with another number of rows may round the last bit of a score differently, as in a
+batch of another size.
 """
 
 import functools
@@ -34,13 +34,13 @@ from flaxformer_lite.core.search.search import (
 from flaxformer_lite.core.search.settings import DecodeConfig
 
 CHUNK_TOKENS = 4
-"""The tokens of an answer between two looks at it."""
+"""The tokens of an answer that are generated before the host reads them."""
 
 
 class Weights(NamedTuple):
-    """The variables of each model of a search, as they are given and as its steps read them; whoever holds it owns the copy.
+    """The variables of each model of a search, as they are given and as its steps read them: a copy, owned by this value's holder.
 
-    The copy takes as long as ten steps of one row: a third of the answer to one short sentence.
+    To make the copy takes as long as ten steps of one row: a third of the answer to one short sentence.
     """
 
     given: tuple[VariableDict, ...]
@@ -55,7 +55,7 @@ class Search:
         self.start = jax.jit(self._start, static_argnames="settings")
         self.advance = jax.jit(self._advance, static_argnames="config", donate_argnames="state")
         self.resize = jax.jit(resize, static_argnames="capacity")
-        """Serves other devices than a CPU: see `resized`."""
+        """For devices other than a CPU: see `resized`."""
 
     def _start(
         self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
@@ -74,7 +74,7 @@ class Search:
         few: Int[Array, ""],
         config: DecodeConfig,
     ) -> tuple[Any, Decoded]:
-        """Returns the state once so many steps are done, or no more than `few` rows are active; and the answers that it has."""
+        """Returns the state once so many steps are done, or at most `few` rows are active; and the answers in it."""
         step = functools.partial(self.method.step, self.models, variables, inputs, config)
         state = advance(step, state, max_steps, few)
         return state, self.method.answers(inputs, config, state)
@@ -91,9 +91,9 @@ class Search:
         over: Bool[np.ndarray, "B"],
         chunks: bool = False,
     ) -> Iterator[Decoded]:
-        """Yields the answers of all rows as they grow, in the same arrays on the host, and at last as they are.
+        """Yields the answers of all rows as they grow, and at last the whole ones, in the same arrays on the host.
 
-        Between two of them the caller may end rows, by `over`. With `chunks` they grow by one token, then by `CHUNK_TOKENS` at a
+        Between two yields the caller may end rows, by `over`. With `chunks` answers grow by one token, then by `CHUNK_TOKENS` at a
         time.
         """
         inputs, state = self.start(weights.given, batch, settings=settings)
@@ -127,7 +127,7 @@ class Search:
     def resized(
         self, inputs: SearchInputs, state: Any, order: Int[np.ndarray, "_"], capacity: int
     ) -> tuple[SearchInputs, Any]:
-        """Returns what `resize` does; on a CPU by NumPy, which compiles nothing and leaves alone what keeps its rows."""
+        """Returns the result of `resize`; on a CPU by NumPy, which compiles nothing and copies rows only if some leave."""
         resized: tuple[SearchInputs, Any]
         if platform() != "cpu":
             resized = self.resize(inputs, state, order, capacity=capacity)
@@ -137,11 +137,11 @@ class Search:
             host = jax.device_get((inputs, state))
             inputs, state = jax.tree.map(lambda x: jnp.asarray(x[order] if x.ndim else x), host)
         resized = inputs, state._replace(cache=grow_cache(state.cache, capacity, padded_on_host))
-        # Arrays that are bound to a device stay so: a program is compiled for either kind.
+        # Arrays that are committed to a device stay committed: a program is compiled for each of the two kinds.
         return resized if place is None else jax.device_put(resized, place)
 
     def compile(self, weights: Weights, batch: SearchInputs, settings: SearchSettings) -> None:
-        """Compiles the programs of so many rows, for every length of an answer, and takes no step."""
+        """Compiles the programs for this number of rows and every length of an answer; takes no step."""
         inputs, state = self.start(weights.given, batch, settings=settings)
         for steps in stages(settings.max_new_tokens):
             order, capacity = np.arange(len(batch.tokens)), self.capacity(inputs, settings, steps)
@@ -150,22 +150,22 @@ class Search:
 
 
 FEWEST_ROWS = 8
-"""The rows that a batch keeps at least: fewer cost a CPU about as much, until the caches are long."""
+"""The fewest rows that a batch keeps: fewer cost a CPU about as much, until the caches are long."""
 LONG_STEPS = 32
 """Steps after which the last row is computed alone. Most answers are shorter; one that does not end takes all the time."""
 
 
 def fewer_rows(rows: int) -> int:
-    """Returns how many active rows of a batch are so few that the others leave it: a quarter; 0 for never.
+    """Returns the number of active rows at which the other rows leave a batch: a quarter; 0 for never.
 
-    Fewer rows are a program of their own, which is compiled once: so not half of them, and only on a CPU, whose time goes with
-    the rows.
+    A batch of fewer rows needs a program of its own, so rows leave at a quarter, not at a half. They leave only on a CPU, where a
+    step's time grows with the rows.
     """
     return rows // 4 if rows > FEWEST_ROWS and platform() == "cpu" else 0
 
 
 def padded_on_host(x: Array, widths: Sequence[tuple[int, int]]) -> Array:
-    """Returns what `jnp.pad` does, which is compiled for each shape."""
+    """Returns the result of `jnp.pad`, without its compilation for each shape."""
     return jnp.asarray(np.pad(x, widths))
 
 

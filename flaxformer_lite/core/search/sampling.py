@@ -1,4 +1,4 @@
-"""The next token's logits as the settings change them, and the token that is chosen: pure functions.
+"""The next token's logits under the rules of the settings, and the choice of a token: pure functions.
 
 The alphabet of shapes is in `model/__init__.py`. A token whose logit is -inf cannot be chosen.
 """
@@ -95,8 +95,8 @@ def mark_ids(ids: Int[Array, "*B W"], mask: Bool[Array, "*#B W"], vocab_size: in
     """Returns True for the ids of the vocabulary that are in `ids` at a position of `mask`."""
     ids = jnp.where(mask, ids, vocab_size)
     rows = ids.reshape(-1, ids.shape[-1])
-    found = jnp.zeros((len(rows), vocab_size), bool).at[jnp.arange(len(rows))[:, None], rows].set(True, mode="drop")
-    return found.reshape(*ids.shape[:-1], vocab_size)
+    marks = jnp.zeros((len(rows), vocab_size), bool).at[jnp.arange(len(rows))[:, None], rows].set(True, mode="drop")
+    return marks.reshape(*ids.shape[:-1], vocab_size)
 
 
 def apply_repetition_penalty(
@@ -153,8 +153,8 @@ def sample_token(
     def draw(logits: Float[Array, "B V"]) -> Int[Array, "B"]:
         return jax.vmap(jax.random.categorical)(step_keys, logits).astype(jnp.int32)
 
-    # Without filters the product of `scale_logits` and the sum in `draw` are one instruction, so these rows are drawn apart: a
-    # row's token depends on its own settings only. A batch whose rows are alike draws once.
+    # Without filters the product of `scale_logits` and the sum in `draw` become one instruction, which rounds differently. So these
+    # rows are drawn apart: a row's token depends on its own settings only. A batch with filters in all rows or in none draws once.
     filtered = (sampling.top_p < 1) | (sampling.log_min_p > -jnp.inf)
     nothing = functools.partial(jnp.zeros_like, filtered, jnp.int32)
     plain = jax.lax.cond(filtered.all(), nothing, lambda: draw(scale_logits(logits, sampling.temperature, k)))
@@ -185,13 +185,13 @@ def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Arr
     The bits of the smallest are found one after the other, by 32 sums over the row: a sort takes a CPU 20 times as long.
     """
     probabilities, bits = jax.nn.softmax(logits), ascending_bits(logits.astype(jnp.float32))
-    # Sums that are p but for their rounding count; with a p of 1 also logits whose probability is rounded away.
+    # Sums that equal p up to rounding count; with a p of 1, so do logits whose probability is rounded to 0.
     enough = jnp.where(p < 1, p * (1 - 2**-20), jnp.inf)
 
     def mass(chosen: Bool[Array, "B V"]) -> Float[Array, "B"]:
         return jnp.where(chosen, probabilities, 0).sum(-1)
 
-    num_bits = jnp.where((p < 1).any(), 32, 0)  # no step where no row needs them: all are kept
+    num_bits = jnp.where((p < 1).any(), 32, 0)  # no step if no row filters: all logits stay
     least = largest_integer(lambda least: mass(bits >= least[:, None]) >= enough, len(p), num_bits)
     smallest = jnp.where(bits >= least[:, None], logits, jnp.inf).min(-1, keepdims=True)
     equal = logits == smallest
@@ -214,11 +214,11 @@ def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Arr
 def largest_integer(
     holds: Callable[[UInt32[Array, "B"]], Bool[Array, "B"]], rows: int, num_bits: int | Int[Array, ""]
 ) -> UInt32[Array, "B"]:
-    """Returns for each row the largest integer of so many bits for which `holds`, which then holds for all smaller ones; else 0."""
+    """Returns for each row the largest integer of so many bits that `holds`; 0 without any. All smaller integers must hold too."""
 
-    def add_bit(i: Int[Array, ""], found: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
-        larger = found | (jnp.uint32(1) << (num_bits - 1 - i).astype(jnp.uint32))
-        return jnp.where(holds(larger), larger, found)
+    def add_bit(i: Int[Array, ""], integer: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
+        larger = integer | (jnp.uint32(1) << (num_bits - 1 - i).astype(jnp.uint32))
+        return jnp.where(holds(larger), larger, integer)
 
     return jax.lax.fori_loop(0, num_bits, add_bit, jnp.zeros(rows, jnp.uint32))
 
@@ -238,7 +238,7 @@ def filter_min_p(logits: Float[Array, "B V"], log_p: Float[Array, "B"]) -> Float
 # The largest of many numbers --------------------------------------------------------------------------------------------------
 
 BLOCK = 64
-"""Numbers in a block: a row of 40,000 then has 625 blocks, as many as a search for ten looks through afterwards."""
+"""Numbers in a block: a row of 40,000 has 625 blocks, about as many as the 640 numbers that a search for ten then reads."""
 
 
 def top_k(x: Float[Array, "B W"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
@@ -257,13 +257,13 @@ def top_k(x: Float[Array, "B W"], k: int) -> tuple[Float[Array, "B k"], Int[Arra
     # In the order of the row, so that the first of equal numbers still comes first.
     blocks = jnp.sort(best(maxima, k)[1], axis=-1)
     indices = (blocks[..., None] * BLOCK + jnp.arange(BLOCK, dtype=blocks.dtype)).reshape(batch, k * BLOCK)
-    found = jnp.take_along_axis(x, indices, 1, mode="fill", fill_value=-jnp.inf)
-    values, places = best(found, k)
+    candidates = jnp.take_along_axis(x, indices, 1, mode="fill", fill_value=-jnp.inf)
+    values, places = best(candidates, k)
     return values, jnp.take_along_axis(indices, places, 1)
 
 
 def best(x: Float[Array, "B W"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """Returns `jax.lax.top_k` as it is fast on a CPU."""
+    """Returns `jax.lax.top_k`, in the form that is fast on a CPU."""
     # Without barriers XLA sorts whole rows on a CPU; one for both arrays aborts JAX 0.10 on several devices.
     values, indices = map(jax.lax.optimization_barrier, jax.lax.top_k(x, k))
     return values, indices

@@ -36,11 +36,11 @@ class SearchInputs(NamedTuple):
     """A padded batch, before and after `prefill`; a row without a source or prompt has a maximum length of 0."""
 
     tokens: Int[Array, "B P"]
-    """Sources or prompts; after the prefill what the decoder starts from, BOS or the prompt."""
+    """Sources or prompts; after the prefill, the tokens that the decoder starts from: BOS or the prompt."""
     mask: Bool[Array, "B S"] | None
     """True at tokens; after the prefill None, unless the model has an encoder."""
     max_lengths: Int[Array, "B"]
-    """Tokens of each answer at most, its end included."""
+    """The most tokens of each answer, its end included."""
     sampling: RowSampling | None = None
     """None: the most probable tokens are chosen."""
     repetition_penalty: Float[Array, "B"] | None = None
@@ -119,7 +119,7 @@ def finish(
     state: Any,
     settings: SearchSettings,
 ) -> Decoded:
-    """Returns what `search_whole` does, from the state that `method.start` returned."""
+    """Returns the answers of `search_whole`, from the state that `method.start` returned."""
     config = settings.config
     step = functools.partial(method.step, models, lay_out(models, variables, config.num_ids), inputs, config)
     for max_steps in stages(settings.max_new_tokens):
@@ -169,14 +169,14 @@ def stages(max_new_tokens: int) -> list[int]:
 def advance(
     step: Callable[[Any], Any], state: Any, max_steps: int | Int[Array, ""], few: int | Int[Array, ""] = 0
 ) -> Any:
-    """Returns the state once `max_steps` steps are done, or no more than `few` rows are active."""
+    """Returns the state once `max_steps` steps are done, or at most `few` rows are active."""
     return jax.lax.while_loop(lambda state: (state.active.sum() > few) & (state.step < max_steps), step, state)
 
 
 def grow_cache(cache: Caches, capacity: int, pad: Callable[..., Array] = jnp.pad) -> Caches:
     """Returns the cache, or each of several models' caches, with `capacity` slots for the decoder's own keys and values.
 
-    `pad`: `jnp.pad`, or what does the same.
+    `pad`: `jnp.pad`, or a function with its result.
     """
 
     def grow(x: Array) -> Array:

@@ -153,7 +153,7 @@ class DecodeConfig(Checked, at="decode"):
     def changed(self, changes: Mapping[str, Any], other_names: Collection[str] = ()) -> "DecodeConfig":
         """Returns the settings with some changed by name.
 
-        Raises: ValueError for a name that is no setting; the message suggests one of these and of `other_names`.
+        Raises: ValueError for a name that is not a setting; the message suggests one of these and of `other_names`.
         """
         names = {field.name for field in dataclasses.fields(self)}
         if wrong := sorted(changes.keys() - names):

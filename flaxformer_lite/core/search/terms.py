@@ -1,7 +1,7 @@
-"""Terms in a beam search: texts that an answer must have, so that it may not end before. Pure functions of arrays.
+"""Terms in a beam search: texts that an answer must have before it may end. Pure functions of arrays.
 
-A beam that has a term, or the beginning of one, has paid for it in probability. So beams compete with those alone that are as far,
-in one bank; the K beams that go on are taken from all banks in turn:
+A beam that has a term, or the beginning of one, has paid for it in probability. So a beam competes only within its bank, the beams
+that are equally far. The K beams that go on are taken from all banks in turn:
 
     bank         0: no term    1: in a term    2: one term
     best         beam 2        beam 5          beam 1
@@ -25,13 +25,13 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 
 
 class RowTerms(NamedTuple):
-    """The terms of each row; one that is padding is needed 0 times."""
+    """The terms of each row; a term that is padding is needed 0 times."""
 
     tokens: Int[Array, "B M W"]
     """Token ids, padded with -1 on the right."""
     lengths: Int[Array, "B M"]
     times: Int[Array, "B M"]
-    """Number of times that the answer has it, as a part of other terms too."""
+    """Number of times that the answer must have the term; its places in other terms count too."""
     whole: Bool[Array, "B M"]
     """Whether no id of `going_on` may follow."""
     going_on: Bool[Array, "B V"]
@@ -40,7 +40,7 @@ class RowTerms(NamedTuple):
     """Number of times that each term (the first axis) stands in each one before it; None: no term is a part of another."""
 
     def missing(self, counts: Int[Array, "B *K M"]) -> Int[Array, "B *K M"]:
-        """Returns how often each term is to be written yet, apart from its places in other terms that are missing."""
+        """Returns how often each term must still be written, apart from its places in other missing terms."""
         axes = tuple(range(1, counts.ndim - 1))
         missing = jnp.maximum(jnp.expand_dims(self.times, axes) - counts, 0)
         if self.inside is None:
@@ -53,7 +53,7 @@ class RowTerms(NamedTuple):
 
 
 def places_in(term: NeededTokens, other: NeededTokens, going_on: Bool[np.ndarray, "V"]) -> int:
-    """Returns how often a term stands in another one, where the token behind it, if it has to be whole, never goes on with it."""
+    """Returns how often a term stands in another one. A term that must be whole stands only where the next token starts a word."""
     size, last = len(term.ids), len(other.ids)
     ends = [end for end in range(size, last + 1) if other.ids[end - size : end] == term.ids]
     return sum(not term.whole or (other.whole if end == last else not going_on[other.ids[end]]) for end in ends)
@@ -70,7 +70,7 @@ def row_terms(rows: Sequence[Forced], batch: int, vocab_size: int) -> RowTerms:
     for i, row in enumerate(rows):
         if row.going_on is not None:
             going_on[i] = row.going_on
-        terms = sorted(row.terms, key=lambda term: -len(term.ids))  # one that has another comes before it
+        terms = sorted(row.terms, key=lambda term: -len(term.ids))  # a term comes before the terms in it
         for j, term in enumerate(terms):
             inside[i, j, :j] = [places_in(term, other, going_on[i]) for other in terms[:j]]
             tokens[i, j, : len(term.ids)] = term.ids
@@ -88,13 +88,13 @@ class Choice(NamedTuple):
     token: Int[Array, "B K"]
     log_probs: Float[Array, "B K"]
     counts: Int[Array, "B K M"] | None = None
-    """Number of times that each has each term."""
+    """Number of times that each beam has each term."""
     complete: Bool[Array, "B K"] | None = None
-    """Whether it has all terms."""
+    """Whether each beam has all terms."""
 
 
 def begun(tokens: Int[Array, "B K R"], end: Int[Array, ""], first: int, terms: RowTerms) -> Bool[Array, "B K M Q"]:
-    """Returns True at l (Q = W + 1 of them) where the l tokens before `end` are the first l of a term; none is before `first`."""
+    """Returns True at l, 0 … W, if the l tokens before `end` are the first l of a term and none of them is before `first`."""
     width = terms.tokens.shape[-1]
     lengths, places = jnp.arange(width + 1)[:, None], jnp.arange(width)
     newest = end - width + places
@@ -108,21 +108,21 @@ class TermBeams(NamedTuple):
 
     log_probs: Float[Array, "B K"]
     counts: Int[Array, "B K M"]
-    """Number of times that each has each term."""
+    """Number of times that each beam has each term."""
     parts: Bool[Array, "B K M Q"]
-    """Parts of terms that each has begun: see `begun`."""
+    """The beginnings of terms at the end of each beam: see `begun`."""
 
 
 class Candidates(NamedTuple):
-    """The continuations of each beam that may be chosen, C of them, and what they have of the terms."""
+    """The C continuations of each beam that may be chosen, and the terms that they have."""
 
     token: Int[Array, "B K C"]
     scores: Float[Array, "B K C"]
-    """Log-probabilities; -inf for one that stands for a continuation before it, or leaves no room for the terms."""
+    """Log-probabilities; -inf for a repeated continuation, and for one that leaves no room for the terms."""
     counts: Int[Array, "B K C M"]
     ends: Bool[Array, "B K C"]
     bank: Int[Array, "B K C"]
-    """Twice the number of terms that it has, and one more inside a term."""
+    """Twice the number of terms that a continuation has, and one more inside a term."""
 
 
 def choose(
@@ -133,10 +133,10 @@ def choose(
     terms: RowTerms,
     config: DecodeConfig,
 ) -> tuple[Choice, Choice]:
-    """Returns the best K continuations that end, and the best K that stay open; -inf where there are fewer.
+    """Returns the best K continuations that end, and the best K that stay open; missing ones have -inf.
 
-    `next_log_probs`: under the rules of decoding; `of_terms`: those of tokens of terms, which obey no rule. `left`: tokens that may
-    still follow.
+    `next_log_probs`: under the rules of decoding. `of_terms`: without the rules, for the tokens of terms. `left`: the number of
+    tokens that may still follow.
     """
     token, scores = continuations(beams, next_log_probs, of_terms, terms, config)
     return best_of(candidates(beams, token, scores, left, terms, config), terms)
@@ -171,7 +171,7 @@ def continuations(
     (batch, k, vocab_size), parts, counts = next_log_probs.shape, beams.parts, beams.counts
     steps = jnp.arange(1, parts.shape[-1])
     longest = jnp.where((steps < terms.lengths[:, None, :, None]) & parts[..., 1:], steps, 0).max(-1)
-    # The next token of each missing term, or its first one where to go on might cost other terms as much.
+    # The next token of each missing term, or its first one if going on risks as many tokens of other terms.
     risk = at_risk(ended_terms(parts, terms), counts, terms)
     place = jnp.where(longest > risk[..., None], longest, 0)
     wanted = jnp.take_along_axis(terms.tokens[:, None], place[..., None], -1)[..., 0]
@@ -193,7 +193,7 @@ def candidates(
     terms: RowTerms,
     config: DecodeConfig,
 ) -> Candidates:
-    """Returns what each continuation has of the terms, and drops those that come twice or leave no room for them."""
+    """Returns the continuations with the terms that each has; repeated ones, and those without room for all terms, have -inf."""
     batch, parts = len(token), beams.parts
     lengths, steps = terms.lengths[:, None, None], jnp.arange(1, parts.shape[-1])
     before = jnp.tri(token.shape[-1], k=-1, dtype=bool)

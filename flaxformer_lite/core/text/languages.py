@@ -22,16 +22,16 @@ class Languages(Checked, at="data.languages"):
     """
 
     codes: tuple[str, ...]
-    """Codes of the languages, such as eng_Latn: they are what --from and --to take."""
+    """Codes of the languages, such as eng_Latn: the values of --from and --to."""
     token: str = "{}"
     """The token of a language, with {} for its code: "__{}__", or "▁<2{}>" with a space. SentencePiece gets it if trained here."""
     source: Literal["none", "before", "behind"] = "before"
     """Place of the token of the source's language: before the source, behind its end, or none."""
     target: Literal["source", "first", "start"] = "first"
     """Place of the token of the target's language. source: before the source. first: the first token of every answer, which is
-    forced. start: what an answer starts from, in the place of `decode.bos_id`."""
+    forced. start: an answer starts from it, in the place of `decode.bos_id`."""
     direction: tuple[str, ...] = ()
-    """The codes of source and target where nothing names others; (): they have to be named."""
+    """The codes of source and target if nothing names others; (): each use must name them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,11 +58,11 @@ class Languages(Checked, at="data.languages"):
         return (self.source == "behind") == (self.target == "start")
 
     def checked(self, source: str | None, target: str | None) -> tuple[str, str]:
-        """Returns the codes of a direction, from `direction` where one is None; "" for a source's that has no token.
+        """Returns the codes of a direction, with `direction` in place of None; "" for a source whose language needs no token.
 
         Raises: ValueError for a code that this run does not have, with the nearest; or for a missing one.
         """
-        found = []
+        codes = []
         for number, (name, code, needed) in enumerate((("from", source, self.source != "none"), ("to", target, True))):
             code = code or (self.direction[number] if self.direction else "")
             if code:
@@ -72,8 +72,8 @@ class Languages(Checked, at="data.languages"):
                     f"{name} is missing: this run translates between {len(self.codes)} languages, {cut(', '.join(self.codes))}; "
                     "name the direction by --from and --to, from Python by run.between(source, target), for data by its `languages`"
                 )
-            found.append(code)
-        return found[0], found[1]
+            codes.append(code)
+        return codes[0], codes[1]
 
     def check_code(self, name: str, code: str) -> None:
         """Raises: ValueError for a code that this run does not have, with the nearest."""
@@ -93,7 +93,7 @@ class Direction(NamedTuple):
     behind: tuple[int, ...]
     """Behind the end of a source."""
     decode: dict[str, Any]
-    """Settings of `DecodeConfig`: those of `forced_bos_id`, `bos_id` and `num_ids` that the direction decides."""
+    """The settings `forced_bos_id`, `bos_id` and `num_ids` of `DecodeConfig`, as far as the direction decides them."""
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -105,12 +105,12 @@ class Direction(NamedTuple):
 class LanguageTokenizers(Tokenizers):
     """Tokenizers that add the tokens of languages to pairs.
 
-    The label of a pair names its direction, two codes with a space between; without one it has that of `languages`.
+    The label of a pair names its direction, two codes with a space between. A pair without a label has that of `languages`.
     """
 
     languages: Languages
     base: Tokenizers
-    """Read the languages that have no tokenizer of their own."""
+    """The tokenizers of the languages without a tokenizer of their own."""
     own: Mapping[str, Tokenizer] = field(default_factory=dict)
     """The tokenizers of added languages by their codes, in the order of the codes. Each has the ids of the one before it, then the
     token of its language, then more pieces: ids that no language before it reads or writes."""
@@ -120,10 +120,10 @@ class LanguageTokenizers(Tokenizers):
         cls, tokenizers: Tokenizers, languages: Languages, own: Mapping[str, Tokenizer] = {}
     ) -> "LanguageTokenizers":
         """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
-        found = cls(tokenizers.source, tokenizers.target, languages, tokenizers, own)
+        multilingual = cls(tokenizers.source, tokenizers.target, languages, tokenizers, own)
         for code in languages.codes:
-            found.token_id(code)
-        return found.plain
+            multilingual.token_id(code)
+        return multilingual.plain
 
     @property
     def plain(self) -> "LanguageTokenizers":
@@ -131,10 +131,10 @@ class LanguageTokenizers(Tokenizers):
         return self.reading_by(Direction((), (), {}), ("", ["", *self.own][-1]))
 
     def reading_by(self, direction: Direction, codes: tuple[str, str]) -> "LanguageTokenizers":
-        found = self.of_codes(codes)
-        end = () if found.source.eos_id is None else (found.source.eos_id,)
-        source = found.source.framed(Frame(direction.before, (*end, *direction.behind)))
-        target = found.target.framed(Frame((), end, ends_pairs=self.languages.target == "start"))
+        tokenizers = self.of_codes(codes)
+        end = () if tokenizers.source.eos_id is None else (tokenizers.source.eos_id,)
+        source = tokenizers.source.framed(Frame(direction.before, (*end, *direction.behind)))
+        target = tokenizers.target.framed(Frame((), end, ends_pairs=self.languages.target == "start"))
         return replace(self, source=source, target=target)
 
     def of_codes(self, codes: tuple[str, str]) -> Tokenizers:
@@ -153,8 +153,8 @@ class LanguageTokenizers(Tokenizers):
         """Returns the tokenizers as they read sources of one direction. Raises: ValueError as `Languages.checked`."""
         codes = self.languages.checked(source, target)
         direction = codes if all(codes) else ()
-        found = self.reading_by(self.ids(source, target), codes)
-        return replace(found, languages=replace(self.languages, direction=direction))
+        tokenizers = self.reading_by(self.ids(source, target), codes)
+        return replace(tokenizers, languages=replace(self.languages, direction=direction))
 
     def ids(self, source: str | None, target: str | None) -> Direction:
         """Returns the token ids of a direction. Raises: ValueError as `Languages.checked`."""
@@ -198,7 +198,7 @@ class LanguageTokenizers(Tokenizers):
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         labels = [pair[2] for pair in pairs]
-        found = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
+        directions = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
         if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
@@ -206,10 +206,10 @@ class LanguageTokenizers(Tokenizers):
             )
         encoded = {
             label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])
-            for label in found
+            for label in directions
         }
         for label in labels:
-            (before, behind, decode), first, pair = found[label], found[label].first, next(encoded[label])
+            (before, behind, decode), first, pair = directions[label], directions[label].first, next(encoded[label])
             if self.target.ends_pairs:
                 end, first = self.target.as_source([]), (decode["bos_id"],)
                 yield EncodedPair([*pair.source, *end, *behind], [*first, *pair.target, *end])
@@ -218,7 +218,7 @@ class LanguageTokenizers(Tokenizers):
 
 
 def token_ids(tokenizer: Tokenizer, token: str) -> tuple[int, ...]:
-    """Returns the id of a language's token, and before it that of the space it has. Raises: ValueError without such a piece."""
+    """Returns the id of a language's token, after the id of its space if it has one. Raises: ValueError without such a piece."""
     ids = tokenizer.encode(token)
     piece = tokenizer.piece(ids[-1]) if ids else ""
     if token not in (piece, f"▁{piece}"):
@@ -235,10 +235,10 @@ PATTERNS = {
     ">>{}<<": re.compile(r">>([^<>]+)<<"),
     "<2{}>": re.compile(r"<2(\w+)>"),
 }
-"""The tokens of languages in models of others, by their form."""
+"""Patterns of the tokens of languages in other programs' models, by the form of the token."""
 
 
 def codes_in(texts: Sequence[str], token: str) -> tuple[str, ...]:
-    """Returns the codes of the tokens of this form among texts, in order, each once."""
+    """Returns the codes of the texts that are tokens of this form, in order, each once."""
     matches = filter(None, map(PATTERNS[token].fullmatch, texts))
     return tuple(dict.fromkeys(match[1] for match in matches))

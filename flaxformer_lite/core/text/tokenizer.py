@@ -1,4 +1,4 @@
-"""The base class of tokenizers. It reports its own special ids (`special`), so no other code asks which kind it is."""
+"""The base class of tokenizers. A tokenizer reports its own special ids (`special`), so no other code asks for its kind."""
 
 import copy
 import json
@@ -14,9 +14,9 @@ from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, 
 MOST_IDS = 2**24
 """Larger vocabularies are refused: some readers make a list as long as the largest id."""
 MAX_LISTED, MAX_REPORTED = 10, 10_000
-"""Unknown parts of texts that one warning lists, and that are remembered."""
+"""The most unknown parts of texts that one warning lists, and the most that are remembered."""
 REFUSED = "refused"
-"""The label of a record that stands for a pair that cannot be read."""
+"""The label of a record whose pair cannot be read."""
 
 
 class SpannedIds(NamedTuple):
@@ -24,21 +24,21 @@ class SpannedIds(NamedTuple):
 
     ids: list[int]
     spans: list[tuple[int, int]]
-    """The first character of each token, and the one after its last. Tokens that share the bytes of a character all have it."""
+    """The place of each token's first character, and of the one after its last. Tokens of one character's bytes have one place."""
 
 
 class Sealed(NamedTuple):
-    """A tokenizer whose special tokens have names that no text contains, so their own names in a text are text."""
+    """A tokenizer whose special tokens have names that no text contains. So the usual names of these tokens are ordinary text."""
 
     tokenizer: "Tokenizer"
     names: dict[str, str]
-    """The names by those that templates write."""
+    """The secret names by the names that templates write."""
 
     @property
     def pattern(self) -> re.Pattern[str]:
         """Finds the names that templates write, the longest at a place, and the marks of `chat`, as a group.
 
-        A name of one character has no place for a mark inside: the mark behind it says that it is text.
+        A name of one character has no place for a mark inside: a mark behind it makes it text.
         """
         longest_first = sorted(self.names, key=len, reverse=True)
         names = [re.escape(name) + ("(?!\ufdd5)" if len(name) == 1 else "") for name in longest_first]
@@ -46,12 +46,12 @@ class Sealed(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The special ids around a source, as the direction of a translation has them."""
+    """The special ids around a source, in one direction of a translation."""
 
     before: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     ends_pairs: bool = False
-    """Whether pairs have the special ids of their rows."""
+    """Whether pairs already have the special ids of their rows."""
 
 
 class Tokenizer(ABC):
@@ -73,7 +73,7 @@ class Tokenizer(ABC):
     eos_id: int | None = EOS
     mask_id: int | None = None
     frame: Frame | None = None
-    """The ids around a source in the place of the tokenizer's own; None: its own."""
+    """The special ids around a source; None: the tokenizer's own."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -112,7 +112,7 @@ class Tokenizer(ABC):
 
     @property
     def sealed(self) -> "Sealed":
-        """The same tokenizer, with special tokens whose names no text contains."""
+        """The same tokenizer with secret names of its special tokens, which no text contains."""
         return Sealed(self, {})
 
     @property
@@ -141,7 +141,7 @@ class Tokenizer(ABC):
         return EncodedText(tokens + more, [0] * len(tokens) + [1] * len(more))
 
     def truncated(self, texts: Sequence[Sequence[int]], max_length: int) -> EncodedText:
-        """Returns one text, or two, with special tokens, cut to `max_length` tokens: the longer text loses its end first."""
+        """Returns one text, or two, with special tokens, cut to `max_length` tokens: the longer text is cut at its end first."""
         num_special = len(self.with_special_tokens(*([] for _ in texts)).tokens)
         return self.with_special_tokens(*truncate_longest_first(texts, max_length - num_special))
 
@@ -222,20 +222,20 @@ class Tokenizers:
 
     @property
     def reading(self) -> str:
-        """Names how pairs are read, if not by the tokenizers alone."""
+        """A name for the way in which pairs are read; "": by the tokenizers alone."""
         return ""
 
     @property
     def refused(self) -> str:
-        """The label of pairs that cannot be read, and then have no tokens; "" where all can."""
+        """The label of pairs that cannot be read, which then have no tokens; "" if all pairs can be read."""
         return ""
 
     def refusal(self, pair: Sequence[str]) -> str | None:
-        """Returns why a pair cannot be read; None if it can."""
+        """Returns the reason why a pair cannot be read; None if it can."""
         return None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
-        """Yields the token ids of pairs: of the source, the target and the label of each."""
+        """Yields each pair as token ids of its source and its target, with its label."""
         sources = self.source.encode_batch([pair[0] for pair in pairs])
         targets = self.target.encode_batch([pair[1] for pair in pairs])
         yield from (EncodedPair(*row) for row in zip(sources, targets, (pair[2] for pair in pairs), strict=True))
@@ -273,11 +273,11 @@ class UnknownText:
         """Passes the parts that were not reported before to `warn`, in one line."""
         if len(self.reported) >= MAX_REPORTED:
             return
-        found = [part for part in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if part not in self.reported]
-        if found:
-            self.reported.update(found)
-            more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-            shown = ", ".join(map(repr, found[:MAX_LISTED]))
+        unknown = [text for text in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if text not in self.reported]
+        if unknown:
+            self.reported.update(unknown)
+            more = f" and {len(unknown) - MAX_LISTED} more" if len(unknown) > MAX_LISTED else ""
+            shown = ", ".join(map(repr, unknown[:MAX_LISTED]))
             warn(f"not in the vocabulary, so the model cannot read it: {shown}{more}")
 
 
@@ -287,12 +287,12 @@ def training_lines(lines: Iterable[str], vocab_size: int) -> Iterator[str]:
         raise ValueError(
             f"model.vocab_size is {vocab_size}: it must be above {len(SPECIALS)}, the number of special ids"
         )
-    found = False
+    has_text = False
     for line in lines:
         if line.strip():
-            found = True
+            has_text = True
             yield line
-    if not found:
+    if not has_text:
         raise ValueError("every line of the training text is blank: a tokenizer needs text to be trained on")
 
 
@@ -302,9 +302,9 @@ def json_fields(content: bytes, kind: str, **types: type) -> list[Any]:
     Raises: ValueError for another kind of file, or a field that is missing or of another type.
     """
     fields = json.loads(content)
-    found = fields.get("kind") if isinstance(fields, dict) else None
-    if found != kind:
-        raise ValueError(f'"kind" is {found!r}: it must be {kind!r}')
+    file_kind = fields.get("kind") if isinstance(fields, dict) else None
+    if file_kind != kind:
+        raise ValueError(f'"kind" is {file_kind!r}: it must be {kind!r}')
     for name, type_ in types.items():
         if not isinstance(fields.get(name), type_):
             raise ValueError(f'"{name}" is missing or of another type: it must be a {type_.__name__}')

@@ -60,7 +60,7 @@ def predict_targets(
         for row, i in enumerate(dataset.plan.batch(step).examples.tolist()):
             if i != PADDING_ROW:
                 length = dataset.lengths[i, 1]
-                targets[pair_key(dataset.records[i])] = SoftTargets(*(np.array(x[row, :length]) for x in soft))
+                targets[pair_key(dataset.rows[i])] = SoftTargets(*(np.array(x[row, :length]) for x in soft))
         progress("predicting the targets of data.train", step + 1, total)
     return Predictions.of(targets, size)
 

@@ -42,7 +42,7 @@ def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
     for step in (0, 3):
         batch, planned = dataset.batch(step), dataset.plan.batch(step)
         for row, example in enumerate(planned.examples):
-            source, target = ([], []) if example == PADDING_ROW else map(list, dataset.records[example][:2])
+            source, target = ([], []) if example == PADDING_ROW else map(list, dataset.rows[example][:2])
             real = 0 if example == PADDING_ROW else 1
             s, t = planned.bucket.lengths
             assert batch.inputs.source_tokens[row].tolist() == (source + [EOS] * real + [PAD] * s)[:s]
