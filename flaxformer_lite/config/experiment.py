@@ -56,7 +56,7 @@ class Config(Checked, at=""):
         return named if self.model.lora is None else (*ADAPTERS, *(pattern for pattern in named if pattern != "*"))
 
     def __post_init__(self) -> None:
-        """Checks what no part alone can check. Raises: ValueError with the settings, their values and the remedy."""
+        """Checks settings of several groups together. Raises: ValueError with the settings, their values and the remedy."""
         super().__post_init__()
         self._check_model()
         self._check_freezing()
@@ -113,15 +113,15 @@ class Config(Checked, at=""):
             )
         for split in SPLITS:
             source = getattr(self.data, split)
-            for setting, part in [] if source is None else source.parts(f"data.{split}"):
-                if getattr(part, "messages_field", None) is not None and not self.objective.reads_messages:
+            for setting, member in [] if source is None else source.parts(f"data.{split}"):
+                if getattr(member, "messages_field", None) is not None and not self.objective.reads_messages:
                     raise ValueError(
-                        f"{setting}.messages_field is {part.messages_field!r}, but objective.kind '{self.objective.kind}' reads no "
-                        "conversations: set it to None, or choose the objective 'instruction'"
+                        f"{setting}.messages_field is {member.messages_field!r}, but objective.kind '{self.objective.kind}' reads "
+                        "no conversations: set it to None, or choose the objective 'instruction'"
                     )
-                if not (codes := getattr(part, "languages", ())):
+                if not (codes := getattr(member, "languages", ())):
                     continue
-                if known is None or len(codes) != 2 or getattr(part, "label_field", None) is not None:
+                if known is None or len(codes) != 2 or getattr(member, "label_field", None) is not None:
                     raise ValueError(
                         f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set, and "
                         "label_field must be None"
@@ -166,8 +166,8 @@ class Config(Checked, at=""):
 
     def _check_evaluation(self) -> None:
         data, train = self.data, self.train
-        own = (*self.objective.metric_names, *self.objective.text_metric_names)
-        if train.best_metric not in (names := (*own, *train.text_metrics)):
+        reported = (*self.objective.metric_names, *self.objective.text_metric_names)
+        if train.best_metric not in (names := (*reported, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
         if train.text_metrics and not self.objective.translates:

@@ -46,14 +46,14 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def found_file(path: str) -> Path:
-    """Returns a config file, that of a run folder, or the one of that name that comes with the package.
+    """Returns a config file: the file at `path`, that of a run folder, or the one of this name that comes with the package.
 
-    Raises: ValueError if there is none.
+    Raises: ValueError if no such file exists.
     """
     file, shipped = Path(path), shipped_configs()
-    for found in (file, file / "config.json", shipped.get(path, file)):
-        if found.is_file():
-            return found
+    for candidate in (file, file / "config.json", shipped.get(path, file)):
+        if candidate.is_file():
+            return candidate
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     names = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
     near = "" if file.is_dir() else suggest(path, names) or suggest(file.stem, shipped)

@@ -29,7 +29,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
 
     The name of a variant, as in `--optimizer.algorithm adafactor`, stands for its default settings.
 
-    Raises: ValueError for an option that is no setting of this config, and for an illegal value.
+    Raises: ValueError for an option that is not a setting of this config, and for an illegal value.
     """
     # A variant counts from its option on, and all settings are checked together at the end.
     tree, settings, seen, chosen = as_tree(config), flatten(config), list[str](), dict[str, Any]()
@@ -107,7 +107,7 @@ def literal(word: str) -> Any:
 
 
 def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
-    """Returns the message on an option that is no setting, with those that may have been meant."""
+    """Returns the message on an option that is not a setting, with the options that may have been meant."""
     setting = option[2:].replace("-", "_")
     if setting in settings or f"{setting}.kind" in settings:
         return f"{setting} is no option: it is chosen in the config file, as a value of its class; --help after CONFIG lists them"

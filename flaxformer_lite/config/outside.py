@@ -33,7 +33,7 @@ def import_file(file: Path) -> ModuleType:
 
     Its name has a checksum of the file, so that two files `config.py` of different folders are two modules.
 
-    Raises: ValueError if it is no Python file, with the line of a mistake in it.
+    Raises: ValueError if it is not a Python file, or for a mistake in it, with the line.
     """
     if not file.is_file():
         raise ValueError(f"there is no file {file}: name a .py file that exists")
@@ -46,7 +46,7 @@ def import_file(file: Path) -> ModuleType:
         with mistakes_in(file):
             spec.loader.exec_module(module)
     except ValueError:
-        del sys.modules[spec.name]  # it would answer for a class that it has before the mistake
+        del sys.modules[spec.name]  # else it would give out the classes above the mistake
         raise
     IMPORTED[str(file.resolve())] = str(file), module
     return module
@@ -98,8 +98,8 @@ def outside_class(kind: str, setting: str) -> type:
     if module.startswith(TOOLS):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
-    if (found := class_in(sys.modules.get(module), name)) is not None:
-        return found
+    if (loaded := class_in(sys.modules.get(module), name)) is not None:
+        return loaded
     classes = {typed: class_in(imported, name) for typed, imported in IMPORTED.values()}
     named = {typed: owner for typed, owner in classes.items() if owner is not None}
     if len(set(named.values())) > 1:
@@ -119,10 +119,10 @@ def outside_class(kind: str, setting: str) -> type:
 
 def class_in(module: ModuleType | None, name: str) -> type | None:
     """Returns the dataclass type of this qualified name; None if the module has none."""
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
+    value: Any = module
+    for attribute in name.split("."):
+        value = getattr(value, attribute, None)
+    return value if isinstance(value, type) and dataclasses.is_dataclass(value) else None
 
 
 def import_options(config: Any) -> str:

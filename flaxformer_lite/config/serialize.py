@@ -16,8 +16,8 @@ from flaxformer_lite.core.base.bounds import accepts, cut, violation
 from flaxformer_lite.core.base.suggest import suggest
 
 FORMAT = 1
-"""The format of `config.json`, which has it as `format`. Releases before it wrote none. It changes when an older release would read
-a file wrongly: not with a new setting, which that release refuses by name."""
+"""The format of `config.json`, which has it as `format`. It changes when an older release would read a file wrongly. A new setting
+does not change it: an older release refuses the setting by name. Releases before it wrote none."""
 
 
 def to_json(config: Config) -> str:
@@ -73,7 +73,7 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
     """
     item = item_type(hint)
     if item is not None and isinstance(tree, list | tuple):
-        return tuple(from_tree(part, item, f"{setting}.{i}") for i, part in enumerate(tree))
+        return tuple(from_tree(subtree, item, f"{setting}.{i}") for i, subtree in enumerate(tree))
     parts, variants = list(alternatives(hint)), variants_in(hint)
     kind = tree.get("kind", "") if isinstance(tree, dict) else None
     if isinstance(kind, str) and ":" in kind:
@@ -99,14 +99,14 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
 def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
     """Returns a dataclass of these settings. Raises: ValueError for a setting that is unknown, missing or illegal."""
     hints, values = type_hints(owner), {}
-    for name, part in tree.items():
+    for name, subtree in tree.items():
         if name == "kind":
             continue
         path = f"{setting}.{name}".lstrip(".")
         if name not in hints:
             near = similar(path, list(MARKS))
             raise ValueError(f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}")
-        values[name] = from_tree(part, hints[name], path)
+        values[name] = from_tree(subtree, hints[name], path)
         if message := violation(owner, name, values[name], path):
             raise ValueError(message)
     for name in required(owner):
@@ -117,7 +117,7 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
 
 
 def similar(setting: str, known: Sequence[str], show: Callable[[str], str] = str) -> str:
-    """Returns the end of a message on an unknown setting: those of its name elsewhere, or spelled like it."""
+    """Returns the end of a message on an unknown setting: settings of its name in other groups, or spelled like it."""
     name = setting.rpartition(".")[2]
     near = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == name]
     if not 0 < len(near) <= 3:

@@ -94,8 +94,8 @@ class TrainConfig(Checked, at="train"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.profile is not None:
-            found = re.fullmatch(r"(\d+):(\d+)", self.profile)
-            if found is None or int(found[1]) >= int(found[2]):
+            steps = re.fullmatch(r"(\d+):(\d+)", self.profile)
+            if steps is None or int(steps[1]) >= int(steps[2]):
                 raise ValueError(
                     f"train.profile is {self.profile!r}: it must be two steps START:STOP with START below STOP, such as 100:110"
                 )

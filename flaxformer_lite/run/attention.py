@@ -94,8 +94,8 @@ def attention_weights(
         keys = queries if attention == "attention" else sources
         if not (queries and keys):
             return np.zeros((0, model.config.num_heads, len(queries), len(keys)), np.float32)
-        found = stacks[stack]["layers"][attention]["weights"][0]
-        return np.asarray(found[:, 0])[..., : len(queries), : len(keys)]
+        attended = stacks[stack]["layers"][attention]["weights"][0]
+        return np.asarray(attended[:, 0])[..., : len(queries), : len(keys)]
 
     end = tokenizers.target.eos_id
     return AttentionWeights(

@@ -62,9 +62,9 @@ def extend(
     token, like_id = languages.token.replace("{}", language), tokenizers.token_id(like)
     require_lines(text)
     lines = (line for file in matching_files(text) for chunk in line_chunks(file) for line in chunk)
-    found = extended(base, lines, pieces, token, model.vocab_size)
-    larger = dataclasses.replace(model, vocab_size=model.vocab_size + 1 + len(found.parts))
-    params = grown(loaded.params, parameter_shapes(larger), [[like_id], *found.parts])
+    extension = extended(base, lines, pieces, token, model.vocab_size)
+    larger = dataclasses.replace(model, vocab_size=model.vocab_size + 1 + len(extension.parts))
+    params = grown(loaded.params, parameter_shapes(larger), [[like_id], *extension.parts])
     data = dataclasses.replace(
         config.data,
         languages=dataclasses.replace(languages, codes=(*languages.codes, language)),
@@ -73,8 +73,8 @@ def extend(
     changed = dataclasses.replace(config, model=larger, data=data, weights="last")
 
     def save_own(place: Path) -> None:
-        for code, own in {**tokenizers.own, language: found.tokenizer}.items():
-            save_tokenizer(own, place, f"tokenizer.{code}")
+        for code, added in {**tokenizers.own, language: extension.tokenizer}.items():
+            save_tokenizer(added, place, f"tokenizer.{code}")
 
     with atomic_write(folder.path) as unfinished:
         write_run(
@@ -87,7 +87,7 @@ def extend(
             add_files=save_own,
         )
     note(
-        f"{language}: {len(found.parts):,} of {pieces:,} pieces are new; {larger.vocab_size:,} ids are in {folder.path}"
+        f"{language}: {len(extension.parts):,} of {pieces:,} pieces are new; {larger.vocab_size:,} ids are in {folder.path}"
     )
     return folder.path
 

@@ -150,14 +150,14 @@ class Recording:
             form = comparable(text)
             having = [i for i, pieces in texts.items() if any(form in comparable(piece) for piece in pieces)]
             rows = np.array(having or rows, np.int64)
-        rows, found = rows[train.plan.placed[rows]], list[Reading]()
+        rows, readings = rows[train.plan.placed[rows]], list[Reading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
             for batch, row in train.plan.find(rows, epoch):
                 read = wanted.intersection(train.records_read(int(train.plan.batch(batch).examples[row]), batch, row))
                 if batch <= last:
                     step, state = self._step_of(batch)
-                    found += [Reading(record, step, batch, row, state, epoch + 1) for record in sorted(read)]
-        return found
+                    readings += [Reading(record, step, batch, row, state, epoch + 1) for record in sorted(read)]
+        return readings
 
     def _step_of(self, batch: int) -> tuple[int | None, State]:
         """Returns the step that reads a batch, None if a rollback left it out, and whether it did so."""
@@ -173,13 +173,13 @@ class Recording:
 
     def places(self, records: Iterable[int]) -> dict[int, Place]:
         """Returns the places of records by their numbers, from one pass over the texts up to the last of them."""
-        wanted, found = set(records), dict[int, Place]()
+        wanted, places = set(records), dict[int, Place]()
         for place, _ in located(self.config) if wanted else ():
             if place.record in wanted:
-                found[place.record] = place
-                if len(found) == len(wanted):
+                places[place.record] = place
+                if len(places) == len(wanted):
                     break
-        return found
+        return places
 
     def why_never(self, record: int) -> str:
         """Returns why no step up to the last one reads a record."""
@@ -201,8 +201,8 @@ def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair
     if (source := config.data.source(split)) is None:
         return
     names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
-    for name, (setting, part) in zip(names, source.parts(f"data.{split}"), strict=True):
-        for pair, files, line in part.located(setting):
+    for name, (setting, member) in zip(names, source.parts(f"data.{split}"), strict=True):
+        for pair, files, line in member.located(setting):
             assert isinstance(pair, Pair)
             yield Place(number, name, files, line), pair
             number += 1
@@ -217,8 +217,8 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
 
     Raises: ValueError if the folder holds no run, if it was not trained here, or if the data or the settings have changed since.
     """
-    own = folder.config()
-    config = own if config is None else config
+    saved = folder.config()
+    config = saved if config is None else config
     check_seal(folder.path, config, resumed=True)
     step, meta = next(((step, manifest["meta"]) for step, manifest in manifests(folder.checkpoints)), (0, None))
     if config.data.train is None or (meta is not None and meta["parameters_only"]):

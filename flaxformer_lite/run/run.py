@@ -150,16 +150,16 @@ class Run(TextPredictor):
         sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
         decoder, requests = self.translation_decoder(**decode), [Request(source) for source in sources]
         if (wanted := Terms.of(terms, placeholders)) or prefix:
-            found = self.forced(decoder, texts, sources, wanted, prefix)
+            needs = self.forced(decoder, texts, sources, wanted, prefix)
             alike = isinstance(prefix, str) and not wanted
             if first_line == 1:
                 self.unfit.clear()
-            for line, (one, reason) in enumerate(found, first_line):
+            for line, (one, reason) in enumerate(needs, first_line):
                 if reason and not (alike and prefix in self.unfit):
                     self.unfit.update([str(prefix)] * alike)
                     lines = "it and all lines like it are" if alike else "it is"
                     warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
-            requests = [Request(source, forced=one) for source, (one, _) in zip(sources, found, strict=True)]
+            requests = [Request(source, forced=one) for source, (one, _) in zip(sources, needs, strict=True)]
         answers = translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)
         warn_of_missing(answers, warn, "line", first_line)
         return answers
@@ -195,7 +195,7 @@ class Run(TextPredictor):
             raise ValueError(
                 f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
             )
-        tokenizers, found = self.required_tokenizers, []
+        tokenizers, needs = self.required_tokenizers, []
         ids_of = cache(partial(known_ids, tokenizers.target))
         for text, source, beginning in zip(texts, sources, prefixes, strict=True):
             forced, reason = Forced(), ""
@@ -209,8 +209,8 @@ class Run(TextPredictor):
                     forced, reason = Forced(), why
             except ValueError as error:
                 forced, reason = Forced(), f"has a beginning that cannot be written: {error}"
-            found.append((forced, reason))
-        return found
+            needs.append((forced, reason))
+        return needs
 
     @cached_property
     def going_on(self) -> Bool[np.ndarray, "V"]:

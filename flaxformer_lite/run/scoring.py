@@ -97,24 +97,24 @@ def score(
         answers: list[list[ScoredText]] = [[]] * len(pairs)
         labels = [pair.label if languages is not None else "" for pair in pairs]
         for label in dict.fromkeys(labels):
-            numbers = [i for i, found in enumerate(labels) if found == label]
+            numbers = [i for i, named in enumerate(labels) if named == label]
             before = len(pairs) - sum(not answer for answer in answers)
-            found = (run.between(*label.split()) if label else run).hypotheses(
+            translations = (run.between(*label.split()) if label else run).hypotheses(
                 [pairs[i].source for i in numbers],
                 progress=lambda _, done, total, before=before: progress.update("translating", before + done),
                 warn=lambda line: warn(f"{name}: {line}") if forced else None,
                 **decode,
             )
-            for i, answer in zip(numbers, found, strict=True):
+            for i, answer in zip(numbers, translations, strict=True):
                 answers[i] = answer
     hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
-    own = objective.text_metrics
-    scores = text_scores(hypotheses, references, settings) | own(hypotheses, references) | scores
-    for part, where in parts.items():
+    objective_metrics = objective.text_metrics
+    scores = text_scores(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores
+    for source, where in parts.items():
         of_part = text_scores(hypotheses[where], references[where], settings)
-        of_part |= own(hypotheses[where], references[where])
+        of_part |= objective_metrics(hypotheses[where], references[where])
         scores |= {
-            f"{part}/{metric}": value
+            f"{source}/{metric}": value
             for metric, value in of_part.items()
             if not (metric.endswith("_signature") and value == scores[metric])
         }

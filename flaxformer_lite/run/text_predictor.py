@@ -47,7 +47,7 @@ def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
     if tokenizer.mask_id is not None:
         return tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
     first, *others = map(tokenizer.encode, text.split(MASK))
-    return first + [token for part in others for token in (mask_id, *part)]
+    return first + [token for ids in others for token in (mask_id, *ids)]
 
 
 class TokenPrediction(NamedTuple):
@@ -243,7 +243,7 @@ class TextPredictor:
         """
         check_list("texts", texts)
         mask_id = self.mask_id()
-        self.unknown.report([part for text in texts for part in text.split(MASK)], warn)
+        self.unknown.report([piece for text in texts for piece in text.split(MASK)], warn)
         rows, positions = [], []
         for number, text in enumerate(texts, first_line):
             tokens = self.text_ids(text)

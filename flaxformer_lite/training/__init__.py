@@ -6,7 +6,7 @@ the task (`task.py`) and restores the state, with the loop's own numbers (`loop_
 `rollback.py` is for steps that go wrong, `throughput.py` measures, `summary.py` has the first and the last lines. `signals.py`
 stops the loop; `multihost/` is for several processes.
 
-All else beside the steps are hooks (`hooks.py`): `view.py`, `profile.py`, `trackers.py`, and those of users.
+Everything beside the steps is a hook (`hooks.py`): `view.py`, `profile.py`, `trackers.py`, and the hooks of users.
 """
 
 from flaxformer_lite.training.evaluation import mean_metrics

@@ -17,7 +17,7 @@ AHEAD = 4
 def batches_ahead(
     data: Dataset[Example], start: int, stop: int, local_rows: LocalRows = np.arange
 ) -> Generator[Example, None, None]:
-    """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""
+    """Yields batches `start` … `stop - 1`, made ahead of time in one thread: two threads would wait for each other."""
     steps = iter(range(start, stop))
     thread = ThreadPoolExecutor(1)
     try:

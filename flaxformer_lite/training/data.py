@@ -1,4 +1,4 @@
-"""The data of a run: read, tokenized and checked. Several processes do it one after the other, and compare their texts then."""
+"""The data of a run: read, tokenized and checked. Several processes do this one after the other, then compare their texts."""
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -53,7 +53,7 @@ def read_data(
 
     read_only: a folder of token stores that are read where they are whole, and never written.
 
-    Raises: ValueError if the data does not fit the config; what `raise_if_stopped` raises.
+    Raises: ValueError if the data does not fit the config; the exception of `raise_if_stopped`.
     """
     source, evaluated = config.data.source("train"), config.data.source("eval")
     if source is None or config.data.tokenizer is None:
@@ -66,9 +66,9 @@ def read_data(
         parts = [store.records for store in stores]
     else:
         progress.update("tokenizing")
-        tokenizers = read_tokenizers(config, folder, [pair for part in pairs for pair in part])
-        origins = [Origin(part, at) for at, part in source.parts("data.train")]
-        parts = [tokenize(part, tokenizers, origin) for part, origin in zip(pairs, origins, strict=True)]
+        tokenizers = read_tokenizers(config, folder, [pair for of_member in pairs for pair in of_member])
+        origins = [Origin(member, at) for at, member in source.parts("data.train")]
+        parts = [tokenize(of_member, tokenizers, origin) for of_member, origin in zip(pairs, origins, strict=True)]
     records = (
         MixedRecords(parts, Mixing(source.weights, source.temperature)) if isinstance(source, Mixture) else parts[0]
     )
@@ -76,11 +76,11 @@ def read_data(
 
     def texts() -> dict[str, str]:
         of_stores = [(store.facts["records"], store.facts["texts"]) for store in stores if store.facts is not None]
-        found = describe_texts(source.parts("data.train"), of_stores if pairs is None else map(count_texts, pairs))
+        facts = describe_texts(source.parts("data.train"), of_stores if pairs is None else map(count_texts, pairs))
         if evaluated is not None and data.eval is not None:
-            read = [data.eval.pairs[part] for part in data.eval.parts.values()] or [data.eval.pairs]
-            found |= describe_texts(evaluated.parts("data.eval"), map(count_texts, read))
-        return found
+            read = [data.eval.pairs[place] for place in data.eval.parts.values()] or [data.eval.pairs]
+            facts |= describe_texts(evaluated.parts("data.eval"), map(count_texts, read))
+        return facts
 
     return replace(data, texts=texts)
 
@@ -97,9 +97,9 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
         ):
             copied += [(file, scratch / file.relative_to(run.path).parent) for file in run.path.glob(pattern)]
     if config.data.store is not None:
-        stores, own = Path(config.data.store), scratch / "stores"
-        copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]
-        config = replace(config, data=replace(config.data, store=str(own)))
+        stores, kept = Path(config.data.store), scratch / "stores"
+        copied += [(file, kept / file.parent.name) for file in stores.glob("tokenizer-*/*")]
+        config = replace(config, data=replace(config.data, store=str(kept)))
     for file, folder in copied:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder)
@@ -114,7 +114,7 @@ def tokenizer_settings(config: Config) -> tuple[Any, ...]:
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
     texts, data = tokenizer_texts(config.objective, pairs), config.data
-    if config.objective.reads_messages:  # a store would find a tokenizer by the data, whatever template wrote its texts
+    if config.objective.reads_messages:  # a store knows a tokenizer by its data, not by the template of its texts
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
     return reader_of(config.objective, tokenizers, folder.path, config.data.longest)
@@ -139,15 +139,15 @@ def build_stores(
 
     pairs = PairStream(source, "data.train", show)
     tokenizers, stores = read_tokenizers(config, folder, pairs), []
-    for setting, part in source.parts("data.train"):
-        store = TokenStore.of(place, part, tokenizers, setting, show)
+    for setting, member in source.parts("data.train"):
+        store = TokenStore.of(place, member, tokenizers, setting, show)
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
-        is_told = store.is_whole and part.bad_row_rule(setting)[1] == "drop"  # by the start that made it
+        is_told = store.is_whole and member.bad_row_rule(setting)[1] == "drop"  # the start that made the store has told
         store.build(tokenizers, show)
         store = replace(store, trusted=is_checked)
         if not is_told:
-            tell_refused(store.records, tokenizers, Origin(part, setting))
+            tell_refused(store.records, tokenizers, Origin(member, setting))
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)
@@ -186,7 +186,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 
 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-    """Warns if no token of the first answer ends a text in decoding, as with a template of one's own."""
+    """Warns if no token of the first answer ends a text in decoding: a user's own template may end it otherwise."""
     answers = (record.target[record.answers] for record in records if record.answers is not None)
     first: list[int] = next((ids.tolist() for ids in answers if len(ids)), [])
     if first and not {*eos_ids}.intersection(first):
@@ -206,8 +206,8 @@ def describe_texts(
 ) -> dict[str, str]:
     """Returns the number of texts and their digests by file, from those of each of `DataSource.parts`."""
     texts: dict[str, str] = {}
-    for (setting, part), (number, digests) in zip(parts, counted, strict=True):
-        for name, digest in zip(part.text_names(setting), digests, strict=True):
+    for (setting, member), (number, digests) in zip(parts, counted, strict=True):
+        for name, digest in zip(member.text_names(setting), digests, strict=True):
             texts[name] = f"{texts.get(name, f'{number:,} texts with SHA-256')} {digest[:12]}"
     return texts
 

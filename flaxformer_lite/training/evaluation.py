@@ -54,8 +54,8 @@ def mean_metrics(
     """
     counted = [count(runner, params, dataset, progress) for dataset in datasets]
     metrics = report(objective, *counted)
-    for part, counts in zip(parts, counted, strict=False):
-        metrics |= {f"{part}/{name}": value for name, value in report(objective, counts).items()}
+    for source, counts in zip(parts, counted, strict=False):
+        metrics |= {f"{source}/{name}": value for name, value in report(objective, counts).items()}
     return metrics
 
 
@@ -64,8 +64,8 @@ def count(runner: Runner, params: PyTree, dataset: Dataset, progress: ProgressCa
     batches = dataset.plan.batches_per_epoch
     counted: BatchCounts = {}
     for i in range(batches):
-        found = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
-        for name, of_batch in jax.device_get(found).items():
+        metrics = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
+        for name, of_batch in jax.device_get(metrics).items():
             counted.setdefault(name, []).append(of_batch)
         progress("evaluating", i + 1, batches)
     return counted
@@ -73,15 +73,15 @@ def count(runner: Runner, params: PyTree, dataset: Dataset, progress: ProgressCa
 
 def report(objective: BaseObjective, *counted: BatchCounts) -> dict[str, float]:
     """Returns the objective's metrics over one dataset, or over several together."""
-    parts = {name: [part for counts in counted for part in counts[name]] for name in counted[0]}
-    return objective.report({name: merge_counts(found) for name, found in parts.items()})
+    parts = {name: [of_batch for counts in counted for of_batch in counts[name]] for name in counted[0]}
+    return objective.report({name: merge_counts(of_batches) for name, of_batches in parts.items()})
 
 
 def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:
     """Merges a metric's counts of all batches: adds sums and counts, or joins all rows of non-zero weight."""
     if isinstance(parts[0], LossTerm):
-        return LossTerm(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
-    values, weights = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
+        return LossTerm(*(np.sum([np.asarray(of_batch[i], np.float64) for of_batch in parts], 0) for i in (0, 1)))
+    values, weights = (np.concatenate([np.asarray(of_batch[i]) for of_batch in parts]) for i in (0, 1))
     return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
 
 
@@ -126,7 +126,7 @@ class Evaluator:
         names = self._text_metric_names
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(
-            [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
+            [*names, *(f"{source}/{name}" for source in self.data.parts for name in names)],
             lambda: answer(decoder, {"params": local}, evaluation_name(step), progress),
         )
 
@@ -165,11 +165,11 @@ class Evaluator:
             return {}
         self.folder.write_hypotheses(name, pairs, texts)
         targets = [pair.target for pair in pairs]
-        found = self._text_metrics(texts, targets)
-        for part, where in self.data.parts.items():
+        metrics = self._text_metrics(texts, targets)
+        for source, where in self.data.parts.items():
             of_part = self._text_metrics(texts[where], targets[where])
-            found |= {f"{part}/{name}": value for name, value in of_part.items()}
-        return found
+            metrics |= {f"{source}/{name}": value for name, value in of_part.items()}
+        return metrics
 
     @property
     def _text_metric_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Hooks: what happens beside a training, at its start, after each step, evaluation and checkpoint, and at its end.
+"""Hooks: actions beside a training, at its start, after each step, evaluation and checkpoint, and at its end.
 
 A hook changes no number of a run. The loop alone decides which steps are taken and saved, and how a run continues (`loop.py`).
 """
@@ -18,7 +18,7 @@ from flaxformer_lite.workdir import Checkpoints, RunFolder
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TrainingRun:
-    """A run that is being trained, as hooks see it. They read it only."""
+    """A run that is being trained, as hooks see it. Hooks only read it."""
 
     config: Config
     folder: RunFolder
@@ -26,7 +26,7 @@ class TrainingRun:
     progress: Progress
     """The live view and train.log: `progress.say(line)`, `progress.warn(line)`."""
     state: TrainState
-    """Step, parameters, optimizer state and average, on the devices; a step that still computes may have made them."""
+    """Step, parameters, optimizer state and average, on the devices, which may still compute them."""
     loop_state: LoopState
     """The best metric so far, skipped steps, rollbacks."""
     step: int
@@ -39,7 +39,7 @@ class Hook(BaseHook):
     """Base of all hooks; each method does nothing. A hook in `train.hooks` is a frozen dataclass, whose fields are settings.
 
     An exception in a hook stops the run as a signal does: a checkpoint is saved after the step in progress, and then the exception
-    is raised. No method of this hook but `on_end` is called meanwhile.
+    is raised. Until then, no method of this hook is called except `on_end`.
     """
 
     all_processes: ClassVar[bool] = False
@@ -121,7 +121,7 @@ class Hooks(Hook):
         self.each("on_end", lambda hook: hook.on_end(run), also_failed=True)
 
     def each(self, method: str, call: Callable[[Hook], None], *, also_failed: bool = False) -> None:
-        """Calls every hook, but those that have failed already; `method` is the name that a message has."""
+        """Calls every hook except those that have failed already. method: the name in a message."""
         for number, hook in enumerate(self.hooks):
             if number in self.failed and not also_failed:
                 continue

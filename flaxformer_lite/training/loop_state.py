@@ -14,7 +14,7 @@ WINDOW = 100
 DEVIATIONS = 6.0
 """Smallest spike, in standard deviations of these steps' losses above their mean. Chance alone gives one in 10^9 steps."""
 SMALLEST = 0.01
-"""Smallest spike as a part of these losses' mean: losses that are nearly equal have hardly a deviation."""
+"""Smallest spike as a fraction of these losses' mean: nearly equal losses have almost no deviation."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class LoopState:
     """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
 
     def batch_of(self, step: int) -> int:
-        """Returns the number of the batch that a step reads: step - 1, and those that were left out before it."""
+        """Returns the number of the batch that a step reads: step - 1, plus the number of batches left out before it."""
         return step - 1 + sum(left_out for after, left_out in self.rollbacks if after < step)
 
     def add_step(self, step: int, measured: Mapping[str, float]) -> bool:
@@ -62,9 +62,9 @@ class LoopState:
         return True
 
     def spike(self, loss: float) -> str | None:
-        """Adds the finite loss of an update to the recent ones; returns in words how far it is above them, None if it is no spike.
+        """Adds the finite loss of an update to the recent losses. Returns in words how far a spike is above them; None: no spike.
 
-        With fewer than `WINDOW` losses before it there is no spike.
+        With fewer than `WINDOW` losses before it, no loss is a spike.
         """
         before = self.recent_losses
         self.recent_losses = [*before, loss][-WINDOW:]

@@ -1,6 +1,6 @@
 """Steps that go wrong: an update whose numbers are not finite is skipped, a loss spike is reported; a run may return from both.
 
-`judge` looks at each step, `roll_back` returns the run to a checkpoint. Both are part of what resumes, so they are no hooks.
+`judge` looks at each step, `roll_back` returns the run to a checkpoint. Both decide how a run resumes, so they are not hooks.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def roll_back(run: TrainingRun, wrong: RollBack, runner: Runner) -> None:
     """
     run.folder.check_lock()
     checkpoints = run.checkpoints
-    (start,) = checkpoints.newest_regular(1, before=wrong.first)  # another one depends on when the run was stopped
+    (start,) = checkpoints.newest_regular(1, before=wrong.first)  # others depend on the time when the run was stopped
     checkpoints.delete_after(start)
     _, run.state, meta = checkpoints.restore(runner.abstract_state, start)
     run.step, run.loop_state = start, LoopState(**meta)

@@ -36,11 +36,11 @@ class Session:
 def session(
     config: Config, workdir: str | Path, hooks: Sequence[Hook], *, with_changes: bool = False
 ) -> Iterator[Session]:
-    """Opens what a training of `config` in the folder `workdir` holds; closes it in the opposite order.
+    """Opens the session of a training of `config` in the folder `workdir`; closes its values in the opposite order.
 
     A process that fails ends all others before it closes its checkpoints, as the close would wait for them.
 
-    Raises: ValueError for a folder that another process trains in, or hooks that are none.
+    Raises: ValueError for a folder that another process trains in, or a hook that is not one.
     """
     processes = Processes()
     folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)

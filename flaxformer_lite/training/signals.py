@@ -34,7 +34,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles the signals within it."""
+        """Handles the signals within this context."""
 
         def record(number: int, frame: Any) -> None:
             if self.signal is not None and number == signal.SIGINT:

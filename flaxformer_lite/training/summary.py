@@ -62,7 +62,7 @@ def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
 
 
 def device_warnings(dtype: str) -> Iterator[str]:
-    """Yields what makes the training slower than the machine allows: an accelerator that JAX leaves alone, a slow type."""
+    """Yields the reasons why the training is slower than the machine allows: an unused accelerator, a slow type."""
     unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
     if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
         yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"

@@ -84,7 +84,7 @@ class Throughput:
         if self.local[0].platform == "cpu":
             return process_memory("VmHWM")
         stats = [device.memory_stats() or {} for device in self.local]
-        return max((found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found), default=None)
+        return max((memory["peak_bytes_in_use"] for memory in stats if "peak_bytes_in_use" in memory), default=None)
 
 
 # Operations by formula ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The view of a training: its lines, and the facts below the bar, which are loss, speed, the last evaluation and the best one."""
+"""The view of a training: its lines, and the facts below the bar: loss, speed, the last evaluation and the best one."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -384,8 +384,8 @@ class Checkpoints:
     def _is_whole(self, step: int) -> bool:
         """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
         if step not in self._damage:
-            part = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
-            reason = why_damaged(self._folder, step, part)
+            share = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
+            reason = why_damaged(self._folder, step, share)
             if self._shared:
                 reason = next(filter(None, allgather_text(reason or "")), None)
             self._damage[step] = reason

@@ -58,7 +58,7 @@ from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_sam
 from flaxformer_lite.workdir.state import STATE, mark, marks
 
 MOST_ANSWERS = 20
-"""Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that exists are kept besides."""
+"""The most evaluations in training whose samples and hypotheses are kept; those of existing checkpoints are kept too."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
@@ -95,7 +95,7 @@ def as_lines(texts: Iterable[str]) -> str:
 
 
 def finite(tree: Any) -> Any:
-    """Returns a row, or any tree of dicts and lists, with None for numbers that are infinite or undefined: JSON has none."""
+    """Returns a row, or any tree of dicts and lists, with None for infinite or undefined numbers: JSON has no such numbers."""
     if isinstance(tree, dict):
         return {name: finite(value) for name, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -158,8 +158,8 @@ class RunFolder:
     def lock(self, config: Config) -> Iterator[str]:
         """Locks the folder for a run of `config`, new or resumed, and writes its config.json.
 
-        Yields a random mark, which only processes that see this folder can read. A mistake of the user's before anything was
-        trained (a ValueError) leaves no files of a new run behind.
+        Yields a random mark, which only processes that see this folder can read. A user's mistake (a ValueError) before anything
+        was trained leaves no files of a new run.
 
         Raises: ValueError if the folder belongs to another config or another process, holds other files, or has lost its
             checkpoints.
@@ -256,7 +256,7 @@ class RunFolder:
         write_whole(self.path / "config.json", to_json(config))
 
     def keep_config(self, config: Config) -> bool:
-        """Returns whether no step will be taken with other settings, or with fewer steps: config.json is then as it was before."""
+        """Restores config.json, if no step follows with this start's other settings or fewer steps. Returns whether it did."""
         before = self._config_before
         if before is None or not (differences(before, config) or config.train.steps < before.train.steps):
             return False
@@ -301,7 +301,7 @@ class RunFolder:
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
         """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them.
 
-        The files beside the tokenizer of another run are copied with it, before the file by which it is known.
+        The files beside the tokenizer of another run are copied too, before the tokenizer's file, which shows that all are there.
         """
         if not any(self.path.glob("tokenizer.*")):
             trained = train_tokenizers(data, vocab_sizes, pairs)
@@ -311,7 +311,7 @@ class RunFolder:
         return self.load_tokenizers(data, vocab_sizes)
 
     def keep_origin(self, start: "RunFolder") -> None:
-        """Copies what the run `start` has of the system that its weights were imported from; these are trained from here on."""
+        """Copies the files of the system that the weights of the run `start` were imported from, with the mark that they train."""
         origin = start.path / "imported.json"
         if self.silent or not origin.is_file():
             return
@@ -325,14 +325,14 @@ class RunFolder:
         tokenizers.check_ids(vocab_sizes)
         if data.languages is None:
             return tokenizers
-        own = load_language_tokenizers(self.path, data.languages.codes)
-        if own and data.subword_sampling is not None:
+        added = load_language_tokenizers(self.path, data.languages.codes)
+        if added and data.subword_sampling is not None:
             raise ValueError(
                 "data.subword_sampling is set, but pieces of added languages are not sampled: set it to None"
             )
-        for tokenizer in own.values():
+        for tokenizer in added.values():
             Tokenizers(tokenizer, tokenizer).check_ids(vocab_sizes)
-        return LanguageTokenizers.of(tokenizers, data.languages, own)
+        return LanguageTokenizers.of(tokenizers, data.languages, added)
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
         """Adds a row to metrics.jsonl, and returns it as it stands in the file: None for a number that is not finite.
@@ -349,7 +349,7 @@ class RunFolder:
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl by their steps, without a last line that a crash left incomplete.
 
-        None for what is not finite. If two processes wrote rows for one step, after `.lock` was deleted, the last counts.
+        A number that is not finite is None. If two processes wrote rows for one step, after `.lock` was deleted, the last counts.
         """
         if not self.metrics.is_file():
             return []
@@ -371,8 +371,8 @@ class RunFolder:
         return sorted(rows.values(), key=lambda row: row["step"])
 
     def reports(self) -> list[dict[str, Any]]:
-        """Returns the reports of the command `evaluate`. Raises: ValueError for a file that is none."""
-        found = []
+        """Returns the reports of the command `evaluate`. Raises: ValueError for a file that is not a report."""
+        reports = []
         for file in sorted((self.path / "evaluations").glob("*.json")):
             try:
                 report = json.loads(file.read_bytes())
@@ -380,20 +380,22 @@ class RunFolder:
                 report = None
             if not isinstance(report, dict):
                 raise ValueError(f"{file} is not a report of evaluate: delete it, or evaluate again")
-            found.append(report)
-        return found
+            reports.append(report)
+        return reports
 
     def results(self, step: int, weights: str) -> list[dict[str, Any]]:
         """Returns the reports of `evaluate` on these weights of that step, or else the row of its evaluation in training."""
-        found = [report for report in self.reports() if (report.get("step"), report.get("weights")) == (step, weights)]
-        if found or weights not in ("last", "best"):  # training evaluates neither averages nor ema
-            return found
+        reports = [
+            report for report in self.reports() if (report.get("step"), report.get("weights")) == (step, weights)
+        ]
+        if reports or weights not in ("last", "best"):  # training evaluates neither averages nor ema
+            return reports
         return [row for row in self.rows() if row["step"] == step and row["split"] == "eval"]
 
     def truncate_metrics(self, step: int, *, evaluated: bool = True, log_every: int | None = None) -> None:
         """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again.
 
-        Settings that were changed after `step` are others from `step` on: the run goes on with them.
+        Rows of settings that were changed after `step` move to `step`: the run goes on with these settings.
 
         With `log_every`, the steps between rows of training, it warns where rows before `step` are lost.
         """
@@ -424,12 +426,12 @@ class RunFolder:
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
         """Writes the first hypotheses with their sources and references."""
-        found = [Sample(pair.source, pair.target, answer) for pair, answer in zip(pairs, hypotheses, strict=True)]
-        self._write(self.path / "samples" / f"{name}.txt", format_samples(found[:NUM_SAMPLES]))
+        samples = [Sample(pair.source, pair.target, answer) for pair, answer in zip(pairs, hypotheses, strict=True)]
+        self._write(self.path / "samples" / f"{name}.txt", format_samples(samples[:NUM_SAMPLES]))
         self._delete_old_answers()
 
     def _delete_old_answers(self) -> None:
-        """Deletes the samples and hypotheses of older evaluations, but for those whose checkpoint exists."""
+        """Deletes the samples and hypotheses of older evaluations, except those whose checkpoint exists."""
         for kind in ("samples", "hypotheses") if not self.silent else ():
             for step, file in list(evaluation_files(self.path / kind).items())[:-MOST_ANSWERS]:
                 if not (self.checkpoints / str(step)).exists():

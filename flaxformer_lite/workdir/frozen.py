@@ -2,7 +2,7 @@
 
     checkpoints/40/meta/meta.json    "base": {"run": train.init_from, "sha256": `parameter_digest` of what is left out}
 
-What trains is saved, and what matches `train.init_fresh`. A LoRA run without `train.init_from` saves everything.
+The parameters that train are saved, and those that match `train.init_fresh`. A LoRA run without `train.init_from` saves all.
 """
 
 import hashlib
@@ -100,16 +100,16 @@ class Frozen:
             raise ValueError(
                 f"train.init_from is {self.run!r}, the base of this LoRA run, whose checkpoints hold only what was trained: {error}"
             ) from None
-        if (found := parameter_digest(values)) != reference["sha256"]:
+        if (digest := parameter_digest(values)) != reference["sha256"]:
             raise ValueError(
                 f"train.init_from is {self.run!r}, and its parameters are not those that this LoRA run was trained on (SHA-256 "
-                f"{found[:12]}…, was {reference['sha256'][:12]}…): restore the base from a copy, or import it again"
+                f"{digest[:12]}…, was {reference['sha256'][:12]}…): restore the base from a copy, or import it again"
             )
         self._reference = reference
         return merge(saved, values)
 
     def complete_state(self, state: Any, abstract: Any, reference: dict[str, str]) -> Any:
-        """Returns the whole state for one of `without`; the averages of the base's parameters are these themselves."""
+        """Returns the whole state for a state of `without`. The base's parameters are constant, and so are their own averages."""
         params = self.complete(state.params, abstract.params, reference)
         if state.ema is None:
             return state._replace(params=params)
@@ -151,5 +151,5 @@ class WithFrozen(Checkpoints):
         return step, self._frozen.complete(mean, abstract_params, self.reference(step))
 
     def reference(self, step: int) -> dict[str, str]:
-        """Returns what a checkpoint says of the parameters that it leaves out."""
+        """Returns a checkpoint's reference to the parameters that it leaves out."""
         return self.manifest(step)["base"]

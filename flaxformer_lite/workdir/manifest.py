@@ -76,10 +76,10 @@ def why_damaged(checkpoints: Path, step: int, part: tuple[int, int] = (0, 1)) ->
     return None
 
 
-def write_own_digests(folder: Path, own: str) -> None:
-    """Writes the SHA-256 of all files in the folder `own`, which one process has written, to a list for `write_digests`."""
-    digests = file_digests(folder, files_in(folder, folder / own))
-    (folder / f"{DIGESTS}.{own}").write_text(json.dumps(sealed(digests)), encoding="utf-8")
+def write_own_digests(folder: Path, subfolder: str) -> None:
+    """Writes the SHA-256 of all files in a subfolder, which one process has written, to a list for `write_digests`."""
+    digests = file_digests(folder, files_in(folder, folder / subfolder))
+    (folder / f"{DIGESTS}.{subfolder}").write_text(json.dumps(sealed(digests)), encoding="utf-8")
 
 
 def write_digests(folder: Path) -> None:
@@ -96,9 +96,9 @@ def write_digests(folder: Path) -> None:
     (folder / DIGESTS).write_text(json.dumps(sealed(digests)), encoding="utf-8")
 
 
-def files_in(folder: Path, part: Path) -> set[str]:
-    """Returns the paths, in `folder`, of all files in its folder `part` and below."""
-    return {path.relative_to(folder).as_posix() for path in part.rglob("*") if path.is_file()}
+def files_in(folder: Path, subfolder: Path) -> set[str]:
+    """Returns the paths, in `folder`, of all files in its subfolder and below."""
+    return {path.relative_to(folder).as_posix() for path in subfolder.rglob("*") if path.is_file()}
 
 
 def check_digests(folder: Path, part: tuple[int, int] = (0, 1)) -> None:
@@ -106,11 +106,11 @@ def check_digests(folder: Path, part: tuple[int, int] = (0, 1)) -> None:
     digests = read_document(folder / DIGESTS)
     expected = {name: digests[name] for name in sorted(digests)[part[0] :: part[1]]}
     try:
-        found = file_digests(folder, expected)
+        actual = file_digests(folder, expected)
     except OSError as error:
         raise DamageError(f"{Path(error.filename or folder).name}: {error.strerror}") from None
     for name in expected:
-        if found[name] != expected[name]:
+        if actual[name] != expected[name]:
             raise DamageError(f"{name} is not as it was written")
 
 
@@ -156,15 +156,15 @@ def sealed_digests(folder: Path) -> dict[str, str]:
 def newest_seal(checkpoints: Path) -> tuple[int, Config, dict[str, str]] | None:
     """Returns the newest checkpoint with a readable seal, and its config and digests; None if there is none."""
     for step, manifest in manifests(checkpoints):
-        if (found := manifest.get("seal")) is not None:
-            return step, from_json(json.dumps(found["config"]), f"checkpoint {step}"), found["tokenizers"]
+        if (seal := manifest.get("seal")) is not None:
+            return step, from_json(json.dumps(seal["config"]), f"checkpoint {step}"), seal["tokenizers"]
     return None
 
 
 def sealed_config(checkpoints: Path) -> Config | None:
     """Returns the config that the newest checkpoint was trained with; None where no checkpoint has one."""
-    found = newest_seal(checkpoints)
-    return None if found is None else found[1]
+    seal = newest_seal(checkpoints)
+    return None if seal is None else seal[1]
 
 
 def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: bool = False) -> None:
@@ -176,10 +176,10 @@ def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: boo
 
     Raises: ValueError that names the file or the settings that differ.
     """
-    found = newest_seal(folder / "checkpoints")
-    if found is None:
+    seal = newest_seal(folder / "checkpoints")
+    if seal is None:
         return
-    step, before, digests = found
+    step, before, digests = seal
     different = differences(before, config, on_request=with_changes)
     if not resumed:
         different = {path: pair for path, pair in different.items() if not has_mark(path, Answers.SAME)}

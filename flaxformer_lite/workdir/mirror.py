@@ -1,8 +1,8 @@
 """Run folders at URLs: reading one, and the mirror, a copy of a run folder that is made while it trains.
 
 A checkpoint at a URL is *complete* once its MARKER exists: the writer creates it last and deletes it first, because most of
-these file systems cannot rename a folder in one step. So whoever reads a mirror, at any instant, finds a complete older state of
-the run or a complete newer one. A push writes in this order:
+these file systems cannot rename a folder in one step. So a reader of a mirror finds a complete state of the run at any instant, an
+older or a newer one. A push writes in this order:
 
 1. config.json, the tokenizers, metrics.jsonl and the other small files. Rows of steps after the newest complete checkpoint
    do no harm: a run that continues deletes them.
@@ -58,8 +58,8 @@ APPENDED = ("metrics.jsonl", "train.log")
 
 def step_of(name: str) -> int | None:
     """Returns the step of the checkpoint that a file belongs to; None if it belongs to none."""
-    found = re.match(r"checkpoints/(\d+)/", name)
-    return None if found is None else int(found[1])
+    match = re.match(r"checkpoints/(\d+)/", name)
+    return None if match is None else int(match[1])
 
 
 def steps_of(names: Iterable[str]) -> set[int]:
@@ -89,11 +89,11 @@ class RemoteRun:
         if self.is_local:
             return self._local_files()
         self.filesystem.invalidate_cache()
-        found = self.filesystem.find(self.root, detail=True)
-        return {path[len(self.root) + 1 :]: info["size"] for path, info in found.items()}
+        listing = self.filesystem.find(self.root, detail=True)
+        return {path[len(self.root) + 1 :]: info["size"] for path, info in listing.items()}
 
     def _local_files(self) -> dict[str, int]:
-        """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty.
+        """Returns the files of a local folder. The listing of fsspec hides errors, so a missing drive would look empty.
 
         A file that another process renames or deletes meanwhile is left out.
         """
@@ -467,11 +467,11 @@ class Mirror:
 
     def _state(self) -> list[tuple[Path, tuple[int, int]]]:
         """Returns the markers of the finished checkpoints, with their stamps."""
-        found = []
+        markers = []
         for marker in sorted(self.folder.glob(f"checkpoints/[0-9]*/{MARKER}")):
             with contextlib.suppress(FileNotFoundError):
-                found.append((marker, stamp(marker)))
-        return found
+                markers.append((marker, stamp(marker)))
+        return markers
 
     def _report(self, failure: str | None) -> None:
         """Reports the first failure, and that the mirror works again."""
@@ -487,15 +487,15 @@ class Mirror:
 
 def run_files(folder: Path) -> list[tuple[str, Path]]:
     """Returns the name and the path of every file of a run, without hidden ones and unfinished checkpoints."""
-    found = []
+    files = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(place, name)
             relative = path.relative_to(folder).as_posix()
             if not name.startswith(".") and (step_of(relative) is not None or not relative.startswith("checkpoints/")):
-                found.append((relative, path))
-    return sorted(found)
+                files.append((relative, path))
+    return sorted(files)
 
 
 def stamp(path: Path) -> tuple[int, int]:

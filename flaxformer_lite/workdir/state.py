@@ -14,7 +14,7 @@ STATE = ".state.json"
 
 
 def marks(folder: Path) -> dict[str, Any]:
-    """Returns the marks of a run folder; none where it has no readable file of them."""
+    """Returns the marks of a run folder; empty without a readable file of marks."""
     try:
         read = json.loads((folder / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -23,7 +23,7 @@ def marks(folder: Path) -> dict[str, Any]:
 
 
 def mark(folder: Path, **changes: Any) -> None:
-    """Sets marks of a run folder, atomically; writes nothing where they are so already."""
+    """Sets marks of a run folder, atomically; writes nothing if they have these values already."""
     before = marks(folder)
     if before != before | changes:
         write_whole(folder / STATE, json.dumps(before | changes))

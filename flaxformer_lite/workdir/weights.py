@@ -84,8 +84,8 @@ def restore_weights(
     """Returns the step and the parameters that `weights` selects, on the mesh or by default replicated on all devices.
 
     Args:
-        weights: last, best, ema or average:N; None: the config's, without a step. The config's average:N is of the checkpoints
-            that there are, with a warning, if they are fewer: a short or young run is used without a choice.
+        weights: last, best, ema or average:N; None: the config's, without a step. If the run has fewer than N checkpoints, the
+            config's average:N takes all of them, with a warning.
         step: a step to restore last or ema from; None: the newest whole one.
 
     Raises: ValueError if the run does not have them.

@@ -41,7 +41,7 @@ def names_bound_in_a_comprehension(node: ast.AST) -> bool:
 
 
 BARE_NAMES = {"found", "part", "own"}
-NAMED = ("base", "cli", "core", "files", "interop", "tools")
+NAMED = ("base", "cli", "config", "core", "files", "interop", "run", "tools", "training", "workdir")
 """The rooms whose locals have the noun of the thing; a room that is done is added."""
 
 

@@ -43,7 +43,7 @@ class Processes:
     def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
         """Holds the run folder, which starts from the mirror if that is ahead.
 
-        Raises: ValueError if the folder or the mirror is none for this run, or the processes differ in settings or folder.
+        Raises: ValueError if the folder or the mirror does not fit this run, or the processes differ in settings or folder.
         """
         self._agree_on_command(config)
         with contextlib.ExitStack() as stack:

@@ -91,8 +91,8 @@ def check_place(coordinator: str | None, num_processes: int | None, process_id: 
         raise ValueError(
             f"--coordinator is {coordinator}, --num-processes {num_processes}, --process-id {process_id}: set all three or none"
         )
-    found = re.fullmatch(r"[^\s/]+:(\d{1,5})", coordinator)
-    if found is None or not 0 < int(found[1]) < 2**16:
+    address = re.fullmatch(r"[^\s/]+:(\d{1,5})", coordinator)
+    if address is None or not 0 < int(address[1]) < 2**16:
         raise ValueError(f"--coordinator is {coordinator!r}: must be a host and a port, for example host0:4321")
     if not 0 <= process_id < num_processes:
         raise ValueError(
@@ -191,7 +191,7 @@ _handler: Any = None
 
 
 def call_this_process(name: str) -> None:
-    """Sets what `report` calls this process: it cannot ask JAX, which may wait for the others before it answers."""
+    """Sets the name of this process in error messages, which cannot ask JAX: it may wait for the others before it answers."""
     global _name
     _name = name
 

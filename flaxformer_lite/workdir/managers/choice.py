@@ -14,7 +14,7 @@ def make_manager(folder: Path, policy: Any, shared: bool, api: Literal["v0", "v1
 
     `policy.should_preserve` chooses which checkpoints are kept.
     If not `shared`, it belongs to this process alone and waits for no other.
-    api: Orbax's interface; None: v0 where there is one.
+    api: Orbax's interface; None: v0 if Orbax has it.
 
     Raises: ValueError for v1 and several processes that share no folder.
     """

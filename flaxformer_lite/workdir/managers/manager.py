@@ -8,10 +8,10 @@ import jax
 from jaxtyping import PyTree
 
 TEMPORARY = ".orbax-checkpoint-tmp"
-"""Orbax's name for what is not complete: the end of a folder's name, or followed by a number."""
+"""Orbax's mark in the name of an incomplete folder: at its end, or followed by a number."""
 
 SAVE_SECONDS = 100 * 365 * 86_400
-"""The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
+"""The longest save. Orbax reads the wall clock, which runs on while a machine sleeps, and jumps when it is set."""
 
 SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
 """The same for several processes, whose barriers count milliseconds in 32 bits."""
@@ -29,7 +29,7 @@ class Manager(Protocol):
     def delete(self, step: int) -> None: ...
 
     def wait(self) -> None:
-        """Waits until the save in progress is complete. Raises, once, what it raised."""
+        """Waits until the save in progress is complete. Raises the exception of the save, once."""
 
     def reload(self) -> None:
         """Looks up which steps are complete, after a save that failed."""

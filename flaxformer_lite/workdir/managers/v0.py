@@ -17,8 +17,8 @@ class CheckedTree(ocp.PyTreeCheckpointHandler):
 
     async def async_save(self, directory: Any, *arguments: Any, **named: Any) -> Any:
         written = await super().async_save(directory, *arguments, **named)
-        own = f"ocdbt.process_{jax.process_index()}"  # Orbax's name
-        return [ocp.future.ChainedFuture(written or [], lambda: write_own_digests(Path(directory), own))]
+        subfolder = f"ocdbt.process_{jax.process_index()}"  # Orbax's name
+        return [ocp.future.ChainedFuture(written or [], lambda: write_own_digests(Path(directory), subfolder))]
 
     def finalize(self, directory: Any) -> None:
         super().finalize(directory)

@@ -1,4 +1,4 @@
-"""Orbax's interface v1, with digests: Orbax writes a step, and what follows from a sequence of steps is here.
+"""Orbax's interface v1, with digests: Orbax writes a step, and this file keeps the sequence of steps.
 
 `training.Checkpointer` of v1 reads the metadata of all steps when it opens a folder, so one damaged file would stop it.
 """
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class Handler(ocp.handlers.CheckpointableHandler):
-    """Writes an item of a checkpoint. None is read through Orbax."""
+    """Writes an item of a checkpoint. No item is read through Orbax."""
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Any:
         raise NotImplementedError
@@ -72,7 +72,7 @@ class Document(Handler):
 
 
 class Later(NamedTuple):
-    """The part of a save in the background. Its coroutine is made once it is awaited: Python reports one that never is."""
+    """The part of a save in the background. Its coroutine is made once it is awaited: Python warns of one that never is awaited."""
 
     run: Callable[[], Coroutine[Any, Any, None]]
 
