@@ -60,7 +60,7 @@ def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], li
 
 
 def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Returns the number of ids that both begin with: a token across the end of a prompt is no token of the prompt."""
+    """Returns the number of ids that both begin with: a token across the end of a prompt does not belong to the prompt."""
     pairs = zip(ids, others, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
@@ -73,7 +73,7 @@ def attention_weights(
     targets: list[int],
     prompt_length: int = 0,
 ) -> AttentionWeights:
-    """Returns the weights for a source and a target with their special ids. One that no stack of the model reads is empty.
+    """Returns the weights for a source and a target with their special ids. A side that no stack of the model reads is empty.
 
     The first `prompt_length` tokens of the target also attend to each other. The model is compiled once for each pair of padded
     lengths.

@@ -113,7 +113,7 @@ class Recording:
         return self.loop_state.batch_of(step)
 
     def rows(self, *steps: int) -> list[RecordedRow]:
-        """Returns the rows of steps in their order, without those that only fill up. Raises: ValueError as `batch` does."""
+        """Returns the rows of steps in their order, without padding rows. Raises: ValueError as `batch` does."""
         return self.rows_of_batches({self.batch_of(step): step for step in steps})
 
     def rows_of_batches(self, steps: Mapping[int, int]) -> list[RecordedRow]:
@@ -160,7 +160,7 @@ class Recording:
         return readings
 
     def _step_of(self, batch: int) -> tuple[int | None, State]:
-        """Returns the step that reads a batch, None if a rollback left it out, and whether it did so."""
+        """Returns the step that reads a batch, None if a rollback left it out, and the state of the batch's rows."""
         steps = range(1, self.config.train.steps + 1)
         step = bisect.bisect_left(steps, batch, key=self.loop_state.batch_of) + 1
         if self.loop_state.batch_of(step) != batch:
@@ -197,7 +197,7 @@ class Recording:
 
 
 def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair]]:
-    """Yields all records of a split with their texts, in the order of their numbers; holds a few at a time."""
+    """Yields all records of a split with their texts, in the order of their numbers, with a few at a time in memory."""
     if (source := config.data.source(split)) is None:
         return
     names, number = source.part_names if isinstance(source, Mixture) else ("",), 0
@@ -243,7 +243,7 @@ def decoded(tokenizer: Tokenizer, ids: Any) -> str:
 
 
 def show_row(model: ModelConfig, row: Batch, tokenizers: Tokenizers, most: int | None = None) -> list[str]:
-    """Returns what the model reads in a row, and what it has to predict; `_` where nothing is predicted.
+    """Returns the text that the model reads in a row, and the text that it must predict; `_` where it predicts nothing.
 
     most: tokens that are shown of a text; None: all.
     """

@@ -32,7 +32,7 @@ WarnCallback = Callable[[str], None]
 
 
 class Reporting(TypedDict, total=False):
-    """Keyword arguments for whoever waits for many texts."""
+    """Keyword arguments of the methods that take many texts."""
 
     progress: ProgressCallback
     """Called after each batch with an activity, the number of texts that are done, and their number."""
@@ -109,7 +109,7 @@ class TextPredictor:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of what the model reads."""
+        """The tokenizer of the texts that the model reads."""
         return self.required_tokenizers.source
 
     @cached_property
@@ -268,7 +268,7 @@ class TextPredictor:
         return candidates
 
     def mask_id(self) -> int:
-        """Returns the id of a masked token. Raises: ValueError if the run is no masked language model."""
+        """Returns the id of a masked token. Raises: ValueError if the run is not a masked language model."""
         model, objective = self.config.model, self.config.objective
         if model.num_decoder_layers or model.head is None:
             setting = "head is None" if model.head is None else f"num_decoder_layers is {model.num_decoder_layers}"
