@@ -44,6 +44,14 @@ class BadLines:
         return lambda number, reason: self.add(number, f"{name}, line {number}: {reason}")
 
 
+class NoBadLines(BadLines):
+    """The bad lines of a source in which one mistake stops all."""
+
+    def add(self, number: int, message: str) -> None:
+        """Raises: ValueError with the message."""
+        raise ValueError(message)
+
+
 class TableRow(NamedTuple):
     texts: tuple[str, ...]
     """The texts that are answered."""
@@ -68,6 +76,8 @@ class LineChunk:
     """The table whose rows these are; each line is then the first text of a row."""
     rows: tuple["TableRow", ...] = ()
     """The rows of the table; empty for lines."""
+    index: int = 0
+    """Number of lines before these in all sources of the command."""
 
     def answerable(self, check: "LineCheck | None" = None) -> Iterator["LineChunk | None"]:
         """Yields the lines in order: good ones in chunks, and None for each bad one.
@@ -84,6 +94,7 @@ class LineChunk:
                         lines=self.lines[start:number],
                         before=self.before + start,
                         rows=self.rows[start:number],
+                        index=self.index + start,
                     )
                 if not at_end:
                     yield None
@@ -147,30 +158,6 @@ class LineChunk:
 
 LineCheck = Callable[[LineChunk, int], object]
 """Raises ValueError, with the place, if line `number` of a chunk has no answer."""
-
-
-def answer_lines(
-    blocks: Iterable[LineChunk],
-    answer: Callable[[LineChunk], Iterable[str]],
-    check: LineCheck | None = None,
-    empty: Callable[[], Iterable[str]] = lambda: [""],
-    beside: Sequence[str] = (),
-) -> None:
-    """Prints the answers to all lines, in their order, after each chunk; for a bad line `empty`.
-
-    beside: names of the columns of an answer. Each row of a table is then printed with its one answer. (): answers alone.
-    """
-    header: list[str] = []
-    for block in blocks:
-        if beside and block.table is not None and block.table.names and block.table.names != header:
-            header = block.table.names
-            print(block.table.form.line([*header, *beside]))
-        number = 0
-        for lines in block.answerable(check):
-            for line in empty() if lines is None else answer(lines):
-                print(block.beside(number, line, len(beside)) if beside else line)
-                number += 1
-        sys.stdout.flush()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -294,12 +281,20 @@ def chosen_blocks(paths: list[str], action: str, columns: TextColumns | None = N
             require_lines(path)
     columns = columns or TextColumns()
     if paths:
-        return itertools.chain.from_iterable(file_blocks(path, columns) for path in paths)
+        return numbered(itertools.chain.from_iterable(file_blocks(path, columns) for path in paths))
     if columns.typed:
         raise ValueError("--column is for a table, but stdin is read line by line: give the name of the file")
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
-    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
+    return numbered(typed_blocks(action) if sys.stdin.isatty() else piped_blocks())
+
+
+def numbered(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:
+    """Yields the chunks of all sources with the number of lines before each."""
+    index = 0
+    for block in blocks:
+        yield dataclasses.replace(block, index=index)
+        index += len(block.lines)
 
 
 def file_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:

@@ -1,9 +1,12 @@
 """The shared work of `translate` and `evaluate`: which runs translate, by which search, and how the best answer is chosen."""
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flaxformer_lite.base.console import note
+from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.config import Config
@@ -93,16 +96,65 @@ def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def translated(
-    loaded: Run, block: LineChunk, decode: dict[str, Any], forced: dict[str, Any], *, ids: bool
-) -> list[list[ScoredText]]:
-    """Returns the answers to the lines of a chunk; `ids`: the lines are token ids, and so are the answers."""
-    with block.reporting("translating") as report:
-        if not ids:
-            return loaded.hypotheses(block.lines, **report, **forced, **decode)
+def translating(loaded: Run, arguments: argparse.Namespace) -> "Translating":
+    """Returns the way in which `translate` answers lines. Raises: ValueError if the options do not go together."""
+    decode, forced = decode_settings(loaded, arguments), forced_texts(loaded, arguments)
+    if forced and arguments.ids:
+        raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
+    typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
+    n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
+    kind = TranslatingIds if arguments.ids else Translating
+    return kind(loaded, decode | forced, arguments, metrics_of(loaded.config), n_best)
+
+
+@dataclass(frozen=True)
+class Translating(Answering[list[ScoredText]]):
+    """Translations of texts."""
+
+    run: Run
+    decode: dict[str, Any]
+    """Keywords of `Run.hypotheses`."""
+    arguments: argparse.Namespace
+    metrics: MetricConfig
+    n_best: bool
+    """Whether all hypotheses of a line are written, and not the best alone."""
+
+    @property
+    def beside(self) -> Sequence[str]:
+        if self.n_best:
+            return []
+        return ["translation", "score"] if self.arguments.scores else ["translation"]
+
+    def answers(self, block: LineChunk) -> list[list[ScoredText]]:
+        return chosen(self.hypotheses(block), self.arguments, self.metrics)
+
+    def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
+        with block.reporting("translating") as report:
+            return self.run.hypotheses(block.lines, **report, **self.decode)
+
+    def written(self, index: int, answer: list[ScoredText]) -> list[str]:
+        if self.n_best:
+            return [f"{index} ||| {text} ||| {score:.6f}" for text, score in answer]
+        text, score = answer[0]
+        return [f"{text}\t{score:.6f}" if self.arguments.scores else text]
+
+    def unanswered(self, index: int) -> list[str]:
+        return self.written(index, [ScoredText("", 0.0)])
+
+
+class TranslatingIds(Translating):
+    """Translations of token ids, as token ids."""
+
+    def check(self, block: LineChunk, number: int) -> None:
+        source = block.token_ids(number)
+        with block.naming(number):
+            self.run.check_sources([source])
+
+    def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
         sources = [block.token_ids(number) for number in range(len(block.lines))]
-        answers = loaded.hypotheses_of_ids(sources, progress=report["progress"], **decode)
-    return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
+        with block.reporting("translating") as report:
+            answers = self.run.hypotheses_of_ids(sources, progress=report["progress"], **self.decode)
+        return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
 def metrics_of(config: Config) -> MetricConfig:

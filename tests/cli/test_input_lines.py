@@ -20,8 +20,8 @@ def test_lines_of_files_come_in_chunks_that_know_their_place(tmp_path: Path, mon
         Path(name).write_text(text)
     assert list(chosen_blocks(names, "translate")) == [
         LineChunk(["a", "b"], names[0], 0),
-        LineChunk(["c"], names[0], 2),
-        LineChunk(["d"], names[1], 0),
+        LineChunk(["c"], names[0], 2, index=2),
+        LineChunk(["d"], names[1], 0, index=3),
     ]
 
 
@@ -54,7 +54,7 @@ def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixt
     """Oracle: parts written by hand. A line that was bad when it was read is not checked again."""
     bad = BadLines()
     bad.add(43, "in.txt, line 43: not UTF-8")
-    chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad)
+    chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad, index=50)
 
     def check(chunk: LineChunk, number: int) -> None:
         assert number != 2
@@ -62,10 +62,10 @@ def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixt
             raise ValueError(f"{chunk.place(number)}: it is empty")
 
     assert list(chunk.answerable(check)) == [
-        LineChunk(["a b", "c"], "in.txt", 40),
+        LineChunk(["a b", "c"], "in.txt", 40, index=50),
         None,
         None,
-        LineChunk(["e", "7", "f"], "in.txt", 44),
+        LineChunk(["e", "7", "f"], "in.txt", 44, index=54),
     ]
     assert list(LineChunk(["", "a"], "x", 0).answerable()) == [LineChunk(["", "a"], "x", 0)]
     assert capsys.readouterr().err.splitlines() == [

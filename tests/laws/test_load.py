@@ -110,7 +110,7 @@ def test_a_long_file_is_translated_in_bounded_memory(
         write(*words, **options)
 
     write = print
-    monkeypatch.setattr("flaxformer_lite.cli.input_lines.print", measured, raising=False)
+    monkeypatch.setattr("flaxformer_lite.cli.answering.print", measured, raising=False)
     type_command(monkeypatch, "translate", tmp_path / "run", tmp_path / "lines")
     out, err = capfd.readouterr()
     answers = out.split("\n")

@@ -6,11 +6,17 @@ UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the 
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns, text_columns
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
+
+if TYPE_CHECKING:
+    from flaxformer_lite.run import ClassPrediction, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,28 +30,45 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "classify", text_columns(arguments, arguments.files, wanted=None))
     from flaxformer_lite.run import load  # with JAX
 
-    loaded = load(arguments.folder, **chosen_weights(arguments))
-    pooler = loaded.config.model.pooler
-    regression = pooler is not None and pooler.num_classes == 1
-    if arguments.scores and regression:
+    classifying = Classifying(load(arguments.folder, **chosen_weights(arguments)), arguments.scores)
+    if classifying.scores and classifying.regression:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
+    answer_lines(blocks, classifying)
 
-    def check(block: LineChunk, number: int) -> None:
+
+@dataclass(frozen=True)
+class Classifying(Answering["ClassPrediction"]):
+    """Classes of texts and pairs of texts, or their numbers."""
+
+    run: "Run"
+    scores: bool
+    """Whether the probabilities of all classes are written."""
+
+    @property
+    def regression(self) -> bool:
+        pooler = self.run.config.model.pooler
+        return pooler is not None and pooler.num_classes == 1
+
+    @property
+    def beside(self) -> Sequence[str]:
+        if self.scores:
+            return ["scores"]
+        return ["value"] if self.regression else ["label", "probability"]
+
+    def check(self, block: LineChunk, number: int) -> None:
         text = text_of(block, number)
         with block.naming(number):
-            loaded.check_pairs([text])
+            self.run.check_pairs([text])
 
-    def answer(block: LineChunk) -> Iterator[str]:
+    def answers(self, block: LineChunk) -> "list[ClassPrediction]":
         with block.reporting("classifying") as report:
-            labels = loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
-        for label, score, scores in labels:
-            if arguments.scores:
-                yield json.dumps({name: round(p, 6) for name, p in scores.items()}, ensure_ascii=False)
-            else:
-                yield f"{label}\t{score:.6f}" if label else f"{score:.6g}"
+            return self.run.classify([text_of(block, number) for number in range(len(block.lines))], **report)
 
-    names = ["scores"] if arguments.scores else ["label", "probability"]
-    answer_lines(blocks, answer, check, beside=["value"] if regression else names)
+    def written(self, index: int, answer: "ClassPrediction") -> list[str]:
+        if self.scores:
+            scores = {name: round(probability, 6) for name, probability in answer.scores.items()}
+            return [json.dumps(scores, ensure_ascii=False)]
+        return [f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"]
 
 
 def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:

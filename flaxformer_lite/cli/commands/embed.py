@@ -6,18 +6,23 @@ reported; its answer is empty, in an .npy file a row of nan. The result for a TS
 
 import argparse
 import dataclasses
-import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns, text_columns
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
+
+if TYPE_CHECKING:
+    from flaxformer_lite.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,31 +41,62 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
-
-    def embedded(block: LineChunk) -> Float[np.ndarray, "N D"]:
-        with block.reporting("embedding") as report:
-            return loaded.embed(block.lines, **report)
-
-    def vectors(block: LineChunk) -> Iterator[str]:
-        for vector in embedded(block):
-            yield json.dumps([float(str(x)) for x in vector])  # the shortest digits that give the same float32
-
-    def similarities(block: LineChunk) -> Iterator[str]:
-        pairs = [columns(block, number) for number in range(len(block.lines))]
-        first, second = (embedded(dataclasses.replace(block, lines=list(side))) for side in zip(*pairs, strict=True))
-        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-        for cosine in (first * second).sum(1) / np.maximum(lengths, 1e-12):
-            yield f"{cosine:.6f}"
-
-    if arguments.output is None and arguments.similarity:
-        two = functools.partial(columns, wanted=2)
-        answer_lines(blocks, similarities, two, beside=["similarity"])
-    elif arguments.output is None:
-        answer_lines(blocks, vectors, beside=["vector"])
+    if arguments.output is not None:
+        save_vectors(blocks, Embedding(loaded), Path(arguments.output))
     else:
-        kept = [loaded.embed([])]
-        missing = np.full((1, kept[0].shape[1]), np.nan, np.float32)
-        for block in blocks:
-            kept += [missing if lines is None else embedded(lines) for lines in block.answerable()]
-        with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
-            np.save(file, np.concatenate(kept))
+        answer_lines(blocks, Comparing(loaded) if arguments.similarity else Embedding(loaded))
+
+
+@dataclass(frozen=True)
+class Embedding(Answering[Float[np.ndarray, "D"]]):
+    """Vectors of texts."""
+
+    run: "Run"
+
+    @property
+    def beside(self) -> Sequence[str]:
+        return ["vector"]
+
+    def answers(self, block: LineChunk) -> Float[np.ndarray, "N D"]:
+        with block.reporting("embedding") as report:
+            return self.run.embed(block.lines, **report)
+
+    def written(self, index: int, answer: Float[np.ndarray, "D"]) -> list[str]:
+        return [json.dumps([float(str(x)) for x in answer])]  # the shortest digits that give the same float32
+
+
+@dataclass(frozen=True)
+class Comparing(Answering[float]):
+    """Cosines of the vectors of two texts."""
+
+    run: "Run"
+
+    @property
+    def beside(self) -> Sequence[str]:
+        return ["similarity"]
+
+    def check(self, block: LineChunk, number: int) -> None:
+        columns(block, number, wanted=2)
+
+    def answers(self, block: LineChunk) -> list[float]:
+        pairs = [columns(block, number) for number in range(len(block.lines))]
+        sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*pairs, strict=True))
+        return list(map(float, cosines(*map(Embedding(self.run).answers, sides))))
+
+    def written(self, index: int, answer: float) -> list[str]:
+        return [f"{answer:.6f}"]
+
+
+def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N"]:
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return (first * second).sum(1) / np.maximum(lengths, 1e-12)
+
+
+def save_vectors(blocks: Iterable[LineChunk], embedding: Embedding, path: Path) -> None:
+    """Writes the vectors of all lines into a new file, for a bad line a row of nan."""
+    vectors = [embedding.run.embed([])]
+    missing = np.full((1, vectors[0].shape[1]), np.nan, np.float32)
+    for block in blocks:
+        vectors += [missing if lines is None else embedding.answers(lines) for lines in block.answerable()]
+    with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
+        np.save(file, np.concatenate(vectors))

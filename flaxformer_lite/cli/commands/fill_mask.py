@@ -5,12 +5,16 @@ of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no
 """
 
 import argparse
-import itertools
-from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, text_columns
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import chosen_weights
+
+if TYPE_CHECKING:
+    from flaxformer_lite.run import Run, TokenPrediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +28,32 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "fill the [MASK] of", text_columns(arguments, arguments.files, wanted=1))
     from flaxformer_lite.run import load  # with JAX
 
-    loaded, indices = load(arguments.folder, **chosen_weights(arguments)), itertools.count()
+    answer_lines(blocks, Filling(load(arguments.folder, **chosen_weights(arguments)), arguments.top))
 
-    def answer(block: LineChunk) -> Iterator[str]:
+
+@dataclass(frozen=True)
+class Filling(Answering["list[list[TokenPrediction]]"]):
+    """The most probable tokens at each mask of a text."""
+
+    run: "Run"
+    top: int
+    """Number of tokens for each mask."""
+
+    def answers(self, block: LineChunk) -> "list[list[list[TokenPrediction]]]":
         with block.reporting("filling") as report:
-            fillings = loaded.fill_mask(block.lines, arguments.top, **report)
-        for masks in fillings:
-            index = next(indices)
-            for number, predictions in enumerate(masks):
-                for token, probability, _ in predictions:
-                    written = token.encode("unicode_escape").decode() if token.isspace() else token
-                    yield f"{index} ||| {number} ||| {written} ||| {probability:.6f}"
+            return self.run.fill_mask(block.lines, self.top, **report)
 
-    def empty() -> list[str]:
-        next(indices)
+    def written(self, index: int, answer: "list[list[TokenPrediction]]") -> list[str]:
+        return [
+            f"{index} ||| {number} ||| {visible(token)} ||| {probability:.6f}"
+            for number, predictions in enumerate(answer)
+            for token, probability, _ in predictions
+        ]
+
+    def unanswered(self, index: int) -> list[str]:
         return []
 
-    answer_lines(blocks, answer, empty=empty)
+
+def visible(token: str) -> str:
+    """Returns a token, white space as the sign that Python writes for it."""
+    return token.encode("unicode_escape").decode() if token.isspace() else token

@@ -10,15 +10,17 @@ run's chat template.
 """
 
 import argparse
-import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.cli.input_lines import LineChunk, add_column, answer_lines, chosen_blocks, text_columns
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, add_column, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
 
 if TYPE_CHECKING:
+    from flaxformer_lite.core.search.decoder import Decoder
     from flaxformer_lite.run import Run
 
 
@@ -55,6 +57,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    check_options(arguments)
+    blocks: Iterable[LineChunk]
+    if arguments.prompts:  # a mistake in one of them stops all
+        blocks = [LineChunk(arguments.prompts, "the arguments", 0, "prompt", NoBadLines())]
+    else:
+        texts = text_columns(arguments, arguments.file, wanted=1, first=True)
+        blocks = chosen_blocks(arguments.file, "continue", texts)
+    from flaxformer_lite.run import load  # with JAX
+
+    answer_lines(blocks, continuing(load(arguments.folder, **chosen_weights(arguments)), arguments))
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError if the options do not go together."""
     if arguments.prompts and arguments.file:
         raise ValueError("there are prompts and --file: leave one of them out")
     if arguments.prompts and arguments.column:
@@ -67,90 +83,119 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--chat writes one answer while it is generated: leave out --ids, --samples and --beam-size")
     if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam-size for searching: leave one of them out")
-    from flaxformer_lite.run import load  # with JAX
 
-    blocks = (
-        iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
-        if arguments.prompts
-        else chosen_blocks(arguments.file, "continue", text_columns(arguments, arguments.file, wanted=1, first=True))
-    )
-    loaded = load(arguments.folder, **chosen_weights(arguments))
+
+def continuing(run: "Run", arguments: argparse.Namespace) -> Answering[list[str]]:
+    """Returns the way in which prompts are answered."""
+    decode = decode_settings(run, arguments)
+    decoder = run.generation_decoder(**decode)
+    shape, terminal = decoder.config, sys.stdout.isatty()
+    options = {"seed": arguments.seed or 0, **decode}
+    write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else one_line
+    if arguments.ids:
+        return ContinuingIds(run, decoder, options, write)
+    options["stop"] = arguments.stop
+    if arguments.chat:
+        messages = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+        return Chatting(run, options | {"beam_size": 1, "num_hypotheses": 1}, write, terminal, messages)
+    streams = terminal and shape.beam_size == shape.num_hypotheses == 1
+    return (Streaming if streams else Continuing)(run, decoder, options, write)
+
+
+def decode_settings(run: "Run", arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the typed settings; a seed and samples are for drawing, so they turn it on."""
     decode = typed_settings(arguments)
     if "beam_size" not in decode and (arguments.seed is not None or decode.get("num_hypotheses", 1) > 1):
-        decode.setdefault("temperature", getattr(loaded.config.decode.sampling, "temperature", 1.0))
-    decoder = loaded.generation_decoder(**decode)
-    samples = decoder.config.num_hypotheses
-    unchanged = len(arguments.prompts) == 1 and samples == 1
-    streams = sys.stdout.isatty() and not arguments.ids and decoder.config.beam_size == samples == 1
-    first = 0
-
-    if arguments.chat:
-        decode |= {"beam_size": 1, "num_hypotheses": 1}
-        streams = sys.stdout.isatty()
-        answer_lines(blocks, chatting(loaded, arguments, decode, unchanged, streams))
-        return
-
-    def check(block: LineChunk, number: int) -> None:
-        prompt = block.token_ids(number) if arguments.ids else block.lines[number]
-        with block.naming(number):
-            loaded.check_prompts([prompt], decoder)
-
-    def empty() -> list[str]:
-        nonlocal first
-        first += 1
-        return [""] * samples
-
-    def answer(block: LineChunk) -> Iterator[str]:
-        """Yields the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
-        nonlocal first
-        options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, **decode}
-        first += len(block.lines)
-        if streams and len(block.lines) == 1:
-            for text in loaded.stream(block.lines[0], stop=arguments.stop, warn=block.warn, **options):
-                print(text, end="", flush=True)
-            yield ""
-            return
-        with block.reporting("writing") as report:
-            options["progress"] = report["progress"]
-            if arguments.ids:
-                prompts = [block.token_ids(number) for number in range(len(block.lines))]
-                completions = loaded.completions_of_ids(prompts, **options)
-                texts = [" ".join(map(str, one.tokens)) for one in itertools.chain(*completions)]
-            else:
-                answers = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **options)
-                texts = [text for text, _ in itertools.chain(*answers)]
-        for text in texts:
-            yield text if unchanged else one_line(text)
-
-    if arguments.prompts:  # a mistake in one of them stops all
-        for block in blocks:
-            for number in range(len(block.lines)):
-                check(block, number)
-            answer_lines([block], answer)
-    else:
-        answer_lines(blocks, answer, check, empty)
+        decode.setdefault("temperature", getattr(run.config.decode.sampling, "temperature", 1.0))
+    return decode
 
 
 def one_line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def chatting(
-    run: "Run", arguments: argparse.Namespace, decode: dict[str, Any], unchanged: bool, streams: bool
-) -> Callable[[LineChunk], Iterator[str]]:
-    """Returns a function that yields the answers to further messages of a user, and remembers the conversation."""
-    messages = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+@dataclass(frozen=True)
+class Continuing(Answering[list[str]]):
+    """The texts that continue a prompt."""
 
-    def answer(block: LineChunk) -> Iterator[str]:
+    run: "Run"
+    decoder: "Decoder"
+    options: dict[str, Any]
+    """Keywords of `Run.completions`."""
+    write: Callable[[str], str]
+    """Returns a text as it is printed."""
+
+    def check(self, block: LineChunk, number: int) -> None:
+        with block.naming(number):
+            self.run.check_prompts([block.lines[number]], self.decoder)
+
+    def answers(self, block: LineChunk) -> list[list[str]]:
+        with block.reporting("writing") as report:
+            answers = self.run.completions(
+                block.lines, progress=report["progress"], warn=block.warn, first_index=block.index, **self.options
+            )
+        return [[text for text, _ in answer] for answer in answers]
+
+    def written(self, index: int, answer: list[str]) -> list[str]:
+        return list(map(self.write, answer))
+
+    def unanswered(self, index: int) -> list[str]:
+        return [""] * self.decoder.config.num_hypotheses
+
+
+class ContinuingIds(Continuing):
+    """The token ids that continue token ids."""
+
+    def check(self, block: LineChunk, number: int) -> None:
+        prompt = block.token_ids(number)
+        with block.naming(number):
+            self.run.check_prompts([prompt], self.decoder)
+
+    def answers(self, block: LineChunk) -> list[list[str]]:
+        prompts = [block.token_ids(number) for number in range(len(block.lines))]
+        with block.reporting("writing") as report:
+            answers = self.run.completions_of_ids(
+                prompts, progress=report["progress"], first_index=block.index, **self.options
+            )
+        return [[" ".join(map(str, one.tokens)) for one in answer] for answer in answers]
+
+
+class Streaming(Continuing):
+    """The text that continues a prompt; that of a prompt that comes alone is printed token by token."""
+
+    def answers(self, block: LineChunk) -> list[list[str]]:
+        if len(block.lines) > 1:
+            return super().answers(block)
+        for piece in self.run.stream(block.lines[0], warn=block.warn, first_index=block.index, **self.options):
+            print(piece, end="", flush=True)
+        return [[""]]
+
+
+@dataclass(frozen=True)
+class Chatting(Answering[list[str]]):
+    """The answer to the next message of a user, in a conversation that is remembered."""
+
+    run: "Run"
+    options: dict[str, Any]
+    """Keywords of `Run.chat`."""
+    write: Callable[[str], str]
+    """Returns a text as it is printed."""
+    streams: bool
+    """Whether an answer is printed token by token."""
+    messages: list[dict[str, str]]
+    """The conversation so far."""
+
+    def answers(self, block: LineChunk) -> Iterator[list[str]]:
         for line in block.lines:
-            messages.append({"role": "user", "content": line})
-            options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": len(messages), **decode}
+            self.messages.append({"role": "user", "content": line})
+            pieces = self.run.chat(self.messages, warn=block.warn, first_index=len(self.messages), **self.options)
             text = ""
-            for piece in run.chat(messages, stop=arguments.stop, warn=block.warn, **options):
+            for piece in pieces:
                 text += piece
-                if streams:
+                if self.streams:
                     print(piece, end="", flush=True)
-            messages.append({"role": "assistant", "content": text})
-            yield "" if streams else text if unchanged else one_line(text)
+            self.messages.append({"role": "assistant", "content": text})
+            yield [""] if self.streams else [text]
 
-    return answer
+    def written(self, index: int, answer: list[str]) -> list[str]:
+        return list(map(self.write, answer))

@@ -6,11 +6,10 @@ a line `index ||| text ||| score`; index counts input lines from 0.
 """
 
 import argparse
-import itertools
-from collections.abc import Iterator, Sequence
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, text_columns
+from flaxformer_lite.cli.answering import answer_lines
+from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_translation
 
 
@@ -32,30 +31,4 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate", texts)
     loaded = translation.load_runs(arguments)
     translation.tell_direction(loaded, arguments)
-    decode = translation.decode_settings(loaded, arguments)
-    forced = translation.forced_texts(loaded, arguments)
-    if forced and arguments.ids:
-        raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
-    typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
-    n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
-    metrics, indices = translation.metrics_of(loaded.config), itertools.count()
-
-    def written(hypotheses: Sequence[tuple[str, float]]) -> list[str]:
-        index = next(indices)
-        if n_best:
-            return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]
-        text, score = hypotheses[0]
-        return [f"{text}\t{score:.6f}" if arguments.scores else text]
-
-    def answer(block: LineChunk) -> Iterator[str]:
-        translations = translation.translated(loaded, block, decode, forced, ids=arguments.ids)
-        for hypotheses in translation.chosen(translations, arguments, metrics):
-            yield from written(hypotheses)
-
-    def check(block: LineChunk, number: int) -> None:
-        source = block.token_ids(number)
-        with block.naming(number):
-            loaded.check_sources([source])
-
-    beside = [] if n_best else ["translation", "score"] if arguments.scores else ["translation"]
-    answer_lines(blocks, answer, check if arguments.ids else None, lambda: written([("", 0.0)]), beside)
+    answer_lines(blocks, translation.translating(loaded, arguments))

@@ -1,0 +1,152 @@
+"""Oracle: printed lines written by hand, for answers that need no run."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.commands.classify import Classifying
+from flaxformer_lite.cli.commands.embed import Comparing, Embedding, cosines, save_vectors
+from flaxformer_lite.cli.commands.fill_mask import Filling
+from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
+from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
+from flaxformer_lite.cli.translation import Translating
+from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.run import ClassPrediction, TokenPrediction
+
+RUN = cast(Any, SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(pooler=None))))
+
+
+@dataclass(frozen=True)
+class Repeating(Answering[int]):
+    """Writes as many lines as a line says; with `names` one line beside the row of a table."""
+
+    names: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return self.names
+
+    def check(self, block: LineChunk, number: int) -> None:
+        if not block.lines[number].isdecimal():
+            raise ValueError(f"{block.place(number)}: no number")
+
+    def answers(self, block: LineChunk) -> Iterator[int]:
+        return map(int, block.lines)
+
+    def written(self, index: int, answer: int) -> list[str]:
+        return [f"{index}: {answer}"] if self.names else [f"{index}: {number}" for number in range(answer)]
+
+    def unanswered(self, index: int) -> list[str]:
+        return [f"{index}: bad"]
+
+
+def test_answers_are_numbered_through_all_files_bad_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture):
+    for name, text in (("a", b"1\nx\n0\n"), ("b", b"\xff\n2\n")):
+        (tmp_path / name).write_bytes(text)
+    answer_lines(chosen_blocks([str(tmp_path / name) for name in "ab"], "repeat"), Repeating())
+    out, err = capsys.readouterr()
+    assert out.splitlines() == ["0: 0", "1: bad", "3: bad", "4: 0", "4: 1"]
+    assert err.count("; its answer is empty") == 2 and "a, line 2: no number" in err and "b, line 1: not UTF-8" in err
+
+
+def test_answers_stand_beside_the_rows_of_their_tables(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Law: the header is printed once for tables that share it."""
+    for name in ("a.tsv", "b.tsv"):
+        (tmp_path / name).write_text("n\tmore\n7\tA\n\tB\n")
+    paths = [str(tmp_path / name) for name in ("a.tsv", "b.tsv")]
+    answer_lines(chosen_blocks(paths, "repeat", TextColumns((("n",),), header=True, typed=True)), Repeating(("found",)))
+    lines = ["n\tmore\tfound", "7\tA\t0: 7", "\tB\t1: bad", "7\tA\t2: 7", "\tB\t3: bad"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_one_mistake_among_prompts_stops_all(capsys: pytest.CaptureFixture):
+    with pytest.raises(ValueError, match="the arguments, prompt 2: no number"):
+        answer_lines([LineChunk(["1", "x"], "the arguments", 0, "prompt", NoBadLines())], Repeating())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_class_is_written_with_its_probability_or_all_of_them():
+    label, value = ClassPrediction("good", 0.75, {"good": 0.75, "bäd": 0.25}), ClassPrediction("", 1234567.0, {})
+    best, scores = Classifying(RUN, scores=False), Classifying(RUN, scores=True)
+    assert best.written(3, label) == ["good\t0.750000"] and best.beside == ["label", "probability"]
+    assert scores.written(3, label) == ['{"good": 0.75, "bäd": 0.25}'] and scores.beside == ["scores"]
+    assert best.written(3, value) == ["1.23457e+06"] and best.unanswered(3) == [""]
+    one_class = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(pooler=SimpleNamespace(num_classes=1))))
+    assert Classifying(cast(Any, one_class), scores=False).beside == ["value"]
+
+
+def test_tokens_of_masks_have_the_numbers_of_line_and_mask():
+    masks = [[TokenPrediction("a", 0.5, 7), TokenPrediction("\n", 0.25, 8)], [TokenPrediction(" ", 1.0, 9)]]
+    lines = ["4 ||| 0 ||| a ||| 0.500000", r"4 ||| 0 ||| \n ||| 0.250000", "4 ||| 1 |||   ||| 1.000000"]
+    assert Filling(RUN, 2).written(4, masks) == lines and Filling(RUN, 2).unanswered(4) == []
+
+
+def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
+    arguments, hypotheses = argparse.Namespace(scores=False), [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
+    plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False)
+    scored, best = replace(plain, arguments=argparse.Namespace(scores=True)), replace(plain, n_best=True)
+    assert plain.written(6, hypotheses) == ["a b"] and plain.unanswered(6) == [""]
+    assert scored.written(6, hypotheses) == ["a b\t-1.500000"] and scored.unanswered(6) == ["\t0.000000"]
+    assert best.written(6, hypotheses) == ["6 ||| a b ||| -1.500000", "6 ||| c ||| -2.000000"]
+    assert best.unanswered(6) == ["6 |||  ||| 0.000000"]
+    assert [one.beside for one in (plain, scored, best)] == [["translation"], ["translation", "score"], []]
+
+
+def test_a_bad_prompt_has_an_empty_line_for_each_sample():
+    decoder = cast(Any, SimpleNamespace(config=SimpleNamespace(num_hypotheses=3)))
+    continuing = Continuing(RUN, decoder, {}, one_line)
+    assert continuing.written(0, ["a\\\n", "b\r"]) == [r"a\\\n", r"b\r"] and continuing.unanswered(0) == [""] * 3
+
+
+@dataclass
+class Talking:
+    """A run whose answer to a conversation is the number of its messages."""
+
+    asked: list[tuple[int, int]]
+
+    def chat(self, messages: list[dict[str, str]], *, warn: object, first_index: int) -> Iterator[str]:
+        self.asked.append((len(messages), first_index))
+        yield from (str(len(messages)), "\n")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_chat_remembers_what_was_said(streams: bool, capsys: pytest.CaptureFixture):
+    run = Talking([])
+    messages = [{"role": "system", "content": "S"}]
+    answer_lines([LineChunk(["a", "b"], "x", 0)], Chatting(cast(Any, run), {}, one_line, streams, messages))
+    assert capsys.readouterr().out == ("2\n\n4\n\n" if streams else "2\\n\n4\\n\n")
+    assert run.asked == [(2, 2), (4, 4)] and [message["content"] for message in messages] == [
+        "S",
+        "a",
+        "2\n",
+        "b",
+        "4\n",
+    ]
+
+
+class Measuring:
+    """A run whose vector of a text has its length."""
+
+    def embed(self, texts: list[str], **report: object) -> np.ndarray:
+        return np.float32([[len(text), 1] for text in texts]).reshape(-1, 2)
+
+
+def test_vectors_are_written_as_lists_as_cosines_or_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = cast(Any, Measuring())
+    (tmp_path / "lines").write_bytes(b"abc\n\xff\na\n")
+    answer_lines(chosen_blocks([str(tmp_path / "lines")], "embed"), Embedding(run))
+    assert capsys.readouterr().out == "[3.0, 1.0]\n\n[1.0, 1.0]\n"
+    save_vectors(chosen_blocks([str(tmp_path / "lines")], "embed"), Embedding(run), tmp_path / "vectors.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), np.float32([[3, 1], [np.nan, np.nan], [1, 1]]))
+    (tmp_path / "pairs").write_text("abc\ta\nabc\n")
+    answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), Comparing(run))
+    assert capsys.readouterr().out == "0.894427\n\n", "4 / √20"
+    assert cosines(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)) == [0]
