@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveInt
-from flaxformer_lite.files.text.terms import SCRIPTS
+from flaxformer_lite.files.text.words import SCRIPTS
 
 BleuTokenizer = Literal["13a", "none", "intl", "zh", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200"]
 

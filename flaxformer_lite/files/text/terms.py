@@ -1,7 +1,6 @@
 """Terms: a source that has the one text needs the other in its translation. Placeholders of a source stay as they are."""
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,29 +15,16 @@ from flaxformer_lite.core.search.forced import NeededTokens
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.normal_form import cased, comparable, located
-
-SCRIPTS = {
-    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
-    "ja": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
-    "ko": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
-    "th": "\u0e01-\u0e4e",
-    "lo": "\u0e81-\u0edf",
-    "km": "\u1780-\u17d3",
-    "my": "\u1000-\u109f",
-    "bo": "\u0f00-\u0fbc",
-}
-"""The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
-UNSPACED = re.compile(f"[{''.join(SCRIPTS.values())}]")
-HANGUL = re.compile(f"[{SCRIPTS['ko']}]")
+from flaxformer_lite.files.text.words import HANGUL, UNSPACED, of_word
 
 NAME = r"[^\W\d][\w.:\u00b7\u0300-\u036f-]*"
 VALUE = r"""(?:"[^"<>]*+(?:[<>][^"<>]*+){0,50}"|'[^'<>]*+(?:[<>][^'<>]*+){0,50}'|[^\s"'<>`]++)"""
-LETTER = r"[\w\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff]"
+HOST_LETTER = r"[\w\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff]"
 WITHIN = r"""[^\s<>()"“”„«»。、，」』】）》]"""
 AT_END = r"""[^\s<>()"“”„«»。、，」』】）》.,;:!?'’…\]}*]"""
 IN_BRACKETS = r"\((?:[^\s<>()]++|\([^\s<>()]*+\))*+\)"
-HOST = rf"(?:(?:{LETTER}|-){{1,63}}\.)+(?:{LETTER}|-){{1,63}}|\[(?:IPv6:)?[\da-fA-F.:]{{2,45}}\]"
-MAIL = rf"(?:\w(?:{LETTER}|[.!#$%&'*+/=?^`{{|}}~-]){{0,63}}|\"[^\"\s]{{1,62}}\")@(?:{HOST})"
+HOST = rf"(?:(?:{HOST_LETTER}|-){{1,63}}\.)+(?:{HOST_LETTER}|-){{1,63}}|\[(?:IPv6:)?[\da-fA-F.:]{{2,45}}\]"
+MAIL = rf"(?:\w(?:{HOST_LETTER}|[.!#$%&'*+/=?^`{{|}}~-]){{0,63}}|\"[^\"\s]{{1,62}}\")@(?:{HOST})"
 FORMS = {
     "comments, declarations, instructions of XML": (
         r"<!--.{0,1000}?-->|<!\[CDATA\[.{0,1000}?\]\]>|<\?[^\W\d].{0,1000}?\?>|<![A-Z][^<>]*>"
@@ -94,11 +80,6 @@ class Needed(NamedTuple):
     text: str
     glued: bool = False
     """Whether it stands behind a character without a space."""
-
-
-def of_word(character: str) -> bool:
-    """Returns whether a character belongs to a word, in a script that has spaces between words."""
-    return unicodedata.category(character)[0] in "LMN" and UNSPACED.match(character) is None
 
 
 @dataclass(frozen=True)

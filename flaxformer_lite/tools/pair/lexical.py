@@ -3,17 +3,13 @@
 Reference: Brown et al. 1993, Computational Linguistics 19(2), section 4.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 
-WORD = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-    "|(?:\\w|[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0900-\u0dff])+"
-)
-"""A word; of scripts without spaces between words, a character."""
+from flaxformer_lite.files.text.words import words_of
+
 STEM = 5
 """Characters of a word that count: what follows is mostly its inflection."""
 EPOCHS = 5
@@ -79,7 +75,7 @@ def links(
 def word_numbers(texts: Sequence[str], numbers: dict[str, int]) -> list[list[int]]:
     """Returns the numbers of the distinct words of each text; new words are added to `numbers`."""
     return [
-        list({numbers.setdefault(word[:STEM], len(numbers) + 1): None for word in WORD.findall(text.lower())})
+        list({numbers.setdefault(word[:STEM], len(numbers) + 1): None for word in words_of(text.lower())})
         for text in texts
     ]
 

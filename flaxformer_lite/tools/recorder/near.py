@@ -1,6 +1,5 @@
 """Near duplicates between evaluation data and training data, by the n-grams of words that they share (contamination)."""
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from textwrap import shorten
@@ -11,6 +10,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.files.text.words import words_of
 from flaxformer_lite.run.recording import Place, located
 
 WORDS_OF_PAIRS, WORDS_OF_DOCUMENTS = 3, 8
@@ -19,8 +19,6 @@ MOST_SHARING = 1_000
 """Records that may share an n-gram: one that more have says nothing of any."""
 NEAR = 0.7
 """The least share of common n-grams of a near duplicate. Reference: the same."""
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-"""A word, or a sign of Chinese or Japanese, which are written without spaces."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def ngrams(pair: Pair) -> set[int]:
     """Returns hashes of the n-grams of both sides. Case and punctuation do not count; a shorter text is one n-gram."""
     n, hashes = WORDS_OF_PAIRS if pair.source else WORDS_OF_DOCUMENTS, set[int]()
     for side, text in enumerate(pair[:2]):
-        words = WORD.findall(plain(text))
+        words = words_of(plain(text))
         hashes |= {hash((side, *words[i : i + n])) for i in range(max(len(words) - n + 1, min(len(words), 1)))}
     return hashes
 

@@ -47,6 +47,12 @@ def test_words_are_compared_in_the_normal_form():
     assert ngrams(written) == ngrams(other)
 
 
+def test_words_of_scripts_without_spaces_are_characters():
+    """By hand: six Thai characters are four n-grams of three; the vowels of a Hindi word divide it nowhere."""
+    assert len(ngrams(Pair("กขคงจฉ", "x"))) == 4 + 1
+    assert len(ngrams(Pair("हिन्दी", "x"))) == 1 + 1
+
+
 def test_what_many_records_share_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
