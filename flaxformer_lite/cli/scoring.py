@@ -15,7 +15,7 @@ from flaxformer_lite.cli.translation import (
     used_settings,
 )
 from flaxformer_lite.config import Config
-from flaxformer_lite.files.metrics import compare
+from flaxformer_lite.files.metrics import METRICS, compare
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
 from flaxformer_lite.workdir import open_run
@@ -31,8 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.ensemble:
         data = data._replace(name=f"{data.name}-ensemble")
     report, hypotheses = scored(loaded, data, arguments)
-    for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
-        note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
+    for metric in METRICS:
+        if signature := report.get(f"{metric}_signature"):
+            note(f"{metric} {report[metric]:.2f}  {signature}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
     save_scores(loaded, report, data.pairs, hypotheses)
 

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -170,6 +170,22 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], config: MetricCon
     return Score(score.score, str(metric.get_signature()))
 
 
+METRICS: dict[str, Callable[[Sequence[str], Sequence[str], MetricConfig], Score]] = {
+    "exact_match": lambda hypotheses, references, _: exact_match(hypotheses, references),
+    "bleu": bleu,
+    "bleu_lowercase": functools.partial(bleu, lowercase=True),
+    "chrf": chrf,
+}
+"""The metrics of texts by their names: an evaluation in training computes those of `train.text_metrics`, `evaluate` all."""
+
+
+def text_scores(
+    names: Iterable[str], hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig
+) -> dict[str, Score]:
+    """Returns the named metrics of the hypotheses."""
+    return {name: METRICS[name](hypotheses, references, config) for name in names}
+
+
 class Comparison(NamedTuple):
     """The score of one system, and its comparison with the first one by paired bootstrap resampling."""
 
@@ -204,15 +220,3 @@ def compare(
             p = 1.0 if result is not first and result.score == first.score else result.p_value
             comparisons.append(Comparison(name, metric, result.score, float(result.ci), p, str(signatures[metric])))
     return comparisons
-
-
-def text_metrics(
-    names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig
-) -> dict[str, float]:
-    """Returns the named metrics (exact_match, bleu, chrf) of the hypotheses."""
-    functions: dict[str, Callable[[], Score]] = {
-        "exact_match": lambda: exact_match(hypotheses, references),
-        "bleu": lambda: bleu(hypotheses, references, config),
-        "chrf": lambda: chrf(hypotheses, references, config),
-    }
-    return {name: functions[name]().value for name in names}

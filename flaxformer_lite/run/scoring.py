@@ -14,7 +14,7 @@ from flaxformer_lite.files.data import DataSource, ParallelText
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.files.metrics import MetricConfig, bleu, chrf, exact_match, resolve, with_language
+from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
 
 Choose = Callable[[list[list[ScoredText]], MetricConfig], list[list[ScoredText]]]
 """Orders the answers to each source, best first, by the settings of the metrics."""
@@ -109,9 +109,9 @@ def score(
                 answers[i] = answer
     hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
     objective_metrics = objective.text_metrics
-    scores = text_scores(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores
+    scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores
     for source, where in parts.items():
-        of_part = text_scores(hypotheses[where], references[where], settings)
+        of_part = text_report(hypotheses[where], references[where], settings)
         of_part |= objective_metrics(hypotheses[where], references[where])
         scores |= {
             f"{source}/{metric}": value
@@ -121,18 +121,13 @@ def score(
     return scores, hypotheses
 
 
-def text_scores(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
+def text_report(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
     """Returns the text metrics of translations, with their signatures."""
-    scores = {
-        "bleu": bleu(hypotheses, references, config),
-        "bleu_lowercase": bleu(hypotheses, references, config, lowercase=True),
-        "chrf": chrf(hypotheses, references, config),
-    }
+    scores = text_scores(METRICS, hypotheses, references, config)
     return {
         "sentences": len(references),
-        "exact_match": exact_match(hypotheses, references).value,
         **{metric: score.value for metric, score in scores.items()},
-        **{f"{metric}_signature": score.signature for metric, score in scores.items()},
+        **{f"{metric}_signature": score.signature for metric, score in scores.items() if score.signature},
         "reference_words": scores["bleu"].reference_words,
         "hypothesis_words": scores["bleu"].hypothesis_words,
     }

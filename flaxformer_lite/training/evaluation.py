@@ -22,7 +22,7 @@ from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.tokenizer import Frame
 from flaxformer_lite.files.data.reading import EvalData
-from flaxformer_lite.files.metrics import resolve, text_metrics, with_language
+from flaxformer_lite.files.metrics import resolve, text_scores, with_language
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
@@ -177,5 +177,7 @@ class Evaluator:
 
     def _text_metrics(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
         """Returns the metrics of translations that the settings name, and the objective's own."""
-        named = text_metrics(self.config.train.text_metrics, texts, targets, self.metrics)
-        return named | self.config.objective.text_metrics(texts, targets)
+        scores = text_scores(self.config.train.text_metrics, texts, targets, self.metrics)
+        return {name: score.value for name, score in scores.items()} | self.config.objective.text_metrics(
+            texts, targets
+        )

@@ -2,14 +2,17 @@
 
 import sys
 import urllib.error
+from typing import get_args
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.base import console
+from flaxformer_lite.config.train import TextMetric
 from flaxformer_lite.files import metrics
 from flaxformer_lite.files.metrics import (
+    METRICS,
     MetricConfig,
     bleu,
     chrf,
@@ -17,7 +20,7 @@ from flaxformer_lite.files.metrics import (
     exact_match,
     language_of,
     resolve,
-    text_metrics,
+    text_scores,
     with_language,
 )
 
@@ -69,10 +72,13 @@ def test_tokenized_text_is_split_at_spaces_only():
 
 
 def test_metrics_by_name():
-    assert text_metrics(("exact_match", "bleu"), ["a b c d"], ["a b c d"], MetricConfig()) == {
-        "exact_match": 1.0,
-        "bleu": pytest.approx(100),
-    }
+    """Law: each is the function of that name, under the settings that it is given; all names of a config are among them."""
+    texts, config = ["A b c d", "x y"], MetricConfig(chrf_word_order=2)
+    scores = text_scores(METRICS, texts, ["a b c d", "x y"], config)
+    assert scores.keys() > {*get_args(TextMetric)} and scores["exact_match"] == (0.5, "", 0, 0)
+    assert scores["chrf"] == chrf(texts, ["a b c d", "x y"], config) and "nw:2" in scores["chrf"].signature
+    assert scores["bleu"].value < scores["bleu_lowercase"].value == pytest.approx(100)
+    assert text_scores(("bleu",), texts, texts, config).keys() == {"bleu"}
 
 
 def test_paired_bootstrap_tells_a_difference_from_none():
@@ -171,6 +177,7 @@ def test_orders_of_chrf():
     assert "nc:5|nw:2" in found.signature
     compared = compare({"one": hypotheses}, references, MetricConfig(chrf_word_order=2))
     assert [c.metric for c in compared] == ["BLEU", "chrF2++"] and "nw:2" in compared[1].signature
-    assert text_metrics(("chrf",), hypotheses, references, MetricConfig(chrf_word_order=2)) == {
-        "chrf": CHRF(word_order=2).corpus_score(hypotheses, [references]).score
-    }
+    plus = MetricConfig(chrf_word_order=2)
+    assert text_scores(("chrf",), hypotheses, references, plus)["chrf"].value == (
+        CHRF(word_order=2).corpus_score(hypotheses, [references]).score
+    )

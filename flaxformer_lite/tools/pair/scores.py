@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.scoring import ScoredData, text_scores
+from flaxformer_lite.run.scoring import ScoredData, text_report
 
 
 def score_int8(run: Run, folder: Path, data: ScoredData) -> dict[str, Any]:
@@ -25,4 +25,4 @@ def score_int8(run: Run, folder: Path, data: ScoredData) -> dict[str, Any]:
     )
     numbers = {piece: i for i, piece in enumerate(tokenizers.target.pieces(range(tokenizers.target.vocab_size)))}
     texts = [tokenizers.target_text([numbers[piece] for piece in answer.hypotheses[0]]) for answer in answers]
-    return text_scores(texts, [pair.target for pair in data.pairs], data.metrics)
+    return text_report(texts, [pair.target for pair in data.pairs], data.metrics)
