@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.decoder import ScoredText
 from flaxformer_lite.files.data import DataSource, ParallelText
@@ -95,10 +96,8 @@ def score(
         # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
         forced = decode.keys() & {"terms", "placeholders", "prefix"}
         answers: list[list[ScoredText]] = [[]] * len(pairs)
-        labels = [pair.label if languages is not None else "" for pair in pairs]
-        for label in dict.fromkeys(labels):
-            numbers = [i for i, named in enumerate(labels) if named == label]
-            before = len(pairs) - sum(not answer for answer in answers)
+        labels, before = ("" if languages is None else pair.label for pair in pairs), 0
+        for label, numbers in groups_of(labels).items():
             translations = (run.between(*label.split()) if label else run).hypotheses(
                 [pairs[i].source for i in numbers],
                 progress=lambda _, done, total, before=before: progress.update("translating", before + done),
@@ -107,6 +106,7 @@ def score(
             )
             for i, answer in zip(numbers, translations, strict=True):
                 answers[i] = answer
+            before += len(numbers)
     hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
     objective_metrics = objective.text_metrics
     scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores

@@ -9,6 +9,7 @@ from flax.typing import VariableDict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
@@ -154,8 +155,7 @@ class Evaluator:
             if tokenizers.target.ends_pairs:
                 tokenizers = replace(tokenizers, source=tokenizers.source.framed(Frame()))
         texts = [""] * len(pairs)
-        for num_ids in dict.fromkeys(config.num_ids for config in configs):  # one program each
-            members = [i for i, config in enumerate(configs) if config.num_ids == num_ids]
+        for members in groups_of(config.num_ids for config in configs).values():  # one program each
             requests = [Request(sources[i], configs[i]) for i in members]
             answers = translate(decoder.under(configs[members[0]]), variables, requests, tokenizers, progress)
             for i, best in zip(members, answers, strict=True):

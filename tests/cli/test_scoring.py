@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
+from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import SpanCorruption
 from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files import metrics
 from flaxformer_lite.files.data import Dates, Mixture, ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, compare
 from flaxformer_lite.run import Run
+from flaxformer_lite.run.scoring import ScoredData, score
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config, with_train
@@ -109,6 +113,32 @@ def test_each_source_of_a_mixture_has_scores_of_its_own(
     assert not [name for name in report if name.startswith("few/") and name.endswith("signature")]
     from_python = Named(RunFolder(tmp_path / "20"), config, {}, None, 3).evaluate("eval")
     assert from_python.items() <= report.items() and len(from_python) > 20
+
+
+class Directed(Run):
+    """A run of several languages, whose translation of a text is the text with the two codes before it."""
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Directed":
+        return replace(self, folder=RunFolder(f"{source} {target}"))
+
+    def hypotheses(self, texts: list[str], *, progress: ProgressCallback, **_: Any) -> list[list[ScoredText]]:
+        progress("translating", len(texts), len(texts))
+        return [[ScoredText(f"{self.folder.path} {text}", 0.0)] for text in texts]
+
+    def metrics(self, pairs: list[Pair], **_: Any) -> dict[str, float]:
+        return {}
+
+
+def test_pairs_of_several_directions_have_their_translations_in_their_places(monkeypatch: pytest.MonkeyPatch):
+    """By hand: directions take turns. Progress counts the pairs of those before."""
+    labels = ["de en", "fr de", "de en", "de fr", "fr de"]
+    pairs = [Pair(f"text {number}", f"{label} text {number}", label) for number, label in enumerate(labels)]
+    config = replace(CONFIG, data=replace(CONFIG.data, languages=Languages(codes=("de", "en", "fr"))))
+    run, done = Directed(RunFolder("run"), config, {}, None, 3), list[int]()
+    monkeypatch.setattr(Progress, "update", lambda _, activity, step: done.append(step))
+    report, hypotheses = score(run, ScoredData("eval", pairs, {}, MetricConfig()), {})
+    assert hypotheses == [pair.target for pair in pairs] and report["exact_match"] == 1
+    assert done == [0, 2, 4, 5]
 
 
 class Copies(Run):

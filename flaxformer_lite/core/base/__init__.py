@@ -1,1 +1,1 @@
-"""Bounds of settings, paths of arrays, facts about devices: for every room of the core."""
+"""Bounds of settings, paths of arrays, groups, facts about devices: for every room of the core."""

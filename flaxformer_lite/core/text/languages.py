@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.core.base.bounds import Checked, cut
+from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.text.tokenizer import EncodedPair, Frame, Tokenizer, Tokenizers
 
@@ -197,18 +198,18 @@ class LanguageTokenizers(Tokenizers):
         return super().target_text(tokens[1:] if tokens and tokens[0] in self.firsts else tokens)
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
-        labels = [pair[2] for pair in pairs]
-        directions = {label: self.ids_of(label) for label in dict.fromkeys(labels)}
+        groups = groups_of(pair[2] for pair in pairs)
+        directions = {label: self.ids_of(label) for label in groups}
         if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
                 f"alone: train with --data.languages.source {'behind' if self.languages.target == 'start' else 'before'}"
             )
         encoded = {
-            label: self.of_codes(self.codes_of(label)).encode_pairs([pair for pair in pairs if pair[2] == label])
-            for label in directions
+            label: self.of_codes(self.codes_of(label)).encode_pairs([pairs[number] for number in numbers])
+            for label, numbers in groups.items()
         }
-        for label in labels:
+        for _, _, label in pairs:
             (before, behind, decode), first, pair = directions[label], directions[label].first, next(encoded[label])
             if self.target.ends_pairs:
                 end, first = self.target.as_source([]), (decode["bos_id"],)

@@ -1,0 +1,14 @@
+"""Groups of things that are treated alike, such as the pairs of one direction between languages."""
+
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def groups_of(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """Returns for each key the numbers of the things that have it, from 0; the keys in the order in which they come first."""
+    groups: dict[Key, list[int]] = {}
+    for number, key in enumerate(keys):
+        groups.setdefault(key, []).append(number)
+    return groups
