@@ -10,13 +10,12 @@ import flaxformer_lite
 from tests.support.commands import import_case, type_command
 from tests.support.oracles import WHOLE
 from tests.support.paths import FIXTURES
-from tests.support.quick import quick
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", quick(WHOLE, "bert-tf".__eq__))
+@pytest.mark.parametrize("system", WHOLE)
 def test_exported_weights_equal_the_imported_ones_bit_for_bit(
     system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

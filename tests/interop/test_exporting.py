@@ -21,7 +21,6 @@ from flaxformer_lite.interop.systems import SYSTEMS
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
 from tests.support.paths import FIXTURES, ROOT
-from tests.support.quick import quick
 
 
 def config_of(model: ModelConfig) -> Config:
@@ -79,7 +78,7 @@ def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_fami
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", quick(WHOLE, "matrix-view".__eq__))
+@pytest.mark.parametrize("system", WHOLE)
 def test_a_model_of_an_older_system_fits_it(system: str):
     model = SYSTEMS[system].model_config(load_case(WHOLE[system])[0])
     assert system in fitting_systems(config_of(model))

@@ -25,18 +25,15 @@ from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.core.step import train_step
 from flaxformer_lite.training.task import train_task
 from tests.support.paths import ROOT
-from tests.support.quick import quick
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
-QUICK = ("quickstart", "llama_1b")
-"""The configs of the fast suite: two stacks, and one of the largest models."""
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").rglob("*.md")]
 MODULES = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bucket", quick([0, -1], (-1).__eq__), ids=lambda i: "last" if i else "first")
-@pytest.mark.parametrize("path", quick(CONFIGS, lambda path: path.stem in QUICK), ids=lambda path: path.stem)
+@pytest.mark.parametrize("bucket", [0, -1], ids=lambda i: "last" if i else "first")
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_lowers(path: Path, bucket: int):
     """Its whole train step is traced and lowered, from shapes alone: at the first and the last that it trains."""
     config = load_config(str(path))

@@ -78,7 +78,7 @@ def check_run(run: DrawnRun) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow if seed > 1 else []) for seed in range(12)])
+@pytest.mark.parametrize("seed", range(12))
 def test_the_rows_of_a_step_are_those_that_the_trainer_received(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -36,7 +36,6 @@ from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
 from tests.support.objectives import example, outputs, record
-from tests.support.quick import quick
 
 # The examples ------------------------------------------------------------------------------------------------------------
 
@@ -287,7 +286,7 @@ FAILURES = [("on_start", 0, None), ("on_step", 1, 2), ("on_evaluation", 2, 2), (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", quick(FAILURES, lambda case: case[0] == "on_step"), ids=lambda case: case[0])
+@pytest.mark.parametrize("case", FAILURES, ids=lambda case: case[0])
 def test_an_exception_in_a_hook_costs_no_step(
     tmp_path: Path, mails: list[EmailMessage], case: tuple[str, int, int | None]
 ):

@@ -18,7 +18,6 @@ from flaxformer_lite.core.runners import MeshRunner, PmapRunner
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import after_steps, tiny_config, with_train, write_config_file
-from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
 
 RUNNERS = {
@@ -47,7 +46,7 @@ def trained(name: str) -> tuple[TrainState, TrainState]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
+@pytest.mark.parametrize("name", RUNNERS)
 def test_only_adapters_move_and_all_of_them(name: str):
     before, after = trained(name)
     for path, new in leaves_by_path(after.params).items():

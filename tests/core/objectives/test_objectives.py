@@ -26,7 +26,6 @@ from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.training.evaluation import merge_counts
 from tests.support.objectives import outputs
-from tests.support.quick import quick
 
 SETTINGS = {
     "masked_lm": {"mask_token": 36, "mask_rate": 0.5},
@@ -34,8 +33,6 @@ SETTINGS = {
     "classification": {"classes": ("1", "2")},
 }
 """The settings of objectives that have no default for all of them, or whose default is for a tokenizer from elsewhere."""
-QUICK = ("masked_lm",)
-"""The objective whose gradient the fast suite takes."""
 OBJECTIVES = [kind(**SETTINGS.get(kind.kind, {})) for kind in typing.get_args(Objectives)]
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
 DATA = DataConfig(
@@ -114,9 +111,7 @@ def test_a_row_fills_the_lengths_that_batches_are_planned_by(objective: BaseObje
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "objective", quick(OBJECTIVES, lambda it: it.kind in QUICK), ids=lambda it: it.kind, indirect=True
-)
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda it: it.kind, indirect=True)
 def test_losses_and_metrics_are_sums_over_rows_with_a_gradient(objective: BaseObjective):
     """Law: batches with one row each and zeros in the others add up to the whole batch, unless rows depend on each other."""
     model, batch = Transformer(smallest_model(objective)), some_rows(objective).batch(0)

@@ -59,7 +59,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beam_size", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("beam_size", [1, 3])
 def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:
     """Law: a row is answered as by its settings alone, and one program answers all."""
     model, params = model_of(SMALL)

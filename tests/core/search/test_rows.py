@@ -15,7 +15,6 @@ from flaxformer_lite.core.search.rows import Search
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.experiments import num_programs
-from tests.support.quick import quick
 from tests.support.reference_search import ALONE, SMALL, VOCAB, compiled, model_of
 
 CASES = {
@@ -27,7 +26,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", quick([*CASES], {"greedy"}.__contains__))
+@pytest.mark.parametrize("case", [*CASES])
 def test_answers_are_those_of_one_program_and_few_rows_are_left(monkeypatch, case):
     """Law: tokens, lengths and scores of 32 rows, most of them short, equal those of the loop that keeps all rows."""
     config, settings = CASES[case]

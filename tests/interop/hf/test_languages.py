@@ -137,10 +137,7 @@ def test_madlad_reads_the_language_with_the_space_before_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("label", "name"),
-    [("m2m_100/nllb", "nllb"), pytest.param("mbart/plain", "mbart", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("label", "name"), [("m2m_100/nllb", "nllb"), ("mbart/plain", "mbart")])
 def test_a_run_translates_in_the_direction_that_is_named(
     label: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,6 @@ from flaxformer_lite.run import Run
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES, ROOT
-from tests.support.quick import quick
 
 FOLDERS = sorted(path.parent for path in (FIXTURES / "peft").glob("*/io.npz"))
 UNFUSED = [folder for folder in FOLDERS if folder.name != "gpt2_fused"]
@@ -55,9 +54,7 @@ def assert_answers(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "folder", quick(FOLDERS, lambda folder: folder.name == "llama_patterns"), ids=lambda folder: folder.name
-)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_adapters_answer_as_in_peft_as_they_are_and_merged(folder: Path, tmp_path: Path):
     run = load(import_hf(folder, tmp_path / "run"))
     assert run.config.model.lora is not None
