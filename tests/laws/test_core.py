@@ -21,7 +21,7 @@ FORBIDDEN = {
 }
 """Modules of the standard library that touch the world."""
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
-STATEMENTS = 4_680
+STATEMENTS = 4_730
 """The most statements of the core. A feature of it raises the number in its commit, with the reason."""
 
 

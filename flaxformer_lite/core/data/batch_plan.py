@@ -270,13 +270,10 @@ def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: i
     """Returns for each bucket the weight of every source: its share, times the fraction of its examples in the bucket."""
     sources = np.split(which, np.cumsum(shares.sizes)[:-1])
     counts = [np.bincount(source, minlength=num_buckets)[:num_buckets].tolist() for source in sources]
-    return [
-        [
-            Fraction(share) * Fraction(row[bucket], sum(row) or 1)
-            for share, row in zip(shares.shares.tolist(), counts, strict=True)
-        ]
-        for bucket in range(num_buckets)
-    ]
+    of_sources: list[list[Fraction]] = []
+    for share, row in zip(shares.shares.tolist(), counts, strict=True):
+        of_sources.append([Fraction(share) * Fraction(count, sum(row) or 1) for count in row])
+    return [list(weights) for weights in zip(*of_sources, strict=True)]
 
 
 def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:

@@ -238,14 +238,14 @@ def make_rows(
     arrays = TokenArrays.of(records)
     made = [as_rows(objective.make_rows(source, config.longest, seed, tokenizer), objective) for source in arrays.parts]
     num_records = [len(source) for source in arrays.parts]
-    rows = made[0] if len(made) == 1 else join_rows(made, num_records)
+    are_told = [rows.spans is not None or len(rows) == number for rows, number in zip(made, num_records, strict=True)]
     return MadeRows(
-        rows=rows,
-        sizes=[len(source) for source in made],
+        rows=made[0] if len(made) == 1 else join_rows(made, num_records),
+        sizes=[len(rows) for rows in made],
         num_records=sum(num_records),
-        is_told=all(source.spans is not None or len(source) == n for source, n in zip(made, num_records, strict=True)),
+        is_told=all(are_told),
         fingerprint=arrays.fingerprint(),
-        notes=[source.note for source in made if source.note],
+        notes=[rows.note for rows in made if rows.note],
         mixing=arrays.mixing if isinstance(arrays, MixedRecords) else None,
     )
 
@@ -296,15 +296,18 @@ def join_rows(made: Sequence[Rows], sizes: Sequence[int]) -> Rows:
 
     spans = None
     if any(rows.spans is not None for rows in made):
-        of_sources = [whole_records(len(rows)) if rows.spans is None else rows.spans for rows in made]
-        pieces = np.cumsum([0, *(len(each.record) for each in of_sources)]).tolist()
-        spans = Spans(
-            np.concatenate([each.record + first for each, first in zip(of_sources, records, strict=False)]),
-            np.concatenate([each.start for each in of_sources]),
-            np.concatenate([each.stop for each in of_sources]),
-            np.concatenate([each.ends + first for each, first in zip(of_sources, pieces, strict=False)]),
-        )
+        spans = join_spans([rows.spans or whole_records(len(rows)) for rows in made], records)
     return Rows(np.concatenate([rows.lengths for rows in made]), make, spans)
+
+
+def join_spans(of_sources: Sequence[Spans], first_records: Sequence[int]) -> Spans:
+    """Returns the spans of all sources, one source after the other, each with the number of its first record."""
+    moved: list[Spans] = []
+    number = 0
+    for spans, first in zip(of_sources, first_records, strict=False):
+        moved.append(Spans(spans.record + first, spans.start, spans.stop, spans.ends + number))
+        number += len(spans.record)
+    return Spans(*map(np.concatenate, zip(*moved, strict=True)))
 
 
 def whole_records(number: int) -> Spans:

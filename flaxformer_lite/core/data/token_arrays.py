@@ -143,9 +143,11 @@ class TokenArrays(Lazy[TokenPair]):
         sides = [side for record in records for side in record[:2]]
         starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
         ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
-        labels = np.array([record.label for record in records]) if any(record.label for record in records) else None
+        labels = [record.label for record in records]
         answers = [record.answers for record in records if record.answers is not None]
-        return cls([TokenShard(ids, starts, labels, np.concatenate(answers) if answers else None)])
+        all_labels = np.array(labels) if any(labels) else None
+        all_answers = np.concatenate(answers) if answers else None
+        return cls([TokenShard(ids, starts, all_labels, all_answers)])
 
     @property
     def parts(self) -> Sequence["TokenArrays"]:
@@ -177,10 +179,10 @@ class TokenArrays(Lazy[TokenPair]):
 
     def labelled(self, label: str) -> Int[np.ndarray, "_"]:
         """Returns the numbers of the records with a label, ascending."""
-        places = [
-            np.zeros(0, np.int64) if shard.labels is None else first + np.flatnonzero(shard.labels == label)
-            for first, shard in zip(self._firsts, self.shards, strict=False)
-        ]
+        places = [np.zeros(0, np.int64)]
+        for first, shard in zip(self._firsts, self.shards, strict=False):
+            if shard.labels is not None:
+                places.append(first + np.flatnonzero(shard.labels == label))
         return np.concatenate(places)
 
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:

@@ -410,11 +410,12 @@ class MultiHeadAttention(nn.Module):
         """Returns the projected keys and values, in heads; `rotate` rotates the keys by their positions."""
         heads = self.variant.heads(self.d_model, self.num_heads)
         keys = self.variant.split(key, self.key, heads.num_kv_heads, heads.d_key)
-        keys = keys if self.key_norm is None else self.key_norm(keys)
-        return KeyValue(
-            keys if rotate is None else rotate(keys),
-            self.variant.split(key if value is None else value, self.value, heads.num_kv_heads, heads.d_value),
-        )
+        if self.key_norm is not None:
+            keys = self.key_norm(keys)
+        if rotate is not None:
+            keys = rotate(keys)
+        values = self.variant.split(key if value is None else value, self.value, heads.num_kv_heads, heads.d_value)
+        return KeyValue(keys, values)
 
     @nn.compact
     def attend(

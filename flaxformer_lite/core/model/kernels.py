@@ -296,6 +296,11 @@ def splash_segments(
     return splash_attention_kernel.SegmentIds(queries, numbers(structure.keys, room, num_keys, 0))
 
 
+def largest_block(length: int, limit: int) -> int:
+    """Returns the largest size of a block that divides a length, `limit` at most."""
+    return max(size for size in get_args(BlockSize) if size <= limit and length % size == 0)
+
+
 def splash_kernel(
     structure: MaskStructure, call: AttentionCall, num_heads: int, num_queries: int, num_keys: int
 ) -> Callable[..., Array]:
@@ -310,10 +315,7 @@ def splash_kernel(
     elif structure.causal:
         mask = splash_attention_mask.CausalMask(shape)
     most = call.blocks
-    of_queries, of_keys = (
-        max(size for size in get_args(BlockSize) if size <= limit and n % size == 0)
-        for n, limit in zip(shape, (most.queries, most.keys), strict=True)
-    )
+    of_queries, of_keys = largest_block(num_queries, most.queries), largest_block(num_keys, most.keys)
     blocks = splash_attention_kernel.BlockSizes(
         block_q=of_queries,
         block_kv=of_keys,

@@ -140,17 +140,19 @@ def structured_mask(
     """
     before = None if causal_length is None else causal_mask(causal_length, window)
     allowed = combine_masks(before, padding_mask(is_token), segment_mask(queries, keys))
-    numbers = keys
-    if is_token is not None:
-        numbers = jnp.where(is_token, jnp.ones(is_token.shape, jnp.int32) if keys is None else keys, 0)
-    structure = MaskStructure(
-        causal=before is not None,
-        window=window,
-        queries=None if queries is None or numbers is None else jnp.where(queries == 0, -1, queries),
-        keys=numbers,
-        answered=None if allowed is None or numbers is None else allowed.any(-1)[:, 0],
-    )
-    return AttentionMask(allowed, structure)
+    is_causal, numbers = before is not None, key_numbers(is_token, keys)
+    if numbers is None or allowed is None:
+        return AttentionMask(allowed, MaskStructure(causal=is_causal, window=window))
+    if queries is not None:
+        queries = jnp.where(queries == 0, -1, queries)
+    return AttentionMask(allowed, MaskStructure(is_causal, window, queries, numbers, allowed.any(-1)[:, 0]))
+
+
+def key_numbers(is_token: Bool[Array, "B S"] | None, texts: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:
+    """Returns the number of each key's text, 0 for padding; None: every key is a token of one text."""
+    if is_token is None:
+        return texts
+    return jnp.where(is_token, jnp.ones(is_token.shape, jnp.int32) if texts is None else texts, 0)
 
 
 # The treatment of masked scores -----------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class ConcatenatedPieces(NamedTuple):
 
 def concat_pieces(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int = PAD) -> ConcatenatedPieces:
     """Returns the pieces one after the other in a row of `length` positions."""
+    positions = np.concatenate([np.arange(len(piece)) for piece in pieces])
+    segments = np.repeat(np.arange(1, len(pieces) + 1), [len(piece) for piece in pieces])
     return ConcatenatedPieces(
-        pad_tokens(np.concatenate(pieces), length, fill),
-        pad_tokens(np.concatenate([np.arange(len(piece)) for piece in pieces]), length),
-        pad_tokens(np.concatenate([np.full(len(piece), number) for number, piece in enumerate(pieces, 1)]), length),
+        pad_tokens(np.concatenate(pieces), length, fill), pad_tokens(positions, length), pad_tokens(segments, length)
     )

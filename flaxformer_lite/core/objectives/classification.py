@@ -66,14 +66,15 @@ class LabelledTexts(WholeTexts):
     ) -> Rows:
         """Returns one row a record. Raises: ValueError for an illegal label."""
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
-        values = [0.0 if tokenizer is None else self.label_value(text, n) for n, text in enumerate(arrays.labels, 1)]
-        sizes = arrays.sizes
+        sizes, values = arrays.sizes, [0.0] * len(arrays)
+        if tokenizer is not None:
+            values = [self.label_value(label, number) for number, label in enumerate(arrays.labels, 1)]
         one, two = (len(reader.truncated([[]] * texts, 0).tokens) for texts in (1, 2))
 
         def make(i: int) -> LabelledText:
             record = arrays[i]
-            texts = [text.tolist() for text in ((record.source, record.target) if len(record.source) else record[1:2])]
-            tokens, types = reader.truncated(texts, longest.source)
+            texts = [record.source, record.target] if len(record.source) else [record.target]
+            tokens, types = reader.truncated([text.tolist() for text in texts], longest.source)
             return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), values[i])
 
         num_special = np.where(sizes[:, 0] > 0, two, one)

@@ -73,11 +73,13 @@ class SentenceEmbeddings(WholeTexts):
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
         """Returns a row without the axis B, whose inputs are two texts `[2, S]`; its targets are not used."""
+        tokens = [pad_tokens(text, lengths.source, special.pad) for text in record.pieces]
+        masks = [np.arange(lengths.source) < len(text) for text in record.pieces]
         return host_row(
             np.zeros(1, np.int32),
             np.ones(1, np.float32),
-            source_tokens=np.stack([pad_tokens(piece, lengths.source, special.pad) for piece in record.pieces]),
-            source_mask=np.stack([np.arange(lengths.source) < len(piece) for piece in record.pieces]),
+            source_tokens=np.stack(tokens),
+            source_mask=np.stack(masks),
         )
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:

@@ -49,10 +49,9 @@ class Instruction(CausalLM):
 
         def make(i: int) -> Pack:
             chats = [arrays[record] for record, _, _ in spans.row(i)]
-            return Pack(
-                tuple(chat.target for chat in chats),
-                answers=tuple(np.zeros(0, np.bool) if chat.answers is None else chat.answers for chat in chats),
-            )
+            nothing = np.zeros(0, np.bool)
+            answers = (nothing if chat.answers is None else chat.answers for chat in chats)
+            return Pack(tuple(chat.target for chat in chats), answers=tuple(answers))
 
         return Rows(np.stack([np.zeros_like(used), used], 1), make, spans, note=note)
 

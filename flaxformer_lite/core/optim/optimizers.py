@@ -171,13 +171,10 @@ class Adafactor(OptimizerAlgorithm):
     """Shortest side of a matrix that keeps a row and a column; smaller matrices keep all of g²."""
 
     def direction(self) -> optax.GradientTransformation:
-        limit = self.max_update_rms
-        each_parameter = optax.chain(
-            optax.scale_by_factored_rms(True, self.decay_exponent, 0, self.min_size_to_factor),
-            optax.identity() if limit is None else optax.clip_by_block_rms(limit),
-            optax.scale_by_param_block_rms() if self.scale_by_parameter else optax.identity(),
-        )
-        return per_layer(each_parameter)
+        factored = optax.scale_by_factored_rms(True, self.decay_exponent, 0, self.min_size_to_factor)
+        limit = optax.identity() if self.max_update_rms is None else optax.clip_by_block_rms(self.max_update_rms)
+        size = optax.scale_by_param_block_rms() if self.scale_by_parameter else optax.identity()
+        return per_layer(optax.chain(factored, limit, size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,14 +336,6 @@ class OptimizerConfig(Checked, at="optimizer"):
         if self.weight_decay and type(self.algorithm).direction not in TRAIN_ALL:
             # The stage stays: states with and without decay have one structure.
             direction, decay = decaying(direction, self.weight_decay), optax.masked(optax.identity(), decay_mask)
-        return optax.chain(
-            optax.identity() if self.clip_norm is None else clip(self.clip_norm),
-            direction,
-            decay,
-            scaled(
-                optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
-                self.rates,
-                self.layer_decay,
-                num_layers or {},
-            ),
-        )
+        limit = optax.identity() if self.clip_norm is None else clip(self.clip_norm)
+        rate = optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model))
+        return optax.chain(limit, direction, decay, scaled(rate, self.rates, self.layer_decay, num_layers or {}))

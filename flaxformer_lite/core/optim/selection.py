@@ -58,8 +58,9 @@ def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> Non
 
 def trains(path: str, trainable: tuple[str, ...]) -> bool:
     """Returns whether a parameter trains, by the path of its array or of one of its layers."""
-    without = [pattern[1:] for pattern in trainable if pattern.startswith("!")]
-    return any(matches(path, pattern) for pattern in trainable) and not any(matches(path, p) for p in without)
+    if any(matches(path, pattern[1:]) for pattern in trainable if pattern.startswith("!")):
+        return False
+    return any(matches(path, pattern) for pattern in trainable)
 
 
 def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -164,23 +165,24 @@ class Decoder:
             members = [rows[i] for i in batch.members]
             inputs, settings = self.inputs(members, batch)
             over = np.zeros(batch.rows, bool)
-            watched = (
-                [watch(row.number) for row in members] if watch is not None and self.config.beam_size == 1 else None
-            )
             search = self.search if inputs.terms is None else self.beam_search
-            growing = search(weights, inputs, settings, over, chunks=watched is not None)
-            return hypotheses([*growing][-1]) if watched is None else watched_hypotheses(growing, over, watched)
+            if watch is None or self.config.beam_size > 1:
+                *_, decoded = search(weights, inputs, settings, over)
+                return hypotheses(decoded)
+            growing = search(weights, inputs, settings, over, chunks=True)
+            return watched_hypotheses(growing, over, [watch(row.number) for row in members])
 
         batches: list[InputBatch] = []
         for room in sorted({row.forced.room for row in rows}):
             alike = [i for i, row in enumerate(rows) if row.forced.room == room]
             planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
             batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
-        answers = iter(map_batches(answer, batches, "decoding", progress))
-        return [
-            [answer for _ in range(number) for answer in next(answers)] if number else [Hypothesis([], 0.0)]
-            for number in numbers
-        ]
+        of_rows = iter(map_batches(answer, batches, "decoding", progress))
+        answers: list[list[Hypothesis]] = []
+        for number in numbers:
+            samples = [next(of_rows) for _ in range(number)]
+            answers.append(list(itertools.chain.from_iterable(samples)) if samples else [Hypothesis([], 0.0)])
+        return answers
 
     def weights(self, given: Weights | VariableDict) -> Weights:
         """Returns weights as they are, and variables of one model laid out."""
@@ -316,30 +318,30 @@ FACTORS = (1e-30, 1e30)
 def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
     """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
     rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
-    penalty = row_numbers(np.clip(penalties, *FACTORS), rows) if set(penalties) != {1.0} else None
-    starts, firsts = [config.bos_id for config in configs], [config.forced_bos_id for config in configs]
-    inputs = inputs._replace(
-        repetition_penalty=penalty,
-        start=None if None in starts else row_numbers(starts, rows, int),  # type: ignore[arg-type]
-        first=None if None in firsts else row_numbers(firsts, rows, int),  # type: ignore[arg-type]
-    )
+    if set(penalties) != {1.0}:
+        inputs = inputs._replace(repetition_penalty=row_numbers(np.clip(penalties, *FACTORS), rows))
+    starts = [config.bos_id for config in configs if config.bos_id is not None]
+    if len(starts) == len(configs):
+        inputs = inputs._replace(start=row_numbers(starts, rows, int))
+    firsts = [config.forced_bos_id for config in configs if config.forced_bos_id is not None]
+    if len(firsts) == len(configs):
+        inputs = inputs._replace(first=row_numbers(firsts, rows, int))
     if keys is None:
         return inputs
     drawn = [config.sampling for config in configs if config.sampling is not None]
-    rounded = jnp.result_type(float).type
-    sampling = RowSampling(
-        keys,
-        temperature=row_numbers(np.clip([sampling.temperature for sampling in drawn], *FACTORS), rows),
-        top_p=row_numbers(np.clip([sampling.top_p for sampling in drawn], *FACTORS), rows),
-        # On the host: a compiled logarithm differs in the last bit from that of a constant.
-        log_min_p=row_numbers([math.log(p) if p else -math.inf for p in (rounded(s.min_p) for s in drawn)], rows),
-    )
-    return inputs._replace(sampling=sampling)
+    temperatures = np.clip([sampling.temperature for sampling in drawn], *FACTORS)
+    top_p = np.clip([sampling.top_p for sampling in drawn], *FACTORS)
+    min_p = np.array([sampling.min_p for sampling in drawn], jnp.result_type(float))
+    # On the host: a compiled logarithm differs in the last bit from that of a constant.
+    log_min_p = [math.log(p) if p else -math.inf for p in min_p]
+    numbers = (row_numbers(values, rows) for values in (temperatures, top_p, log_min_p))
+    return inputs._replace(sampling=RowSampling(keys, *numbers))
 
 
 def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int, dtype: type = float) -> Array:
     """Returns a number for each row, the last one for padding rows too."""
-    return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], dtype)
+    padding = [values[-1]] * (rows - len(values))
+    return jnp.asarray([*values, *padding], dtype)
 
 
 def watched_hypotheses(
@@ -359,11 +361,13 @@ def watched_hypotheses(
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
     """Returns the answers of every row, best first, from arrays on the host; `NO_ANSWER` for a row without a finite score."""
-    finite = [
-        [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if math.isfinite(score)]
-        for row in zip(*decoded, strict=True)
-    ]
-    return [answers or [NO_ANSWER] for answers in finite]
+    answers: list[list[Hypothesis]] = []
+    for of_row in zip(decoded.tokens, decoded.lengths, decoded.scores, strict=True):
+        ranked = [
+            Hypothesis(tokens[:length].tolist(), float(score)) for tokens, length, score in zip(*of_row, strict=True)
+        ]
+        answers.append([one for one in ranked if math.isfinite(one.score)] or [NO_ANSWER])
+    return answers
 
 
 def warn_of_missing(

@@ -138,10 +138,11 @@ def generate_texts(
     prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
     watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
     answers = decoder.generate(weights, in_order(prompt_ids, seed, first_index), progress, watch=watch)
-    return [
-        [ScoredText(truncate_at_stop(decode_after(tokenizer, ids, h.tokens), stop), h.score) for h in hypotheses]
-        for ids, hypotheses in zip(prompt_ids, answers, strict=True)
-    ]
+    texts: list[list[ScoredText]] = []
+    for prompt, ranked in zip(prompt_ids, answers, strict=True):
+        continued = [(decode_after(tokenizer, prompt, answer.tokens), answer.score) for answer in ranked]
+        texts.append([ScoredText(truncate_at_stop(text, stop), score) for text, score in continued])
+    return texts
 
 
 def stream_text(

@@ -164,12 +164,11 @@ class LanguageTokenizers(Tokenizers):
         decode: dict[str, Any] = {"first": {"forced_bos_id": to_id}, "start": {"bos_id": to_id}}.get(places.target, {})
         if self.own:
             decode["num_ids"] = min((i for i in map(self.token_id, self.own) if i > to_id), default=None)
-        before = (from_id,) if places.source == "before" else ()
-        return Direction(
-            before + (self.token_ids(codes[1]) if places.target == "source" else ()),
-            (from_id,) if places.source == "behind" else (),
-            decode,
-        )
+        before: tuple[int, ...] = (from_id,) if places.source == "before" else ()
+        if places.target == "source":
+            before += self.token_ids(codes[1])
+        behind = (from_id,) if places.source == "behind" else ()
+        return Direction(before, behind, decode)
 
     def ids_of(self, label: str) -> Direction:
         """Returns the token ids of the direction that the label of a pair names."""

@@ -139,7 +139,7 @@ def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
         return Decoded(ones[..., None], ones, scores[:, None])
 
     class OneStep:
-        def __call__(self, weights, inputs, settings, over, chunks):
+        def __call__(self, weights, inputs, settings, over):
             yield compiled(inputs, settings)
 
     first = DecodeConfig(sampling=Sampling(temperature=0.5, top_p=0.3, min_p=0.02), max_new_tokens=3)
