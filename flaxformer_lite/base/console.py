@@ -190,14 +190,16 @@ class Progress:
         self._show([activity], step if known else None, self.total, f"{step:,}/{self.total:,}" if known else "")
 
     def of(self, activity: str, done: int, total: int) -> None:
-        """Sets the current activity, and how many of its parts are done."""
-        self.total = total
+        """Sets the current activity, and how many of its parts are done; total 0: unknown."""
+        self.total = total or None
         self.update(activity, done)
 
     def within(self, activity: str, done: int = 0, total: int = 0) -> None:
         """Shows an activity within the work until the next `update`, and how many of its parts are done; total 0: unknown."""
         count = f"{done:,}/{total:,}" if total else f"{done:,}" if done else ""
-        self._show([self.activity, activity], done, total or None, count)
+        # A fraction: rich forgets the speed whenever a total changes, as an estimate does.
+        share, whole = (done / total, 1.0) if total else (0.0, None)
+        self._show([self.activity, activity], share, whole, count)
 
     def leave_out(self, seconds: float) -> None:
         """Measures the speed anew after some seconds of an activity that does not come again, such as compiling."""

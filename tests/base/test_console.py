@@ -153,6 +153,23 @@ def test_the_view_has_bars_and_facts(clock: list[float]):
     assert len(shown(progress)) == 3
 
 
+def test_an_estimate_that_changes_leaves_the_time_left(clock: list[float]):
+    """Oracle: worked by hand. A tenth a second, of a total that is known better each time: 7 s are left after three."""
+    progress = Progress()
+    for second, total in enumerate((999, 1001, 998, 1000)):
+        progress.within("reading", total * second // 10, total)
+        clock[0] += 1
+    assert [bar.time_remaining for bar in progress.bars.tasks] == [7]
+
+
+def test_parts_of_unknown_number_are_not_counted():
+    progress = Progress()
+    progress.of("compiling", 0, 0)
+    assert progress.bars.tasks[0].total is None and progress.bars.tasks[0].fields["count"] == ""
+    progress.within("reading", 4096, 0)
+    assert progress.bars.tasks[1].total is None and progress.bars.tasks[1].fields["count"] == "4,096"
+
+
 def test_a_curve_stays_short():
     """Oracle: worked by hand: 41 values become 21 means of two; one that is not finite is left out."""
     assert curve([]) == "" and curve([3.0, math.nan, 3.0, math.inf]) == "▁▁" and curve([2.0, 1.0, 1.5]) == "█▁▅"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note
+from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
@@ -113,5 +114,5 @@ def report_once(folder: Path) -> Path | None:
     if not page.is_file():
         from flaxformer_lite.tools.report import make_report, write_page
 
-        write_page(make_report([str(folder)], [], lambda activity, done, total: None), page)
+        write_page(make_report([str(folder)], [], no_progress), page)
     return page
