@@ -214,7 +214,7 @@ def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:
         shutil.rmtree(folder / str(step), ignore_errors=True)
 
 
-def newest_valid(folder: RunFolder) -> int:
+def newest_whole(folder: RunFolder) -> int:
     """Returns the newest step whose files are as they were written; -1 if there is none."""
     whole = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
     return next(whole, -1)
@@ -244,7 +244,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
     """
     if config.train.mirror is None:
         return
-    remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
+    remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_whole(folder)
     if remote.is_local:
         check_place(remote, folder.path)
     check_copy(folder.path, config.train.mirror)

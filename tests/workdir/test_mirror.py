@@ -23,7 +23,7 @@ from flaxformer_lite.workdir.mirror import (
     RemoteRun,
     cache_folder,
     follow_mirror,
-    newest_valid,
+    newest_whole,
     open_run,
     push_once,
     start_from_mirror,
@@ -64,7 +64,7 @@ def new_mirror(folder: Path, url: str = URL) -> Mirror:
 
 
 def fetched(folder: Path, url: str = URL) -> list[int]:
-    """Copies the mirror into a folder that is empty; returns the steps, all of which are valid."""
+    """Copies the mirror into a folder that is empty; returns the steps, all of which are whole."""
     shutil.rmtree(folder, ignore_errors=True)
     steps = RemoteRun(url).fetch(folder, Progress(silent=True), verify=True)
     assert all(why_damaged(folder / "checkpoints", step) is None for step in steps)
@@ -399,7 +399,7 @@ def test_another_host_follows_the_mirror(tmp_path: Path):
     with follow_mirror(RunFolder(other), CONFIG), pytest.raises(ValueError, match="another process is training"):
         RunFolder(other).lock(CONFIG).__enter__()
     assert sorted(p.name for p in (other / "checkpoints").iterdir()) == ["4", "8"]
-    assert newest_valid(RunFolder(other)) == 8 and len(RunFolder(other).rows()) == 8
+    assert newest_whole(RunFolder(other)) == 8 and len(RunFolder(other).rows()) == 8
     FlakyFileSystem.failure = FAILURES[0]
     with pytest.raises(ValueError, match=r"cannot be read \(Transport"), follow_mirror(RunFolder(other), CONFIG):
         pass

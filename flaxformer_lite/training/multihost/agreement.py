@@ -21,7 +21,7 @@ from flaxformer_lite.core.parallel.sharding import allgather_text
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.mirror import newest_valid, with_mirror
+from flaxformer_lite.workdir.mirror import newest_whole, with_mirror
 
 Result = TypeVar("Result")
 
@@ -51,7 +51,7 @@ class Processes:
             self._find_shared(folder, mark, config.train)
             self.first_then_others(lambda: stack.enter_context(with_mirror(folder, config)))
             if not folder.shared:
-                newest = self.on_all(lambda: newest_valid(folder))
+                newest = self.on_all(lambda: newest_whole(folder))
                 self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
             yield
             if config.train.mirror is not None:  # JAX waits for the first process 5 minutes only
