@@ -11,7 +11,7 @@ from typing import Any
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.files.data.store import check_store, check_tokenizers, list_stores, stores_of
+from flaxformer_lite.files.data.store import check_store, check_tokenizers, list_stores, store_folders, stores_of
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.workdir import (
@@ -107,8 +107,7 @@ def complaint(read: Callable[[], object]) -> str | None:
 
 def examine_stores(folder: Path) -> dict[str, str | None]:
     """Returns what is wrong with each store in a folder, or with the folder itself if it is a store; {} for another folder."""
-    stores = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
-    complaints = {str(store): complaint(partial(check_store, store)) for store in stores}
+    complaints = {str(store): complaint(partial(check_store, store)) for store in store_folders(folder)}
     kept = sorted(folder.glob("tokenizer-*"))
     return complaints | {str(one): complaint(partial(check_tokenizers, one)) for one in kept}
 

@@ -156,8 +156,10 @@ class Run(TextPredictor):
                 self.unfit.clear()
             for line, (one, reason) in enumerate(needs, first_line):
                 if reason and not (alike and prefix in self.unfit):
-                    self.unfit.update([str(prefix)] * alike)
-                    lines = "it and all lines like it are" if alike else "it is"
+                    lines = "it is"
+                    if alike:
+                        self.unfit.add(str(prefix))
+                        lines = "it and all lines like it are"
                     warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
             requests = [Request(source, forced=one) for source, (one, _) in zip(sources, needs, strict=True)]
         answers = translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)

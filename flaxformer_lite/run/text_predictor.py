@@ -197,9 +197,10 @@ class TextPredictor:
         flat = [text for group in groups for text in group]
         self.unknown.report(flat, warn)
         encoded = iter(self.tokenizer.encode_batch(flat))
-        rows = [
-            self.encode([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
-        ]
+        rows = []
+        for number, group in enumerate(groups, first_line):
+            ids = [next(encoded) for _ in group]
+            rows.append(self.encode(ids, number, warn))
         ends = [[self.end_position(row)] for row in rows] if self.config.model.has_two_stacks else None
         return predictor.predict({"params": self.params}, rows, ends, progress)
 

@@ -51,7 +51,8 @@ class View(Hook):
                 facts.append(f"peak memory {row['peak_memory_bytes'] / 2**30:.2f} GiB")
             run.progress.show("speed", "  ".join([*facts, rate]))
         elif row["split"] == "eval":
-            run.progress.say(f"{step}  eval  {metrics_in_words(row)}" + " * best so far" * run.is_best)
+            best = " * best so far" if run.is_best else ""
+            run.progress.say(f"{step}  eval  {metrics_in_words(row)}{best}")
             self.show_evaluation(run, row, run.is_best)
 
     def show_evaluation(self, run: TrainingRun, row: dict[str, Any], is_best: bool) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "flaxformer_lite"
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def starred_literals(node: ast.AST) -> bool:
@@ -20,7 +21,10 @@ def starred_literals(node: ast.AST) -> bool:
 def is_condition(node: ast.AST) -> bool:
     is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "bool"
     is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    return is_call or is_not or isinstance(node, ast.Compare | ast.BoolOp)
+    named = node.func if isinstance(node, ast.Call) else node
+    name = named.attr if isinstance(named, ast.Attribute) else named.id if isinstance(named, ast.Name) else ""
+    is_named = name.startswith(("is_", "has_"))
+    return is_call or is_not or is_named or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def texts_times_a_condition(node: ast.AST) -> bool:
@@ -36,8 +40,21 @@ def texts_times_a_condition(node: ast.AST) -> bool:
 
 def names_bound_in_a_comprehension(node: ast.AST) -> bool:
     """`[y for x in z if (y := f(x))]`."""
-    comprehension = isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp)
-    return comprehension and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+    return isinstance(node, COMPREHENSIONS) and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+
+
+CHANGES = {"next", "add", "append", "extend", "pop", "setdefault", "update"}
+"""Functions and methods that change what they are given."""
+
+
+def changes_in_two_comprehensions(node: ast.AST) -> bool:
+    """`[[next(x) for _ in y] for y in z]`."""
+    if not isinstance(node, COMPREHENSIONS):
+        return False
+    inside = [inner for inner in ast.walk(node) if inner is not node]
+    named = [inner.func for inner in inside if isinstance(inner, ast.Call)]
+    names = {name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "") for name in named}
+    return any(isinstance(inner, COMPREHENSIONS) for inner in inside) and not names.isdisjoint(CHANGES)
 
 
 BARE_NAMES = {"found", "part", "own"}
@@ -59,7 +76,12 @@ def bare_names(tree: ast.AST) -> list[tuple[str, int]]:
     ]
 
 
-IDIOMS = (starred_literals, texts_times_a_condition, names_bound_in_a_comprehension)
+IDIOMS = (
+    starred_literals,
+    texts_times_a_condition,
+    names_bound_in_a_comprehension,
+    changes_in_two_comprehensions,
+)
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -105,8 +127,12 @@ def test_a_field_or_a_use_is_no_bare_name(code: str):
         ("'s' * (n > 1)", texts_times_a_condition),
         ("(not x) * [y]", texts_times_a_condition),
         ("(y,) * bool(x)", texts_times_a_condition),
+        ("'s' * x.is_best", texts_times_a_condition),
+        ("[x] * x.is_file()", texts_times_a_condition),
         ("[y for x in z if (y := f(x))]", names_bound_in_a_comprehension),
         ("{x: y for x in z if (y := f(x))}", names_bound_in_a_comprehension),
+        ("[[next(x) for _ in y] for y in z]", changes_in_two_comprehensions),
+        ("[{n.setdefault(x, 1): 2 for x in y} for y in z]", changes_in_two_comprehensions),
     ],
 )
 def test_each_idiom_is_found(code: str, idiom: object):

@@ -300,10 +300,16 @@ def _held(lock: FileLock, progress: ProgressCallback) -> Iterator[None]:
         lock.release()
 
 
+def store_folders(folder: Path) -> list[Path]:
+    """Returns the stores in a folder of stores, or `folder` alone if it is a store."""
+    stores = sorted(folder.glob("tokens-*"))
+    return [folder] if not stores and (folder / "key.json").is_file() else stores
+
+
 def list_stores(folder: Path) -> list[dict[str, Any]]:
-    """Returns the content of each store in a folder of stores, or of `folder` if it is a store, ready for JSON."""
+    """Returns the content of each store of `store_folders`, ready for JSON."""
     stores = []
-    for store in sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file():
+    for store in store_folders(folder):
         key, facts = read_key(store), list(shards_in(store).values())
         content = {
             "store": str(store),

@@ -123,12 +123,15 @@ def unused_tpu(facts: Facts) -> Problem:
 
 def diagnosis(facts: Facts) -> list[str]:
     """Returns the lines of `doctor`; each problem ends with the command that mends it."""
+    hardware = [describe_gpu(gpu) for gpu in facts.gpus]
+    if facts.bfloat16:
+        hardware.append("a CPU with products of bfloat16 (--model.matmul-dtype bfloat16)")
+    if facts.tpu:
+        hardware.append("a TPU")
     rows = [
         ("system", f"Python {facts.python}, {facts.system}"),
         *facts.versions.items(),
-        *(("hardware", describe_gpu(gpu)) for gpu in facts.gpus),
-        *[("hardware", "a CPU with products of bfloat16 (--model.matmul-dtype bfloat16)")] * facts.bfloat16,
-        *[("hardware", "a TPU")] * facts.tpu,
+        *(("hardware", name) for name in hardware),
         *(("JAX uses", describe_device(device)) for device in facts.devices),
     ]
     lines = [f"{name:<20} {value}" for name, value in rows]

@@ -74,10 +74,13 @@ def links(
 
 def word_numbers(texts: Sequence[str], numbers: dict[str, int]) -> list[list[int]]:
     """Returns the numbers of the distinct words of each text; new words are added to `numbers`."""
-    return [
-        list({numbers.setdefault(word[:STEM], len(numbers) + 1): None for word in words_of(text.lower())})
-        for text in texts
-    ]
+    rows = []
+    for text in texts:
+        row: dict[int, None] = {}
+        for word in words_of(text.lower()):
+            row[numbers.setdefault(word[:STEM], len(numbers) + 1)] = None
+        rows.append(list(row))
+    return rows
 
 
 def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -268,7 +268,7 @@ def in_words(plan: Plan) -> str:
     lines += ["", "data exchanged by a device, in the compiled program"]
     lines += [
         f"  {e.kind:<18} {e.axes:<16} {e.count:>6} times {mib(e.bytes)} MiB {e.seconds * 1e3:>10,.3f} ms"
-        + "  hidden" * e.hidden
+        + ("  hidden" if e.hidden else "")
         for e in plan.exchanges
     ] or ["  nothing"]
     lines += ["", "least time, by published figures" + " " * 28 + "ms"]

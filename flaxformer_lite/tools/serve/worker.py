@@ -120,7 +120,9 @@ class Worker:
         started, items = time.perf_counter(), [item for job in jobs for item in job.items]
         try:
             answers = iter(self.model.answer(jobs[0].key, items))
-            results = [[next(answers) for _ in job.items] for job in jobs]
+            results = []
+            for job in jobs:
+                results.append([next(answers) for _ in job.items])
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
