@@ -51,7 +51,7 @@ class Scene:
                 TINY.data, **files, tokenizer=SentencePiece(), bucket_lengths=(40,), store=str(folder / "no_store")
             ),
         )
-        config = with_train(config, steps=60, eval_every=30, checkpoint_every=6, log_every=2)
+        config = with_train(config, steps=36, eval_every=18, checkpoint_every=6, log_every=2)
         self.config = write_config_file(folder / "config.json", config)
         self.whole = folder / "whole"
         self.run_undisturbed(self.whole)  # fills the cache

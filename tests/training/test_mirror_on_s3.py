@@ -45,7 +45,7 @@ def wait_for(condition: Callable[[], bool], process: "Training | None" = None, s
         assert time.monotonic() < deadline and (process is None or process.process.poll() is None), (
             process and process.said()
         )
-        time.sleep(0.005)
+        time.sleep(0.03)  # each look asks the server, which takes more of a core than the training
 
 
 def incomplete(files: dict[str, int]) -> bool:
