@@ -30,6 +30,7 @@ from flaxformer_lite.core.step import TrainState, TrainTask, random_key, total, 
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
 from tests.support.objectives import example
+from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
 
 CONFIG = dataclasses.replace(
@@ -256,7 +257,7 @@ def on_two_devices(task: Mock, state: TrainState, batch: Batch) -> tuple[TrainSt
     return jax.tree.map(lambda x: x[0], found)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", quick([1, 2], (2).__eq__))
 def test_two_devices_are_as_many_micro_batches_of_one_with_noise(parts: int):
     """Law: the same loss, gradient, tokens and update."""
     batch, one, each = toy_batch(), toy(2 * parts), toy(parts)
@@ -296,7 +297,10 @@ def test_a_gradient_that_is_not_finite_skips_the_update_though_the_loss_is_finit
     chex.assert_trees_all_equal(state, before._replace(step=1))
 
 
-@pytest.mark.parametrize(("devices", "parts"), [(1, 1), (1, 4), (2, 2)])
+@pytest.mark.parametrize(
+    ("devices", "parts"),
+    [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(1, 4, marks=pytest.mark.slow), (2, 2)],
+)
 def test_frozen_parameters_and_their_average_keep_their_bits(devices: int, parts: int):
     """Law: with decay, noise, micro-batches and several devices, for three steps; the others move, and so does their average."""
     task = toy(parts, algorithm=OnlyEven())
@@ -366,7 +370,7 @@ def test_rows_that_devices_do_not_divide_are_refused():
         check_rows(12, make_mesh())
 
 
-@pytest.mark.parametrize("number", [2, 8])
+@pytest.mark.parametrize("number", quick([2, 8], (2).__eq__))
 def test_an_evaluation_in_micro_batches_has_the_same_metrics_in_less_memory(
     batch: Batch, params: PyTree, double: None, number: int
 ):

@@ -25,7 +25,6 @@ from flaxformer_lite.core.step import TrainTask
 from flaxformer_lite.tools.planning.hlo_parser import parse
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
-from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
 
 MESHES = {
@@ -34,8 +33,6 @@ MESHES = {
     "tensor 4, data 2": MeshConfig(tensor=4),
     "fsdp 2, tensor 2, data 2": MeshConfig(fsdp=2, tensor=2),
 }
-FAST = "fsdp 2, tensor 2, data 2"
-"""The mesh of the fast suite, with all three axes; the others are slow tests."""
 RATE = 0.1
 MODEL = ModelConfig(
     vocab_size=24,
@@ -217,7 +214,8 @@ def small_ones(state: PyTree) -> PyTree:
     ]
 
 
-@pytest.mark.parametrize("mesh", quick(["fsdp 8", FAST], FAST.__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["fsdp 8", "fsdp 2, tensor 2, data 2"])
 def test_nothing_but_one_layer_is_gathered_at_a_time(mesh: str):
     """From the compiled program: all-gathers serve the model's products, forward and backward; no stack of layers is ever whole,
     and nothing of the optimizer is."""

@@ -35,7 +35,6 @@ from flaxformer_lite.run.run import Run
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.objectives import example
-from tests.support.quick import quick
 
 # The one file ----------------------------------------------------------------------------------------------------------
 
@@ -110,6 +109,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return flaxformer_lite.load(folder / "run")
 
 
+@pytest.mark.slow
 def test_it_learns_and_is_scored(trained: Run, monkeypatch: pytest.MonkeyPatch):
     """The losses that the loop wrote fall; `Run.metrics` reports the last of them again."""
     use_one_device(monkeypatch)
@@ -144,6 +144,7 @@ def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
     assert seen == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
+@pytest.mark.slow
 def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates(trained, tmp_path, monkeypatch):
     use_one_device(monkeypatch)
     monkeypatch.delattr(PrefixLM, "prompt_attention")
@@ -154,7 +155,8 @@ def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates
         train(trained.config, tmp_path / "run")
 
 
-@pytest.mark.parametrize("search", quick(["greedy", "beam", "stream"], "greedy".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["greedy", "beam", "stream"])
 def test_a_trained_one_generates_as_without_a_cache(trained: Run, search: str):
     """Greedy answers of several tokens, token by token; prompts of different lengths share a batch."""
     tokenizer = trained.required_tokenizers.target
@@ -172,6 +174,7 @@ def test_a_trained_one_generates_as_without_a_cache(trained: Run, search: str):
     assert any(answers)
 
 
+@pytest.mark.slow
 def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal_ones(trained: Run):
     tokenizer = trained.required_tokenizers.target
     prompts = [[tokenizer.bos_id, *tokenizer.encode(word)] for word in ("abcdef", "hg", "cab")]
@@ -186,6 +189,7 @@ def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal
         assert np.abs(full - causal).max() > 0.01  # a thousand times what the scores may differ by
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["hf", "ctranslate2"])
 def test_systems_that_read_prompts_causally_do_not_get_it(
     trained: Run, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

@@ -25,6 +25,7 @@ from flaxformer_lite.run import Run
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES, ROOT
+from tests.support.quick import quick
 
 FOLDERS = sorted(path.parent for path in (FIXTURES / "peft").glob("*/io.npz"))
 UNFUSED = [folder for folder in FOLDERS if folder.name != "gpt2_fused"]
@@ -69,7 +70,9 @@ def test_adapters_answer_as_in_peft_as_they_are_and_merged(folder: Path, tmp_pat
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing`:FutureWarning"
 )  # PEFT calls transformers by an older name
-@pytest.mark.parametrize("folder", UNFUSED, ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder", quick(UNFUSED, lambda folder: folder.name == "llama_plain"), ids=lambda folder: folder.name
+)
 def test_adapters_are_written_as_peft_reads_them(folder: Path, tmp_path: Path):
     """Without PEFT by reading them again."""
     import_hf(folder, tmp_path / "run")

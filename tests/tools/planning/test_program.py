@@ -202,7 +202,7 @@ def test_the_products_of_a_call_of_splash(name: str, lanes: int):
     ("window", "blocks", "pairs", "products"),
     [
         (None, SplashBlocks(), 3 * 384**2, (2, 3, 4)),  # of two blocks by two one is skipped
-        (100, SplashBlocks(), 3 * 384**2, (2, 3, 4)),
+        pytest.param(100, SplashBlocks(), 3 * 384**2, (2, 3, 4), marks=pytest.mark.slow),
         (None, SplashBlocks(queries=128, keys=256, fused_backward=True), (1 + 1 + 2 + 2 + 3 + 3) * 128 * 256, (2, 5)),
     ],
 )
