@@ -19,7 +19,7 @@ from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import TSV, DataConfig, Mixture
-from flaxformer_lite.files.data.built_in import date_languages, held_out, written
+from flaxformer_lite.files.data.built_in import date_languages, is_held_out, written
 from flaxformer_lite.files.text import FromRun, SentencePiece
 from flaxformer_lite.run.extending import extend
 
@@ -44,7 +44,7 @@ def write(folder: Path, split: str, number: int) -> None:
         draw, days = random.Random(f"{split} {code}"), list[datetime.date]()
         while len(days) < number:
             day = datetime.date.fromordinal(first + draw.randrange(36_525))
-            if held_out(day) == (split == "test"):
+            if is_held_out(day) == (split == "test"):
                 days.append(day)
         to_iso = [f"{written(day, draw.choice(names['patterns']), names)}\t{day.isoformat()}\n" for day in days]
         from_iso = [f"{day.isoformat()}\t{written(day, names['patterns'][1], names)}\n" for day in days]
