@@ -9,6 +9,7 @@
 Case and composition stay: words are compared in the normal form of their texts.
 """
 
+import functools
 import re
 import unicodedata
 
@@ -32,11 +33,14 @@ def of_word(character: str) -> bool:
     return unicodedata.category(character)[0] in "LMN" and UNSPACED.match(character) is None
 
 
-MARKS = "".join(mark for mark in map(chr, range(0x300, 0xE00)) if unicodedata.category(mark)[0] == "M")
-"""Accents, the points of Hebrew and Arabic, the vowels of India: what belongs to a word and is neither letter nor digit."""
-WORD = re.compile(f"{UNSPACED.pattern}|(?:[^\\W_{UNSPACED.pattern[1:-1]}]|[{MARKS}])+")
+@functools.cache
+def word_pattern() -> re.Pattern[str]:
+    """Returns the pattern of a word. A mark belongs to the letter or digit before it, and is not a word alone."""
+    marks = [mark for mark in map(chr, range(0x300, 0x1F000)) if unicodedata.category(mark)[0] == "M"]
+    of_words = "".join(filter(of_word, marks))
+    return re.compile(f"{UNSPACED.pattern}|(?:[^\\W_{UNSPACED.pattern[1:-1]}][{of_words}]*)+")
 
 
 def words_of(text: str) -> list[str]:
     """Returns the words of a text."""
-    return WORD.findall(text)
+    return word_pattern().findall(text)

@@ -22,17 +22,19 @@ from flaxformer_lite.files.text.words import SCRIPTS, of_word, words_of
         ("ไทย ๒๐", "ไ ท ย ๒๐"),
         ("བོད་ཡིག", "བ ོ ད ་ ཡ ི ག"),
         ("𠀀𠀁", "𠀀 𠀁"),
+        ("ꦲꦏ꧀ꦱꦫꦗꦮ", "ꦲꦏ꧀ꦱꦫꦗꦮ"),
+        ("か\u3099 \u2764\ufe0f", "か"),
         (" … ", ""),
     ],
 )
 def test_words_of_any_script(text: str, expected: str):
-    """A character of a script without spaces is a word, beside letters and digits too; a mark is a part of its word."""
+    """A character of a script without spaces is a word, beside letters and digits too; a mark is a part of its word, and none alone."""
     assert words_of(text) == expected.split()
 
 
 def test_a_character_goes_on_with_a_word_where_it_is_of_one():
-    """Law: `words_of` joins to a letter what `of_word` says belongs to a word, from Latin to the scripts of India, and kana."""
-    characters = [*map(chr, range(0x20, 0xF00)), *map(chr, range(0x30A0, 0xA000))]
+    """Law: `words_of` joins to a letter what `of_word` says belongs to a word."""
+    characters = [*map(chr, range(0x20, 0x3400)), *map(chr, range(0xA000, 0xAC10)), *map(chr, range(0xF8F0, 0x12000))]
     wrong = [c for c in characters if (words_of(f"a{c}") == [f"a{c}"]) != of_word(c)]
     assert not [f"U+{ord(c):04x} {unicodedata.name(c, '')}" for c in wrong]
 
