@@ -28,7 +28,7 @@ from flaxformer_lite.files.text.words import SCRIPTS, of_word, words_of
     ],
 )
 def test_words_of_any_script(text: str, expected: str):
-    """A character of a script without spaces is a word, beside letters and digits too; a mark is a part of its word, and none alone."""
+    """A character of a script without spaces is a word, beside letters too; a mark is a part of its word, and none alone."""
     assert words_of(text) == expected.split()
 
 
