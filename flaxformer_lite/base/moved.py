@@ -21,15 +21,23 @@ MOVED = {
 """New places by the names of old ones, without the package's."""
 
 
+def new_place(module: str) -> str | None:
+    """Returns a sentence on the new place of an old module, or of one in an old room; None: it is in no old place."""
+    package, _, path = module.partition(".")
+    rooms = [room for room in MOVED if f"{path}.".startswith(f"{room}.")]
+    if package != "flaxformer_lite" or not rooms:
+        return None
+    return f"{module} has moved: import it from flaxformer_lite.{MOVED[rooms[0]]}"
+
+
 class MovedRooms:
     """A finder of modules that finds none: it names the new place of an old one."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Raises: ModuleNotFoundError for an old place."""
-        package, _, room = name.partition(".")
-        if package == "flaxformer_lite" and room in MOVED:
-            raise ModuleNotFoundError(f"{name} has moved: import it from flaxformer_lite.{MOVED[room]}", name=name)
+        if (reason := new_place(name)) is not None:
+            raise ModuleNotFoundError(reason, name=name)
         return None
 
 

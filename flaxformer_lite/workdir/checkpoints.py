@@ -25,16 +25,14 @@ from typing import Any, Literal
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tensorstore
-from jax.experimental import multihost_utils
 from jaxtyping import Array, PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.parallel.sharding import allgather_text, gather_to_first
+from flaxformer_lite.workdir.hosts import OneFolder, OwnFolders
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
 
 QUIET = Quiet("orbax")
@@ -106,7 +104,7 @@ class Checkpoints:
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder, self._retention = Path(folder).absolute(), retention
-        self._shared, self._seal, self._warn = shared, functools.cache(seal), warn
+        self._hosts, self._seal, self._warn = OneFolder() if shared else OwnFolders(), functools.cache(seal), warn
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._damage: dict[int, str | None] = {}  # why a step is damaged, None: its files are as they were written
         self._reported: set[int] = set()  # the damaged steps that the user knows of
@@ -154,10 +152,9 @@ class Checkpoints:
             ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
-        if not self._shared:
-            state = gather_to_first(state, np.asarray)
-            if jax.process_index() > 0:
-                return
+        state = self._hosts.to_save(state)
+        if not self._hosts.writes:
+            return
         values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
         content = {
             "meta": meta,
@@ -354,12 +351,10 @@ class Checkpoints:
             content["metrics"] = self.metrics(step)
         content["interim"] = content["interim"] and not self.is_regular(step)
         self._manifests[step] = content
-        if self._shared:  # after a rollback the others may still read the meta that is replaced
-            multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} to be replaced")
+        self._hosts.barrier(f"checkpoint {step} to be replaced")  # after a rollback others may still read its meta
         if jax.process_index() == 0:
             write_whole(self._folder / str(step) / "meta" / META, json.dumps(sealed(content)))
-        if self._shared:
-            multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} replaced")
+        self._hosts.barrier(f"checkpoint {step} replaced")
         for other in set(self.steps()) - self._kept(self.steps()):
             self._orbax.delete(other)
 
@@ -384,11 +379,7 @@ class Checkpoints:
     def _is_whole(self, step: int) -> bool:
         """Returns whether every file is as it was written: in a shared folder each process compares its part of them, once."""
         if step not in self._damage:
-            share = (jax.process_index(), jax.process_count()) if self._shared else (0, 1)
-            reason = why_damaged(self._folder, step, share)
-            if self._shared:
-                reason = next(filter(None, allgather_text(reason or "")), None)
-            self._damage[step] = reason
+            self._damage[step] = self._hosts.agreed(why_damaged(self._folder, step, self._hosts.share))
         return self._damage[step] is None
 
     def _whole_steps(self, steps: Iterable[int]) -> Iterator[int]:
