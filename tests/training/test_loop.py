@@ -229,7 +229,7 @@ def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted
 def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path, monkeypatch):
     """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "count", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
+        patch.setattr(evaluation, "count", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1]("evaluating", 1, 1))
         loop.train(NO_TEXT, tmp_path / "run")
     assert [row["step"] for row in rows(tmp_path / "run")] == [3]
     loop.train(NO_TEXT, tmp_path / "run")
