@@ -51,7 +51,7 @@ class Place(NamedTuple):
         return f"{self.part + ': ' if self.part else ''}{self.files[0]}:{self.line}"
 
 
-class Reading(NamedTuple):
+class RecordReading(NamedTuple):
     """A row of a batch that reads a record."""
 
     record: int
@@ -135,7 +135,7 @@ class Recording:
 
         return [recorded(*at) for at in records]
 
-    def readings(self, records: Sequence[int], text: str = "") -> list[Reading]:
+    def readings(self, records: Sequence[int], text: str = "") -> list[RecordReading]:
         """Returns all rows that read a piece of one of the records, step after step to the last one of the training.
 
         text: of records that are cut into pieces only those rows count that have this text, if one has it.
@@ -150,13 +150,13 @@ class Recording:
             form = comparable(text)
             having = [i for i, pieces in texts.items() if any(form in comparable(piece) for piece in pieces)]
             rows = np.array(having or rows, np.int64)
-        rows, readings = rows[train.plan.placed[rows]], list[Reading]()
+        rows, readings = rows[train.plan.placed[rows]], list[RecordReading]()
         for epoch in range(last // train.plan.batches_per_epoch + 1) if len(rows) else ():
             for batch, row in train.plan.find(rows, epoch):
                 read = wanted.intersection(train.records_read(int(train.plan.batch(batch).examples[row]), batch, row))
                 if batch <= last:
                     step, state = self._step_of(batch)
-                    readings += [Reading(record, step, batch, row, state, epoch + 1) for record in sorted(read)]
+                    readings += [RecordReading(record, step, batch, row, state, epoch + 1) for record in sorted(read)]
         return readings
 
     def _step_of(self, batch: int) -> tuple[int | None, State]:

@@ -11,6 +11,7 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
@@ -287,6 +288,8 @@ class TextPredictor:
 
 
 def check_list(name: str, texts: object) -> None:
-    """Raises: ValueError if `texts` is one string."""
+    """Raises: ValueError if `texts` is one string, or a list with something else."""
     if isinstance(texts, str):
         raise ValueError(f"{name} is one string, {texts[:40]!r}: pass a list of strings")
+    if isinstance(texts, Sequence) and not all(isinstance(text, str | Sequence) for text in texts):
+        raise ValueError(f"{name} is {cut(repr(texts))}: it must be a list of strings")

@@ -1,5 +1,7 @@
 """One finds what guards a module by its path: `flaxformer_lite/ROOM/x.py` has `tests/ROOM/test_x.py`, or its folder's one file."""
 
+import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,14 @@ def test_tests_import_only_support(path: Path):
 def test_each_table_that_ci_thins_out_is_there(name: str):
     file, _, function = name.partition("::")
     assert f"\ndef {function}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_a_class_has_one_definition():
+    """One grep finds it. Orbax's two interfaces have a handler each, whose name is in every checkpoint."""
+    places = defaultdict[str, list[str]](list)
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    several = {name: files for name, files in places.items() if len(files) > 1}
+    assert several.keys() == {"CheckedTree"}, several

@@ -32,6 +32,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.text_predictor import check_list
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device
@@ -194,6 +195,8 @@ def test_a_model_without_the_part_is_refused_with_its_setting(changes: dict, met
 def test_one_string_is_refused(run: Run, masked: Run, method: str):
     with pytest.raises(ValueError, match=r"^texts is one string, 'abc': pass a list"):
         getattr(masked if method == "fill_mask" else run, method)("abc")
+    with pytest.raises(ValueError, match=r"^texts is \[3\]: it must be a list of strings"):
+        check_list("texts", [3])
 
 
 class Typed:

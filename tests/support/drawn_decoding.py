@@ -19,7 +19,7 @@ from flaxformer_lite.core.search.sampling import warp_logits
 from flaxformer_lite.core.search.search import SearchInputs
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.decoding import decode_config
-from flaxformer_lite.interop.hf.options import SpecialIds
+from flaxformer_lite.interop.hf.options import UsualIds
 from tests.support.hf_folders import DATA, imported
 from tests.support.paths import FIXTURES
 
@@ -96,7 +96,7 @@ def ends_of(options: dict[str, Any]) -> list[int]:
 def our_settings(group: Group) -> DecodeConfig:
     """Returns the settings as an imported folder has them."""
     model = imported(group["model"]).model
-    return decode_config({}, group["options"], model, SpecialIds())[0]
+    return decode_config({}, group["options"], model, UsualIds())[0]
 
 
 def our_answers(group: Group, streamed: bool = False) -> list[list[tuple[list[int], float]]]:

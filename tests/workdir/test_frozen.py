@@ -18,9 +18,10 @@ from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.training import loop
-from flaxformer_lite.workdir import checkpoints, parameter_digest, warm_start
+from flaxformer_lite.workdir import parameter_digest, warm_start
 from flaxformer_lite.workdir.checkpoints import Retention
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
+from flaxformer_lite.workdir.hosts import OwnFolders
 from flaxformer_lite.workdir.manifest import read_manifest
 from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
 from tests.support.final_state import final_state
@@ -80,7 +81,7 @@ class State(NamedTuple):
 
 def test_hosts_without_a_shared_folder_gather_what_trains_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gathered: list[str] = []
-    monkeypatch.setattr(checkpoints, "gather_to_first", lambda x, keep: gathered.extend(leaves_by_path(x.params)) or x)
+    monkeypatch.setattr(OwnFolders, "to_save", lambda _, state: gathered.extend(leaves_by_path(state.params)) or state)
     kernel = {"kernel": np.ones((3, 5), np.float32)}
     state = State(jax.tree.map(jax.device_put, {"query": kernel | {"lora_a": {"kernel": np.ones((3, 2), np.float32)}}}))
     frozen, retention = Frozen("base", ADAPTERS, (), lambda params: params), Retention(1, 1, "loss", "min")

@@ -14,7 +14,7 @@ from flaxformer_lite.base.console import Progress, note
 if TYPE_CHECKING:  # it needs JAX
     from flaxformer_lite.run.recording import Recording
     from flaxformer_lite.tools.recorder.near import Near
-    from flaxformer_lite.tools.recorder.seen import Answer
+    from flaxformer_lite.tools.recorder.seen import Sightings
 
 MOST_RECORDS = 20
 """Records that are shown without --json."""
@@ -63,7 +63,7 @@ def check_question(arguments: argparse.Namespace) -> None:
         raise ValueError("give one of TEXT, --file with --line, --pattern, and --near: they are different questions")
 
 
-def tell(answer: "Answer", recording: "Recording", as_json: bool) -> None:
+def tell(answer: "Sightings", recording: "Recording", as_json: bool) -> None:
     """Prints the records that were looked for: all of them as JSON, or the first ones in words."""
     if as_json:
         for record in answer.seen:

@@ -468,4 +468,4 @@ class MultiHeadAttention(nn.Module):
 
     def choose_kernel(self, call: kernels.AttentionCall) -> kernels.KernelChoice:
         """Returns what computes this attention. `kernels.report_choices` listens to this method."""
-        return kernels.choose(self.variant.implementation, call)
+        return kernels.choose_kernel(self.variant.implementation, call)

@@ -1,7 +1,7 @@
 """Fused attention kernels: scores, softmax and the sum of values in one program that never stores all scores.
 
-`choose` returns what computes an attention. A kernel that is named and does not support the call is refused, with the reason;
-`auto` then uses xla, the formula in `attention.py`. `docs/kernels.md` has the table of what each kernel supports.
+`choose_kernel` returns what computes an attention. A kernel that is named and does not support the call is refused, with the
+reason; `auto` then uses xla, the formula in `attention.py`. `docs/kernels.md` has the table of what each kernel supports.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class KernelChoice(NamedTuple):
         return f"attention is computed by {how}: {self.reason}"
 
 
-def choose(implementation: Implementation, call: AttentionCall) -> KernelChoice:
+def choose_kernel(implementation: Implementation, call: AttentionCall) -> KernelChoice:
     """Returns the kernel for a call. Raises: ValueError where a kernel is named that does not support the call."""
     device, named = platform(), f"model.attention.implementation is '{implementation}'"
     if implementation == "xla":

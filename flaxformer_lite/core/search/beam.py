@@ -226,7 +226,7 @@ def extended(
     length = state.step + 1
     limit = (length == max_lengths)[:, None]
     exists = ended.log_probs != -jnp.inf
-    ending = hypotheses(state, exists, ended.beam, ended.token, ended.log_probs, length, config)
+    ending = continued(state, exists, ended.beam, ended.token, ended.log_probs, length, config)
     finished, settled = merge_best(state.finished, ending, state.settled), state.settled
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
@@ -242,7 +242,7 @@ def extended(
         done &= settled >= config.num_hypotheses
     beam, token, log_probs, counts, _ = chosen
     if not config.finish_at_limit:
-        cut = hypotheses(state, ~done[:, None] & limit, beam, token, log_probs, length + 1, config)
+        cut = continued(state, ~done[:, None] & limit, beam, token, log_probs, length + 1, config)
         finished = merge_best(finished, cut, settled)
     position = state.tokens.shape[-1] - state.ancestors.shape[-1] + state.step
     return state._replace(
@@ -257,7 +257,7 @@ def extended(
     )
 
 
-def hypotheses(
+def continued(
     state: BeamState,
     where: Bool[Array, "B #K"],
     beam: Int[Array, "B K"],

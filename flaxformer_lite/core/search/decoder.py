@@ -236,6 +236,7 @@ class Decoder:
         for i, request in enumerate(requests):
             number = request.number(i)
             check_seed(request.seed)
+            check_token_ids(request.source, self.models[0].config.vocab_size, f"{name} {number} has")
             check_lengths(name, [len(request.source)], self.max_positions, number)
             if not self.has_encoder and len(request.source) == 0:
                 raise ValueError(

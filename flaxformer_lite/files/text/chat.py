@@ -265,7 +265,7 @@ class ChatTemplate:
 
     # What a template leaves out -------------------------------------------------------------------------------------------
 
-    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "Fitted":
+    def fitted(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> "FittedConversation":
         """Returns a conversation in the form of messages that the template reads: unchanged, if it is read whole.
 
         Whether a message is read depends on its role, its fields, and the messages around it. So the template writes each such
@@ -288,7 +288,7 @@ class ChatTemplate:
         }:
             if not self._reads_field(field, role, rewritten, tools):
                 ignored.append(f"the field {field!r} of messages of the role {role!r}")
-        return Fitted(rewritten, tools, (*reading.unread, *ignored), tuple(ignored))
+        return FittedConversation(rewritten, tools, (*reading.unread, *ignored), tuple(ignored))
 
     def whole_prompt(
         self, messages: Sequence[Message], *, documents: Sequence[Mapping[str, Any]] | None = None, **options: Any
@@ -536,7 +536,7 @@ def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
 # Forms of messages ------------------------------------------------------------------------------------------------------
 
 
-class Fitted(NamedTuple):
+class FittedConversation(NamedTuple):
     """A conversation in the form that a template reads."""
 
     messages: list[Message]
@@ -770,7 +770,7 @@ class ChatTokenizers(Tokenizers):
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         self.template.compile()
-        read: list[tuple[Fitted, str] | None] = []
+        read: list[tuple[FittedConversation, str] | None] = []
         for pair in pairs:
             try:
                 read.append(self._read(pair))
@@ -786,7 +786,7 @@ class ChatTokenizers(Tokenizers):
                 chat, left_out = self._cut(conversation[0])
             yield EncodedPair([], chat.ids, str(left_out or ""), chat.answers)
 
-    def _read(self, pair: Sequence[str]) -> tuple[Fitted, str]:
+    def _read(self, pair: Sequence[str]) -> tuple[FittedConversation, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
         fitted = self.template.fitted(*Conversation.of_pair(*pair[:2]))
         text = self._text(fitted.messages, fitted.tools)
@@ -800,7 +800,7 @@ class ChatTokenizers(Tokenizers):
     def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str:
         return self.template.conversation(messages, tools, last_only=self.last_only)
 
-    def _cut(self, conversation: Fitted) -> tuple[EncodedChat, int]:
+    def _cut(self, conversation: FittedConversation) -> tuple[EncodedChat, int]:
         """Returns the conversation without its first turns, and the number of messages that it lacks.
 
         A shortened conversation that the template refuses counts as too long.

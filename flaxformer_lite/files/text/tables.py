@@ -105,7 +105,7 @@ def csv_reader(lines: Iterable[str], delimiter: str, strict: bool) -> Any:
     return csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=strict)
 
 
-class Fit(NamedTuple):
+class DelimiterFit(NamedTuple):
     """The evenness with which a delimiter divides the first rows of a CSV."""
 
     share: float
@@ -116,13 +116,13 @@ class Fit(NamedTuple):
     """The usual number of columns."""
 
 
-def fit(lines: Sequence[str], delimiter: str) -> Fit:
+def fit(lines: Sequence[str], delimiter: str) -> DelimiterFit:
     rows = csv_reader(lines, delimiter, strict=False)  # the last cell may be cut
     widths = Counter(len(cells) for cells in rows if any(cells))
     usual = max(widths, key=lambda width: widths[width], default=0)
     if usual < 2:
-        return Fit(0.0, 0, usual)
-    return Fit(widths[usual] / widths.total(), -sum(line.count(delimiter + " ") for line in lines), usual)
+        return DelimiterFit(0.0, 0, usual)
+    return DelimiterFit(widths[usual] / widths.total(), -sum(line.count(delimiter + " ") for line in lines), usual)
 
 
 def best_delimiter(lines: Sequence[str]) -> str:

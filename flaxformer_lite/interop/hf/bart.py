@@ -25,7 +25,7 @@ from flaxformer_lite.interop.hf.family import (
     tensors_equal,
     tied_copies,
 )
-from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
+from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
@@ -179,7 +179,7 @@ BART_FAMILY = Family(
     model_type="bart",
     prefix="model.",
     base=BART.base,
-    special=SpecialIds(pad=1, bos=0, eos=2, start=2),
+    special=UsualIds(pad=1, bos=0, eos=2, start=2),
     head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
     # The first two rows of the position table belong to no position.
     template=replaced(STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True}),
@@ -238,7 +238,7 @@ FAMILIES = (
         model_type="marian",
         prefix="model.",
         base="MarianModel",
-        special=SpecialIds(pad=58100, eos=0, start=58100),
+        special=UsualIds(pad=58100, eos=0, start=58100),
         head_prefixes=(HEAD_BIAS, "lm_head."),
         template=replaced(STACKS_TEMPLATE, {"vocab_size": 58101, "positions": Sinusoidal(layout="half_split")}),
         table=MARIAN_TABLE,

@@ -15,7 +15,7 @@ from flaxformer_lite.core.model.norms import LayerNorm
 from flaxformer_lite.core.model.positions import FixedTable, Learned
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
-from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels, padding_before
+from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
 
@@ -125,7 +125,7 @@ BERT = Family(
     model_type="bert",
     prefix="bert.",
     base="BertModel",
-    special=SpecialIds(pad=0),
+    special=UsualIds(pad=0),
     head_prefixes=("cls.", "classifier."),
     template=TEMPLATE,
     table=TABLE,
@@ -184,7 +184,7 @@ ROBERTA = Family(
     model_type="roberta",
     prefix="roberta.",
     base="RobertaModel",
-    special=SpecialIds(pad=1, bos=0, eos=2),
+    special=UsualIds(pad=1, bos=0, eos=2),
     head_prefixes=("lm_head.", "classifier."),
     template=dataclasses.replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
     table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
@@ -274,7 +274,7 @@ DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
     base="DistilBertModel",
-    special=SpecialIds(pad=0),
+    special=UsualIds(pad=0),
     head_prefixes=("vocab_", "pre_classifier.", "classifier."),
     template=dataclasses.replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
     table=DISTILBERT_TABLE,

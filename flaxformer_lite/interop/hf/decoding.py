@@ -9,7 +9,7 @@ from typing import Any, Literal
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search import DecodeConfig, Sampling
-from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
+from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, UsualIds
 from flaxformer_lite.interop.options import Kind, Options, option, read_table, write_table
 
 NEUTRAL: dict[str, Any] = {
@@ -66,7 +66,7 @@ SAMPLING_TABLE = (
 
 
 def decode_config(
-    config: Mapping[str, Any], generation: Mapping[str, Any] | None, model: ModelConfig, special: SpecialIds
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None, model: ModelConfig, special: UsualIds
 ) -> tuple[DecodeConfig, list[str]]:
     """Returns the settings of decoding, and notes for the user: what the folder has and the settings cannot express.
 
@@ -132,7 +132,7 @@ def one_id(options: Options, name: str, size: int, notes: list[str], absent: int
 
 
 def start_id(
-    options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...], notes: list[str]
+    options: Options, model: ModelConfig, special: UsualIds, ends: tuple[int, ...], notes: list[str]
 ) -> int | None:
     """Returns the first token of answers. A prompt without tokens starts from an end token if there is no other id.
 

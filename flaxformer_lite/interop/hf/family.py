@@ -13,7 +13,7 @@ import numpy as np
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import resolved
-from flaxformer_lite.interop.hf.options import SpecialIds
+from flaxformer_lite.interop.hf.options import UsualIds
 from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
 
@@ -56,7 +56,7 @@ class Family:
     """The start of the names of the base model's tensors, dot included; empty where there is none."""
     base: str
     """The class of the base model, which is saved without the prefix."""
-    special: SpecialIds = SpecialIds()
+    special: UsualIds = UsualIds()
     """The special ids where `config.json` has none."""
     head_prefixes: tuple[str, ...] = ()
     """The starts of the names of tensors outside of the base model."""

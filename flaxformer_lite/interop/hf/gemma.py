@@ -12,7 +12,7 @@ from flaxformer_lite.core.model.layers import Activation
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL, ROTARY
-from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
+from flaxformer_lite.interop.hf.options import GATED, UsualIds, read_gated, their_gated
 from flaxformer_lite.interop.options import (
     OPTIONAL_NUMBER,
     Draft,
@@ -110,7 +110,7 @@ def scale_of(options: Options, name: str, default: float | None) -> float:
 
 # The families ---------------------------------------------------------------------------------------------------------
 
-SPECIAL = SpecialIds(pad=0, bos=2, eos=1)
+SPECIAL = UsualIds(pad=0, bos=2, eos=1)
 NO_BOTH_DIRECTIONS = only("use_bidirectional_attention", False)
 FINAL_CAP = option("final_logit_softcapping", "head.soft_cap", kind=OPTIONAL_NUMBER)
 SCALE = option(

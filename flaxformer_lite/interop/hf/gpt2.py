@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
 from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
 from flaxformer_lite.interop.hf.llama import HEAD_PREFIXES, HEADS, read_heads
-from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
+from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option
 
@@ -91,7 +91,7 @@ FAMILIES = (
         model_type="gpt2",
         prefix="transformer.",
         base=CLASSES.base,
-        special=SpecialIds(bos=50256, eos=50256),
+        special=UsualIds(bos=50256, eos=50256),
         head_prefixes=HEAD_PREFIXES,
         template=TEMPLATE,
         table=TABLE,

@@ -15,7 +15,7 @@ from flaxformer_lite.core.model.config import SlidingWindow
 from flaxformer_lite.core.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tensors_equal, tied_copies
-from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds, architecture_of, num_labels
+from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, UsualIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import (
     OPTIONAL_INTEGER,
@@ -284,7 +284,7 @@ def names(model: ModelConfig, architecture: str) -> Names:
 
 
 def family(
-    model_type: str, classes: str | ClassNames, special: SpecialIds, template: ModelConfig, *entries: Entry
+    model_type: str, classes: str | ClassNames, special: UsualIds, template: ModelConfig, *entries: Entry
 ) -> Family:
     """Returns a family of Llama's shape. Nearly all name their classes alike, so that the start of the names is enough."""
     if isinstance(classes, str):
@@ -318,7 +318,7 @@ def read_window(options: Options, name: str, default: int | None) -> SlidingWind
 
 
 WINDOW = option("sliding_window", "sliding_window", kind=Kind(read_window, lambda window: window and window.size))
-ENDS = SpecialIds(bos=1, eos=2)
+ENDS = UsualIds(bos=1, eos=2)
 
 FAMILIES = (
     family(
@@ -344,7 +344,7 @@ FAMILIES = (
     family(
         "qwen2",
         "Qwen2",
-        SpecialIds(),
+        UsualIds(),
         replaced(TEMPLATE, {"attention.num_kv_heads": 32, "attention.bias": True}),
         ACTIVATION,
         ROTARY,
@@ -353,7 +353,7 @@ FAMILIES = (
     family(
         "qwen3",
         "Qwen3",
-        SpecialIds(),
+        UsualIds(),
         replaced(
             TEMPLATE, {"attention.num_kv_heads": 32, "attention.d_key": 128, "attention.qk_norm": RMSNorm(epsilon=1e-6)}
         ),

@@ -16,7 +16,7 @@ from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.core.model.positions import Sinusoidal, sinusoids
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
-from flaxformer_lite.interop.hf.options import SpecialIds, padding_before
+from flaxformer_lite.interop.hf.options import UsualIds, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
@@ -25,7 +25,7 @@ STACK_NAMES: Names = {name.replace("_post_norm", "_pre_norm"): theirs for name, 
     "encoder/final_norm": "model.encoder.layer_norm",
     "decoder/final_norm": "model.decoder.layer_norm",
 }
-SPECIAL = SpecialIds(pad=1, bos=0, eos=2)
+SPECIAL = UsualIds(pad=1, bos=0, eos=2)
 
 # M2M-100 --------------------------------------------------------------------------------------------------------------
 

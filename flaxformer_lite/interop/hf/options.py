@@ -52,7 +52,7 @@ def their_gated(activation: Activation) -> str:
 GATED_ACTIVATION = Kind(read_gated, their_gated)
 
 
-class SpecialIds(NamedTuple):
+class UsualIds(NamedTuple):
     """The library's special ids of a family, for those that `config.json` lacks; None: no such id."""
 
     pad: int | None = None

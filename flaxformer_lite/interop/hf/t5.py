@@ -15,7 +15,7 @@ from typing import Any
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.core.model.positions import RelativeBias
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
-from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
+from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, UsualIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
 
@@ -157,7 +157,7 @@ def family(model_type: str, classes: str, template: ModelConfig) -> Family:
         model_type=model_type,
         prefix="",
         base=f"{classes}Model",
-        special=SpecialIds(pad=0, eos=1, start=None if classes == "T5" else 0),
+        special=UsualIds(pad=0, eos=1, start=None if classes == "T5" else 0),
         template=template,
         table=(*TABLE, Entry(write=tie_option if classes == "MT5" else output_options)),
         read_heads=functools.partial(read_heads, classes),

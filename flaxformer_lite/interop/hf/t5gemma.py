@@ -16,7 +16,7 @@ from flaxformer_lite.core.model.config import DecoderSize, Residual
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import gemma, llama
 from flaxformer_lite.interop.hf.family import Family, tied_copies
-from flaxformer_lite.interop.hf.options import HARMLESS, SpecialIds
+from flaxformer_lite.interop.hf.options import HARMLESS, UsualIds
 from flaxformer_lite.interop.name_map import Names, Tensor, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, read_table, replaced, write_table
 
@@ -122,7 +122,7 @@ FAMILIES = (
         model_type="t5gemma",
         prefix="model.",
         base=BASE,
-        special=SpecialIds(pad=0, bos=2, eos=1),
+        special=UsualIds(pad=0, bos=2, eos=1),
         head_prefixes=("lm_head.",),
         template=TEMPLATE,
         table=(

@@ -28,7 +28,7 @@ class ArrayType(NamedTuple):
         return self.bytes if self.space == 0 else 0
 
 
-class Instruction(NamedTuple):
+class HloInstruction(NamedTuple):
     name: str
     types: tuple[ArrayType, ...]
     """The types of its result; several for a tuple."""
@@ -42,7 +42,7 @@ class Instruction(NamedTuple):
         return match.group(1) if match else None
 
 
-Computation = dict[str, Instruction]
+Computation = dict[str, HloInstruction]
 """Instructions by name."""
 
 
@@ -66,7 +66,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
     return computations, entry
 
 
-def parse_instruction(line: str) -> Instruction:
+def parse_instruction(line: str) -> HloInstruction:
     """Parses one line, `name = type opcode(operands), attributes`."""
     left, right = line.strip().split(" = ", 1)
     end = closing(right, 0) + 1 if right.startswith("(") else right.index(" ")
@@ -75,7 +75,7 @@ def parse_instruction(line: str) -> Instruction:
     operands = tuple(re.findall(r"%([^\s,()]+)", right[start:stop]))
     name = left.removeprefix("ROOT ").lstrip("%")
     opcode, attributes = right[end:start].strip(), right[start:]
-    return Instruction(name, array_types(right[:end]), opcode, operands, attributes, left.startswith("ROOT "))
+    return HloInstruction(name, array_types(right[:end]), opcode, operands, attributes, left.startswith("ROOT "))
 
 
 def closing(text: str, start: int) -> int:
@@ -99,7 +99,7 @@ def array_types(text: str) -> tuple[ArrayType, ...]:
     return tuple(types)
 
 
-def root_of(computation: Computation) -> Instruction:
+def root_of(computation: Computation) -> HloInstruction:
     """Returns the instruction that is the result of a computation."""
     return next(i for i in computation.values() if i.is_root)
 

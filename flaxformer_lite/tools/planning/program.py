@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flaxformer_lite.tools.planning.hlo_parser import Computation, Groups, Instruction, parse, replica_groups, root_of
+from flaxformer_lite.tools.planning.hlo_parser import (
+    Computation,
+    Groups,
+    HloInstruction,
+    parse,
+    replica_groups,
+    root_of,
+)
 
 KERNELS = ("fusion", "convolution", "dot", "while")
 """Operations that compute."""
@@ -33,7 +40,7 @@ class Collective(NamedTuple):
     """Whether the device computes something else meanwhile."""
 
 
-class Attention(NamedTuple):
+class AttentionCost(NamedTuple):
     """One call of Splash, on one device."""
 
     pairs: int
@@ -55,7 +62,7 @@ class Program:
     hbm_bytes: float = 0
     """Bytes that are read from HBM and written to it."""
     collectives: list[Collective] = field(default_factory=list)
-    attention: list[Attention] = field(default_factory=list)
+    attention: list[AttentionCost] = field(default_factory=list)
     parameter_bytes: float = 0
     """Size of the program's arguments, without the padding of their layouts."""
     loops: dict[str, int | None] = field(default_factory=dict)
@@ -107,7 +114,7 @@ def read_program(text: str) -> Program:
 
 
 def calls(
-    i: Instruction, around: Computation, computations: dict[str, Computation]
+    i: HloInstruction, around: Computation, computations: dict[str, Computation]
 ) -> Iterator[tuple[str, int | None, bool]]:
     """Yields the computations that an instruction runs: name, trips (None: unknown), and whether it is a fused kernel."""
     if i.opcode == "while":
@@ -123,7 +130,7 @@ def calls(
             yield name, 1, False
 
 
-def trips_of(loop: Instruction, around: Computation, condition: Computation, body: Computation) -> int | None:
+def trips_of(loop: HloInstruction, around: Computation, condition: Computation, body: Computation) -> int | None:
     """Returns the trips of a loop that counts up to a constant in equal steps; None for another loop."""
     test, last = root_of(condition), root_of(body)
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
@@ -138,7 +145,7 @@ def trips_of(loop: Instruction, around: Computation, condition: Computation, bod
     return None if step is None or first is None else max(0, math.ceil((limit - first) / step))
 
 
-def uncopied(name: str, computation: Computation) -> Instruction:
+def uncopied(name: str, computation: Computation) -> HloInstruction:
     """Returns the instruction whose result this is, or is a copy of."""
     i = computation[name]
     return uncopied(i.operands[0], computation) if i.opcode in ("copy", "bitcast") else i
@@ -154,7 +161,7 @@ def constant(name: str, computation: Computation) -> int | None:
 # Collectives -----------------------------------------------------------------------------------------------------------
 
 
-def repeated(i: Instruction, pieces: set[tuple[str, ...]]) -> bool:
+def repeated(i: HloInstruction, pieces: set[tuple[str, ...]]) -> bool:
     """Returns whether this is a further piece of a collective that was split over several fused kernels."""
     chain = i.attribute(r'chain_id="(\d+)"')
     if chain is None:
@@ -166,7 +173,7 @@ def repeated(i: Instruction, pieces: set[tuple[str, ...]]) -> bool:
     return False
 
 
-def is_hidden(i: Instruction, computation: Computation) -> bool:
+def is_hidden(i: HloInstruction, computation: Computation) -> bool:
     """Returns whether kernels run while a collective does: in the same fused kernels, or between its two halves."""
     if i.attribute(r'chain_id="(\d+)"') is not None:
         return True
@@ -175,7 +182,7 @@ def is_hidden(i: Instruction, computation: Computation) -> bool:
     return i.opcode.endswith("-start") and any(other.opcode in KERNELS for other in meanwhile)
 
 
-def read_collective(i: Instruction, kind: str, name: str, computation: Computation, trips: int) -> Collective:
+def read_collective(i: HloInstruction, kind: str, name: str, computation: Computation, trips: int) -> Collective:
     groups = replica_groups(i.attributes)
     payload = sum(t.bytes for operand in i.operands for t in computation[operand].types)
     if kind == "all-gather":
@@ -188,7 +195,7 @@ def read_collective(i: Instruction, kind: str, name: str, computation: Computati
 # Attention --------------------------------------------------------------------------------------------------------------
 
 
-def read_attention(i: Instruction, computation: Computation, trips: int) -> Attention | None:
+def read_attention(i: HloInstruction, computation: Computation, trips: int) -> AttentionCost | None:
     """Returns the work of a call of Splash; None for any other operation. Blocks by its own note of their sizes."""
     name = re.match(r"splash_mha_(fwd|dq|dkv)", i.name)
     mask = re.search(r"splash_(causal|every_key|window)_?(\d*)[/)]", i.attributes)
@@ -212,7 +219,7 @@ def read_attention(i: Instruction, computation: Computation, trips: int) -> Atte
     }[name[1]]
     if name[1] == "dkv" and any(len(t.shape) > len(rows) + 2 for t in i.types):
         widths += (width,)  # the fused kernel: gradients of queries too, a part for each block of keys
-    return Attention(math.prod(rows) * blocks * of_queries * of_keys, widths, trips)
+    return AttentionCost(math.prod(rows) * blocks * of_queries * of_keys, widths, trips)
 
 
 # Traffic ----------------------------------------------------------------------------------------------------------------
@@ -228,7 +235,7 @@ NOTES |= {"AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "Layout
 """The TPU compiler's own custom calls, without traffic. Others read and write, such as `TopK`."""
 
 
-def traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
+def traffic(i: HloInstruction, computation: Computation, computations: dict[str, Computation]) -> float:
     """Returns the bytes of HBM that one operation reads and writes; memory on the chip costs nothing."""
     if i.opcode in NO_TRAFFIC or i.opcode.endswith(("-done", "-update")):
         return 0
@@ -254,7 +261,7 @@ def traffic(i: Instruction, computation: Computation, computations: dict[str, Co
     return read + min(part_written(i, computation), sum(t.hbm_bytes for t in results))
 
 
-def part_read(i: Instruction, index: int, computation: Computation) -> float:
+def part_read(i: HloInstruction, index: int, computation: Computation) -> float:
     """Returns the bytes that an operation reads of operand `index` if it reads only a part; else infinity."""
     if i.opcode in ("dynamic-slice", "slice", "gather") and index == 0:
         return sum(t.bytes for t in i.types)
@@ -265,7 +272,7 @@ def part_read(i: Instruction, index: int, computation: Computation) -> float:
     return math.inf
 
 
-def part_written(i: Instruction, computation: Computation) -> float:
+def part_written(i: HloInstruction, computation: Computation) -> float:
     """Returns the bytes that an operation writes if it updates a part of its operand in place; else infinity."""
     if i.opcode == "dynamic-update-slice":
         return sum(t.bytes for t in computation[i.operands[1]].types)
@@ -274,7 +281,7 @@ def part_written(i: Instruction, computation: Computation) -> float:
     return math.inf
 
 
-def fusion_traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
+def fusion_traffic(i: HloInstruction, computation: Computation, computations: dict[str, Computation]) -> float:
     """Returns the traffic of a fused kernel: only the slice of an array that it slices, only the update of one that it updates."""
     body, total = computations[called_by(i)], 0.0
     for name, operand in zip(parameters(body), i.operands, strict=True):
@@ -319,7 +326,7 @@ def written_bytes(name: str, body: Computation, computations: dict[str, Computat
     return part_written(i, body)
 
 
-def is_view(i: Instruction) -> bool:
+def is_view(i: HloInstruction) -> bool:
     """Returns whether the result is the operand's memory: a bitcast, or a fused kernel that only states this alias."""
     is_alias = i.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in i.attributes
     return i.opcode == "bitcast" or (is_alias and len(i.operands) == 1)
@@ -330,7 +337,7 @@ def view_source(name: str, body: Computation) -> str:
     return view_source(body[name].operands[0], body) if is_view(body[name]) else name
 
 
-def called_by(fusion: Instruction) -> str:
+def called_by(fusion: HloInstruction) -> str:
     """Returns the name of the computation that a fused kernel runs."""
     name = fusion.attribute(r"calls=%?([^\s,}]+)")
     assert name is not None

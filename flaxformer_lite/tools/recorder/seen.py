@@ -12,7 +12,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.held_out import LEFT_OUT, PARTS, Part
 from flaxformer_lite.files.text.normal_form import comparable
-from flaxformer_lite.run.recording import Place, Reading, Recording, State, located
+from flaxformer_lite.run.recording import Place, Recording, RecordReading, State, located
 
 MOST_FOUND = 10_000
 """Records that one question may find."""
@@ -29,7 +29,7 @@ class Seen:
 
     place: Place
     pair: Pair
-    readings: list[Reading]
+    readings: list[RecordReading]
     never: str
     """The reason why the run reads it in no step; empty if it does."""
 
@@ -52,7 +52,7 @@ class Seen:
         return self.place._asdict() | self.pair._asdict() | {"readings": readings, "never": self.never}
 
 
-class Answer(NamedTuple):
+class Sightings(NamedTuple):
     """The records that a question finds."""
 
     records: dict[Part, list[tuple[Place, Pair]]]
@@ -83,10 +83,10 @@ def question(text: str | None, pattern: str | None, file: str | None, line: int 
     return lambda recording, splits: {split: list(find(recording, matches, split)) for split in splits}
 
 
-def look_for(recording: Recording, asked: Question, text: str = "", *, train_alone: bool = False) -> Answer:
+def look_for(recording: Recording, asked: Question, text: str = "", *, train_alone: bool = False) -> Sightings:
     """Returns the records that a question finds, in all data or in the training data alone. text: as in `Recording.readings`."""
     records = asked(recording, PARTS[:1] if train_alone else PARTS)
-    return Answer(records, seen(recording, records["train"], text))
+    return Sightings(records, seen(recording, records["train"], text))
 
 
 WORDS: dict[State, str] = {
@@ -157,7 +157,7 @@ def find_line(recording: Recording, file: str, line: int) -> dict[Part, list[tup
 
 def seen(recording: Recording, records: Sequence[tuple[Place, Pair]], text: str = "") -> list[Seen]:
     """Returns records of the training data with all that reads them. text: as in `Recording.readings`."""
-    readings = dict[int, list[Reading]]()
+    readings = dict[int, list[RecordReading]]()
     for reading in recording.readings([place.record for place, _ in records], text) if records else ():
         readings.setdefault(reading.record, []).append(reading)
     return [

@@ -11,7 +11,7 @@ SPLITS: tuple[Split, ...] = ("test", "eval")
 """Splits whose references the config names."""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     title: str
     head: list[str]
     rows: list[list[str]]
@@ -25,12 +25,12 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def score_tables(runs: Sequence[RunFacts]) -> list[Table]:
+def score_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns the evaluations in training and the reports of `evaluate`, as far as there are any."""
     return [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
 
 
-def training_table(runs: Sequence[RunFacts]) -> Table | None:
+def training_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     """Returns the best and the last evaluation of each run; None without any."""
     lines, names = [], dict[str, None]()
     for run in runs:
@@ -51,10 +51,10 @@ def training_table(runs: Sequence[RunFacts]) -> Table | None:
         [name, which, shown(row["step"]), *("–" if row.get(metric) is None else shown(row[metric]) for metric in names)]
         for name, which, row in lines
     ]
-    return Table("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)
+    return ReportTable("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)
 
 
-def evaluate_table(runs: Sequence[RunFacts]) -> Table | None:
+def evaluate_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     """Returns the reports of `evaluate`; None without any."""
     reports = [(run.name, report) for run in runs for report in run.evaluations]
     hidden = ("run", "split", "weights", "step")
@@ -66,10 +66,10 @@ def evaluate_table(runs: Sequence[RunFacts]) -> Table | None:
     )
     head = ["run", *hidden[1:], *names]
     rows = [[name, *(shown(report.get(key, "–")) for key in head[1:])] for name, report in reports]
-    return Table("Reports of the command evaluate", head, rows, "; ".join(signatures)) if reports else None
+    return ReportTable("Reports of the command evaluate", head, rows, "; ".join(signatures)) if reports else None
 
 
-def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
+def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns for each split BLEU and chrF of the runs, compared with the first run that has hypotheses for its sentences.
 
     Only runs whose config names the same references, as many as there are hypotheses, are compared: by `metrics` of the first.
@@ -96,7 +96,7 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
     return tables
 
 
-def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence[str], sentences: int) -> Table:
+def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence[str], sentences: int) -> ReportTable:
     """Returns the table of one split; p is a column of several runs only."""
     head = ["metric", "run", "score"]
     rows = [[c.metric, c.system, f"{c.score:.2f} ± {c.interval:.2f}"] for c in compared]
@@ -106,4 +106,4 @@ def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence
         rows = [[*row, "–" if c.p_value is None else f"{c.p_value:.4f}"] for row, c in zip(rows, compared, strict=True)]
         note += "; p is the probability of so large a difference from the first run by chance (paired bootstrap)"
     signatures = "; ".join(dict.fromkeys(f"{c.metric}|{c.signature}" for c in compared))
-    return Table(f"Translations of data.{split}", head, rows, f"{note}. {signatures}")
+    return ReportTable(f"Translations of data.{split}", head, rows, f"{note}. {signatures}")

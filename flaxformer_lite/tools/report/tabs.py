@@ -24,7 +24,7 @@ from flaxformer_lite.tools.recorder.rerun import row_loss
 from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
 from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_labels
-from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
+from flaxformer_lite.tools.report.scores import ReportTable, score_tables, shown, significance_tables
 from flaxformer_lite.workdir import open_run
 
 Figures = dict[str, Chart]
@@ -64,20 +64,20 @@ class Report:
     runs: list[dict[str, str]]
     """For each run its name, its folder and a line on what it is."""
     curves: Figures = field(default_factory=dict)
-    tables: list[Table] = field(default_factory=list)
-    translations: list[Table] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    translations: list[ReportTable] = field(default_factory=list)
     attention: list[Attended] = field(default_factory=list)
     data: Figures = field(default_factory=dict)
-    recorded: list[Table] = field(default_factory=list)
+    recorded: list[ReportTable] = field(default_factory=list)
     """Near duplicates of the evaluation data, and the rows of batches whose loss was a spike."""
     settings: list[dict[str, Any]] = field(default_factory=list)
     """For each setting its path, its value in each run, and whether the values differ."""
-    changes: list[Table] = field(default_factory=list)
+    changes: list[ReportTable] = field(default_factory=list)
     """The settings that were changed while a run trained; one table, or none."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """By tab the parts that could not be made, and why."""
 
-    def add_recorded(self, charts: Figures, tables: Sequence[Table]) -> None:
+    def add_recorded(self, charts: Figures, tables: Sequence[ReportTable]) -> None:
         """Adds parts that the flight recorder has made."""
         self.data.update(charts)
         self.recorded.extend(tables)
@@ -153,7 +153,7 @@ def curve_charts(runs: Sequence[RunFacts]) -> Figures:
     return {metric: plots.line_chart(metric, curves) for metric, curves in curves_of_metrics.items()}
 
 
-def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
+def translation_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns for each sentence of samples/ a table of its translations by run and step."""
     sentences: dict[tuple[str, str], list[list[str]]] = {}
     for run in runs:
@@ -163,7 +163,7 @@ def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
                 right = "✓" if sample.hypothesis == sample.reference else ""
                 lines.append([run.name, f"{step:,}", sample.hypothesis, right])
     return [
-        Table(source, ["run", "step", "translation", ""], lines, reference and f"reference: {reference}")
+        ReportTable(source, ["run", "step", "translation", ""], lines, reference and f"reference: {reference}")
         for (source, reference), lines in sentences.items()
     ]
 
@@ -202,7 +202,7 @@ def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
     return sorted(lines, key=lambda line: not line["differs"])
 
 
-def change_tables(runs: Sequence[RunFacts]) -> list[Table]:
+def change_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns the settings with which runs were continued, with the step after which they hold; none without any."""
     lines = [
         [run.name, shown(row["step"]), setting, shown(old), shown(new)]
@@ -212,7 +212,9 @@ def change_tables(runs: Sequence[RunFacts]) -> list[Table]:
         for setting, (old, new) in row["settings"].items()
     ]
     return (
-        [Table("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)] if lines else []
+        [ReportTable("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)]
+        if lines
+        else []
     )
 
 
@@ -267,7 +269,7 @@ def default_sentences(run: RunFacts) -> list[str]:
 # The flight recorder -------------------------------------------------------------------------------------------------
 
 
-def near_table(run: RunFacts) -> Table:
+def near_table(run: RunFacts) -> ReportTable:
     """Returns the records of `data.eval` that are nearly in the training data. Raises: ValueError if that is large."""
     if run.config.data.store is not None or (run.folder.path / ".tokens").is_dir():
         raise ValueError(
@@ -278,7 +280,7 @@ def near_table(run: RunFacts) -> Table:
     lines = [one.in_words().split("\t") for one in near[:MOST_LINES]]
     counted = f"{len(near):,} of {len(records):,} records have {NEAR:.0%} of their n-grams in one record of data.train"
     head = ["share", "data.eval", "data.train", "text", "text in training"]
-    return Table(f"{run.name}: evaluation data that is nearly in the training data", head, lines, counted)
+    return ReportTable(f"{run.name}: evaluation data that is nearly in the training data", head, lines, counted)
 
 
 def spikes(run: RunFacts) -> list[tuple[int, int]]:
@@ -289,7 +291,7 @@ def spikes(run: RunFacts) -> list[tuple[int, int]]:
     return list(dict.fromkeys((int(step), int(batch)) for step, batch in reported))[-MOST_SPIKES:]
 
 
-def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
+def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[ReportTable]]:
     """Returns the losses of each batch whose loss was a spike beside those of the batch before, and its rows, highest loss first.
 
     One bad row stands alone in the picture. If both batches look alike, no row was to blame, but an update before.
@@ -300,7 +302,7 @@ def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
     steps = {number: step for step, batch in jumps for number in (batch - 1, batch) if number >= 0}
     rows = [(loss_of(row.example), row) for row in recording.rows_of_batches(steps)]
     rows = sorted((pair for pair in rows if not math.isnan(pair[0])), key=lambda pair: -pair[0])
-    charts, tables = dict[str, Chart](), list[Table]()
+    charts, tables = dict[str, Chart](), list[ReportTable]()
     for step, batch in jumps:
         title = f"{run.name}: rows of batch {batch}, whose loss was a spike at step {step}"
         of_batch = {number: [(loss, row) for loss, row in rows if row.batch == number] for number in (batch - 1, batch)}
@@ -310,5 +312,5 @@ def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[Table]]:
             [f"{loss:.3f}", str(row.row), ", ".join(map(str, row.places)), row.source, row.target]
             for loss, row in of_batch[batch][:MOST_LINES]
         ]
-        tables.append(Table(title, ["loss", "row", "place", "source", "target"], lines, note))
+        tables.append(ReportTable(title, ["loss", "row", "place", "source", "target"], lines, note))
     return charts, tables

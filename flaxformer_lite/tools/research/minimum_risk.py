@@ -57,7 +57,7 @@ class MinimumRisk(Seq2Seq):
         }
 
 
-class Answers(NamedTuple):
+class DrawnAnswers(NamedTuple):
     """N answers for each source, drawn by the model, as teacher forcing reads them."""
 
     inputs: Int[Array, "B N T"]
@@ -68,7 +68,7 @@ class Answers(NamedTuple):
     """True at the positions of `targets` that are no padding."""
 
 
-def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, key: Array) -> Answers:
+def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, key: Array) -> DrawnAnswers:
     """Returns answers to the sources of a batch, drawn without dropout. No gradient flows through them.
 
     They obey the rules of `apply.decode`, except its search and its lengths: answers have room for a quarter more tokens than the
@@ -98,14 +98,14 @@ def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, ke
     drawn = jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), drawn)
     lengths, at = drawn.lengths[..., None], jnp.arange(room)
     starts = jnp.full((rows, number, 1), config.start_id)
-    return Answers(
+    return DrawnAnswers(
         inputs=jnp.concatenate([starts, drawn.tokens[..., :-1]], axis=-1),
         targets=jnp.where(at == lengths, config.eos_id, drawn.tokens),
         mask=(at <= lengths) & exists[:, None, None],
     )
 
 
-def with_answers(batch: Batch, answers: Answers) -> Batch:
+def with_answers(batch: Batch, answers: DrawnAnswers) -> Batch:
     """Returns the batch with each row of the target followed by its answers."""
 
     def joined(reference: Array, drawn: Array) -> Array:

@@ -84,7 +84,7 @@ def prompt_list(prompts: Prompts) -> list[str | list[int]]:
     return [prompts] if single else list(prompts)  # type: ignore[list-item, arg-type]  # by the types of `Prompts`
 
 
-class Decoded(Asked):
+class DecodingRequest(Asked):
     """The settings of decoding that a request may change."""
 
     temperature: Annotated[float, Ge(0), Le(100)] | None = None
@@ -98,7 +98,7 @@ class Decoded(Asked):
     @property
     def decode(self) -> dict[str, Any]:
         """The settings of `DecodeConfig` and `Sampling` that the request changes."""
-        return self.model_dump(include={*Decoded.model_fields} - {"seed", "stop"}, exclude_none=True)
+        return self.model_dump(include={*DecodingRequest.model_fields} - {"seed", "stop"}, exclude_none=True)
 
     @property
     def continues(self) -> bool:
@@ -129,7 +129,7 @@ class TranslateRequest(TextsRequest):
     prefix: Text | list[Text] = ""
 
 
-class GenerateRequest(Decoded):
+class GenerateRequest(DecodingRequest):
     """`POST /api/generate`."""
 
     run: str | None = None
@@ -172,7 +172,7 @@ class StreamOptions(Asked):
     include_usage: bool = False
 
 
-class OpenAIRequest(Decoded):
+class OpenAIRequest(DecodingRequest):
     """The fields that completions and chats share."""
 
     model: str

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
-from flaxformer_lite.tools.serve.requests import Asked, Decoded, as_list, parse
+from flaxformer_lite.tools.serve.requests import Asked, DecodingRequest, as_list, parse
 from flaxformer_lite.tools.serve.runs import Answer, ServedRun, ServedRuns
 from flaxformer_lite.tools.serve.worker import Job, Worker
 
@@ -77,7 +77,7 @@ class Service:
         self,
         run: ServedRun,
         prompts: Sequence[str | list[int]],
-        asked: Decoded,
+        asked: DecodingRequest,
         max_new_tokens: int | None,
         num_hypotheses: int | None,
         *,

@@ -25,7 +25,7 @@ ocp: Any = getattr(orbax.checkpoint, "v1", orbax.checkpoint)
 """The interface v1: beside v0 in Orbax 0.12, at the top of Orbax 1."""
 
 
-class Step(NamedTuple):
+class SavedStep(NamedTuple):
     step: int
 
 
@@ -112,7 +112,7 @@ class V1Manager:
         self._on_first(lambda: delete_incomplete(self._folder, str(step)), f"before {step}")
         with self._context:
             written = ocp.save_checkpointables_async(self._folder / str(step), {"state": state, "meta": document})
-        there = [Step(number) for number in sorted(self._steps | {step})]
+        there = [SavedStep(number) for number in sorted(self._steps | {step})]
         kept = self._policy.should_preserve(there, context=None)
         old = [at.step for at, keep in zip(there, kept, strict=True) if not keep]
         self._steps = {at.step for at in there}.difference(old)

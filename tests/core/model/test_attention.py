@@ -220,7 +220,9 @@ def test_dropout_falls_on_the_weights():
 def test_kernels_are_told_how_a_mask_is_made(monkeypatch, masking):
     """Without a mask its structure is known: there is none. Only where masked keys are excluded is the mask a hard one."""
     calls = []
-    monkeypatch.setattr(kernels, "choose", lambda _, call: calls.append(call) or kernels.KernelChoice(None, "xla", ""))
+    monkeypatch.setattr(
+        kernels, "choose_kernel", lambda _, call: calls.append(call) or kernels.KernelChoice(None, "xla", "")
+    )
     module = MultiHeadAttention(D, 2, DotProduct(masking=masking), dtype=jnp.float64)
     x = jax.ShapeDtypeStruct((B, T, D), jnp.float64)
     for mask in (None, jax.ShapeDtypeStruct((1, 1, T, T), bool)):

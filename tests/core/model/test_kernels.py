@@ -27,7 +27,14 @@ from flaxformer_lite.core.model.attention import (
 )
 from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.kernels import AttentionCall, SplashBlocks, choose, cudnn, splash, unsupported_reason
+from flaxformer_lite.core.model.kernels import (
+    AttentionCall,
+    SplashBlocks,
+    choose_kernel,
+    cudnn,
+    splash,
+    unsupported_reason,
+)
 from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.masks import ByLayer, MaskStructure, structured_mask
 from flaxformer_lite.core.model.positions import ALiBi, Rotary
@@ -164,7 +171,7 @@ def test_answers_and_gradients_equal_the_float64_reference(name, implementation)
     dtype, tolerance = ("bfloat16", 0.05) if implementation == "cudnn" else ("float32", 2e-6)
     call = call_of(case, dtype)
     with device_of(implementation):
-        found = answer_and_gradients(choose(implementation, call).kernel, call, cotangent)
+        found = answer_and_gradients(choose_kernel(implementation, call).kernel, call, cotangent)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=tolerance, atol=tolerance)
     if name == "packed_window":
@@ -340,7 +347,7 @@ def test_the_program_for_cudnn_calls_it(monkeypatch):
     program = jax.jit(lambda q, k, v: cudnn(call._replace(query=q, key=k, value=v)))
     text = program.trace(*call[:3]).lower(lowering_platforms=("cuda",)).as_text()
     assert "__cudnn$fmhaSoftmax" in text
-    assert choose("auto", call).kernel is cudnn
+    assert choose_kernel("auto", call).kernel is cudnn
 
 
 @pytest.mark.parametrize(
@@ -375,7 +382,7 @@ def test_auto_has_no_fused_kernel_on_a_gpu_before_ampere(monkeypatch):
     monkeypatch.setattr(kernels, "platform", lambda: "gpu")
     for capability, name in (("7.5", "xla"), ("8.0", "cudnn")):
         monkeypatch.setattr(jax, "devices", lambda _, has=capability: [SimpleNamespace(compute_capability=has)])
-        choice = choose("auto", BF16)
+        choice = choose_kernel("auto", BF16)
         assert choice.name == name
         assert ("needs a GPU of compute capability 8.0, and this one has 7.5" in choice.reason) == (name == "xla")
 
@@ -410,10 +417,10 @@ def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
     monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"(?s)model.attention.implementation is .*: change that") as error:
-        choose(kernel, call)
+        choose_kernel(kernel, call)
     assert words in str(error.value)
     if " on a " not in name:
-        choice = choose("auto", call)
+        choice = choose_kernel("auto", call)
         assert choice.kernel is None and choice.name == "xla"
         assert choice.reason.startswith(f"'{kernel}' was not used, since ") and words in choice.reason
     assert unsupported_reason(kernel, BF16, {"cudnn": "gpu", "splash": "tpu"}[kernel]) is None
@@ -444,15 +451,18 @@ def test_dropout_matters_only_while_training():
 def test_auto_uses_the_tpus_kernel_where_it_pays(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     with interpreted():
-        assert str(choose("auto", SMALL)) == "attention is computed by the fused kernel 'splash': the device is a TPU"
-        assert choose("auto", SMALL).kernel is splash
-        assert choose("auto", SMALL._replace(has_bias=True)).kernel is None
+        assert (
+            str(choose_kernel("auto", SMALL))
+            == "attention is computed by the fused kernel 'splash': the device is a TPU"
+        )
+        assert choose_kernel("auto", SMALL).kernel is splash
+        assert choose_kernel("auto", SMALL._replace(has_bias=True)).kernel is None
     monkeypatch.setattr(kernels, "platform", lambda: "tpu")
-    choice = choose("auto", SMALL)
+    choice = choose_kernel("auto", SMALL)
     assert choice.kernel is None and "fewer than" in choice.reason
     monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
     monkeypatch.setattr(jax, "device_count", lambda: 4)
-    choice = choose("auto", SMALL)
+    choice = choose_kernel("auto", SMALL)
     assert choice.kernel is None and "no mesh" in choice.reason
 
 
@@ -475,7 +485,7 @@ def test_nothing_is_said_on_a_cpu_where_nothing_was_asked_for():
     reported = []
     with kernels.report_choices(reported.append):
         jax.eval_shape(MultiHeadAttention(16, 2).init, KEY, jnp.ones((1, 3, 16)))
-    assert reported == [] and choose("auto", SMALL).name == "xla"
+    assert reported == [] and choose_kernel("auto", SMALL).name == "xla"
 
 
 def test_decoding_is_by_xla_whatever_is_named():

@@ -200,7 +200,11 @@ def test_answers_end_with_the_positions():
     decoder = Decoder(model, DecodeConfig(max_new_tokens=6))
     lengths = [len(answer[0].tokens) for answer in decoder.generate(never_ending, [[4] * n for n in (2, 6, 9)])]
     assert lengths == [6, 4, 1]
-    wrong = {r"prompt 1 has 10 tokens.*max_positions is 9": [[4], [4] * 10], "prompt 0 has no tokens": [[]]}
+    wrong = {
+        r"prompt 1 has 10 tokens.*max_positions is 9": [[4], [4] * 10],
+        "prompt 0 has no tokens": [[]],
+        "prompt 1 has 50, which is no token id: .* between 0 and 10": [[4], [4, 50]],
+    }
     for message, prompts in wrong.items():
         with pytest.raises(ValueError, match=message):
             decoder.generate(params, prompts)

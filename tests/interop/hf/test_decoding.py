@@ -15,7 +15,7 @@ from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.import_folder import read_folder
-from flaxformer_lite.interop.hf.options import SpecialIds
+from flaxformer_lite.interop.hf.options import UsualIds
 from tests.support.hf_folders import DATA
 
 ALONE = ModelConfig(vocab_size=37, d_model=12, num_heads=3, d_ff=23, num_encoder_layers=0, num_decoder_layers=2)
@@ -51,14 +51,14 @@ def test_a_way_to_generate_that_is_not_implemented_is_named(
 @pytest.mark.parametrize(
     ("config", "special", "expected"),
     [
-        ({}, SpecialIds(bos=1, eos=2), (2, 1, 2)),
-        ({"eos_token_id": 5, "bos_token_id": None}, SpecialIds(bos=1, eos=2), (5, 5, 5)),
-        ({"eos_token_id": None, "pad_token_id": 3}, SpecialIds(bos=1, eos=2), (3, 1, None)),
-        ({"pad_token_id": -1}, SpecialIds(pad=4, bos=1, eos=2), (2, 1, 2)),
+        ({}, UsualIds(bos=1, eos=2), (2, 1, 2)),
+        ({"eos_token_id": 5, "bos_token_id": None}, UsualIds(bos=1, eos=2), (5, 5, 5)),
+        ({"eos_token_id": None, "pad_token_id": 3}, UsualIds(bos=1, eos=2), (3, 1, None)),
+        ({"pad_token_id": -1}, UsualIds(pad=4, bos=1, eos=2), (2, 1, 2)),
     ],
 )
 def test_absent_special_ids_are_those_of_the_family_and_null_is_none(
-    config: dict[str, Any], special: SpecialIds, expected: tuple[int | None, ...]
+    config: dict[str, Any], special: UsualIds, expected: tuple[int | None, ...]
 ) -> None:
     """Padding is an end where there is no other id, and what a prompt without tokens starts from."""
     found, _ = decode_config(config, None, ALONE, special)
@@ -71,12 +71,12 @@ def test_a_decoder_alone_needs_no_special_id() -> None:
     """A plain Qwen2 or Qwen3 has none. The decoder of an encoder–decoder starts from one."""
     nulls = {"bos_token_id": None, "eos_token_id": None, "decoder_start_token_id": None}
     for config in ({}, nulls):
-        found, notes = decode_config(config, None, ALONE, SpecialIds())
+        found, notes = decode_config(config, None, ALONE, UsualIds())
         assert (found.pad_id, found.bos_id, found.eos_ids) == (0, None, ())
         again = generation_config(found, ALONE, 9)
-        assert decode_config(special_ids(found, ALONE), again, ALONE, SpecialIds()) == (found, notes)
+        assert decode_config(special_ids(found, ALONE), again, ALONE, UsualIds()) == (found, notes)
         with pytest.raises(ValueError, match="decoder_start_token_id is null: an answer starts from it"):
-            decode_config(config, None, dataclasses.replace(ALONE, num_encoder_layers=2), SpecialIds())
+            decode_config(config, None, dataclasses.replace(ALONE, num_encoder_layers=2), UsualIds())
 
 
 RULES: dict[str, Any] = {
@@ -205,19 +205,19 @@ def test_an_id_that_every_answer_needs_is_refused_outside_of_the_table() -> None
         ({"bos_token_id": 58100}, "decoder_start_token_id is null: an answer starts from it, .* below 37"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            decode_config(options, None, model, SpecialIds(eos=2))
+            decode_config(options, None, model, UsualIds(eos=2))
 
 
 def test_options_that_differ_in_a_decoder_alone_are_refused_or_noted() -> None:
     model, ids = ALONE, {"bos_token_id": 1, "eos_token_id": 2}
     with pytest.raises(ValueError, match="forced_bos_token_id is 4: the library forces it after prompts of one token"):
-        decode_config({}, ids | {"forced_bos_token_id": 4}, model, SpecialIds())
-    [note] = decode_config({}, ids | {"max_length": 20}, model, SpecialIds())[1]
+        decode_config({}, ids | {"forced_bos_token_id": 4}, model, UsualIds())
+    [note] = decode_config({}, ids | {"max_length": 20}, model, UsualIds())[1]
     assert "max_length is 20 and counts the prompt" in note
     both = read_folder(DATA / "bart/summary").model
     for found in (
-        decode_config({}, ids, model, SpecialIds()),
-        decode_config(ids, {"max_length": 20}, both, SpecialIds()),
+        decode_config({}, ids, model, UsualIds()),
+        decode_config(ids, {"max_length": 20}, both, UsualIds()),
     ):
         assert found[1] == []
 

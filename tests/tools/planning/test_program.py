@@ -10,7 +10,7 @@ from flaxformer_lite.core.model.kernels import AttentionCall, SplashBlocks, spla
 from flaxformer_lite.core.model.masks import MaskStructure
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import batch_sharding, within_mesh
-from flaxformer_lite.tools.planning.program import Attention, Collective, read_program
+from flaxformer_lite.tools.planning.program import AttentionCost, Collective, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 from tests.support import needs
 from tests.support.hlo_parts import EACH, FOUR, PARTS, QUARTER, X
@@ -221,7 +221,7 @@ def test_the_calls_of_splash_in_a_program_of_the_tpus_compiler(
 
     text = jax.jit(jax.value_and_grad(answer, argnums=(0, 1, 2))).lower(q, k, v).compile().as_text()
     found = sorted(read_program(text).attention, key=lambda call: len(call.widths))
-    assert found == [Attention(2 * pairs, (64,) * n, 1) for n in products]
+    assert found == [AttentionCost(2 * pairs, (64,) * n, 1) for n in products]
 
 
 # Traffic: bytes of one operation after another -------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.step import TrainState, TrainTask, gradient, loss_terms
 from flaxformer_lite.core.text.special_ids import BOS, EOS
-from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, draw_answers, with_answers
+from flaxformer_lite.tools.research.minimum_risk import DrawnAnswers, MinimumRisk, draw_answers, with_answers
 from tests.support.objectives import example, record
 from tests.support.small_models import NO_DROPOUT
 
@@ -65,7 +65,9 @@ def batch() -> Batch:
     return jax.tree.map(lambda *x: np.stack([*x, np.zeros_like(x[0])]), *rows)
 
 
-def draw(model: ModelConfig = MODEL, risk: MinimumRisk = RISK, seed: int = 7, decode: DecodeConfig = DECODE) -> Answers:
+def draw(
+    model: ModelConfig = MODEL, risk: MinimumRisk = RISK, seed: int = 7, decode: DecodeConfig = DECODE
+) -> DrawnAnswers:
     rows, key = jax.tree.map(jnp.asarray, batch()), jax.random.key(seed)
     run = jax.jit(
         lambda params, rows: draw_answers(Apply(Transformer(model), params, decode), rows, N, risk.temperature, key)

@@ -11,7 +11,13 @@ from sacrebleu.metrics.bleu import BLEU
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Batch, Seq2Seq
 from flaxformer_lite.core.objectives.losses import LogitStats
-from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, expected_risk, sentence_bleu, with_answers
+from flaxformer_lite.tools.research.minimum_risk import (
+    DrawnAnswers,
+    MinimumRisk,
+    expected_risk,
+    sentence_bleu,
+    with_answers,
+)
 from tests.support.objectives import example, outputs, record
 
 V = 7
@@ -52,11 +58,11 @@ def batch_of_two() -> Batch:
     return jax.tree.map(lambda x: jnp.stack([x, np.zeros_like(x)]), row)
 
 
-def two_answers() -> Answers:
+def two_answers() -> DrawnAnswers:
     """The answers `5 6` and `5`, in 4 positions; the second row has none."""
     targets = jnp.array([[[5, 6, 3, 0], [5, 3, 0, 0]], [[0] * 4] * 2])
     inputs = jnp.array([[[2, 5, 6, 0], [2, 5, 0, 0]], [[0] * 4] * 2])
-    return Answers(inputs, targets, jnp.array([[[1, 1, 1, 0], [1, 1, 0, 0]], [[0] * 4] * 2], bool))
+    return DrawnAnswers(inputs, targets, jnp.array([[[1, 1, 1, 0], [1, 1, 0, 0]], [[0] * 4] * 2], bool))
 
 
 def test_each_reference_is_followed_by_its_answers():
