@@ -357,7 +357,6 @@ class Run(TextPredictor):
         for number, prompt in enumerate(prompts, first_index):
             if isinstance(prompt, str):
                 prompt = encode_prompt(self.required_tokenizers.target, prompt, decoder.config.bos_id)
-            check_token_ids(prompt, self.config.model.vocab_size, f"prompt {number} has")
             decoder.check([Request(prompt, index=number)])
 
     def stream(

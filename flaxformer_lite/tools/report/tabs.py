@@ -211,11 +211,9 @@ def change_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
         if row["split"] == "change"
         for setting, (old, new) in row["settings"].items()
     ]
-    return (
-        [ReportTable("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)]
-        if lines
-        else []
-    )
+    if not lines:
+        return []
+    return [ReportTable("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)]
 
 
 # Attention -----------------------------------------------------------------------------------------------------------
