@@ -4,7 +4,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -46,7 +46,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file completely, or not at all."""
-    with atomic_write(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_chunks(path, [text.encode()])
+
+
+def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:
+    """Writes a file completely, chunk by chunk, or not at all."""
+    with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
+        file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file

@@ -3,11 +3,13 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import re
 import shlex
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +17,15 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.files.text.files import BadLine, check_file, line_chunks, stream_lines
+from flaxformer_lite.core.base.progress import ProgressCallback
+from flaxformer_lite.files.text.files import (
+    BadLine,
+    ReadProgress,
+    check_file,
+    ignore_progress,
+    line_chunks,
+    stream_lines,
+)
 from flaxformer_lite.files.text.tables import Format, Table, container, is_blank, open_table, require_lines
 
 LINES_AT_ONCE = 4096
@@ -78,6 +88,10 @@ class LineChunk:
     """The rows of the table; empty for lines."""
     index: int = 0
     """Number of lines before these in all sources of the command."""
+    share: float = dataclasses.field(default=0.0, compare=False)
+    """The share of the command's input that has been read with these lines; 0: unknown."""
+    progress: ProgressCallback | None = None
+    """Receives the progress on these lines; None: they are shown as a work of their own."""
 
     def answerable(self, check: "LineCheck | None" = None) -> Iterator["LineChunk | None"]:
         """Yields the lines in order: good ones in chunks, and None for each bad one.
@@ -137,12 +151,13 @@ class LineChunk:
     @contextlib.contextmanager
     def reporting(self, activity: str) -> Iterator[dict[str, Any]]:
         """Shows the progress on these lines; yields the arguments by which a `Run` reports on them (`Reporting`)."""
-        with Progress(len(self.lines)) as progress:
-            progress.update(activity, 0)
+        with contextlib.ExitStack() as stack:
+            tell = self.progress or stack.enter_context(Progress()).of
 
             def update(_: str, done: int, total: int) -> None:
-                progress.update(activity, done)
+                tell(activity, done, len(self.lines))
 
+            update(activity, 0, 0)
             yield {"progress": update, "warn": self.warn, "first_line": self.before + 1}
 
     @contextlib.contextmanager
@@ -260,10 +275,13 @@ def text_columns(
     return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form)
 
 
-def chosen_blocks(paths: list[str], action: str, columns: TextColumns | None = None) -> Iterator[LineChunk]:
+def chosen_blocks(
+    paths: list[str], action: str, columns: TextColumns | None = None, size: int | None = None
+) -> Iterator[LineChunk]:
     """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
 
     columns: those of the texts in files that are tables by their names; typed ones make every file a table.
+    size: lines in a chunk of a file; None: LINES_AT_ONCE.
 
     A line that is not UTF-8 is reported, and is one of the bad lines of its source.
 
@@ -281,7 +299,7 @@ def chosen_blocks(paths: list[str], action: str, columns: TextColumns | None = N
             require_lines(path)
     columns = columns or TextColumns()
     if paths:
-        return numbered(itertools.chain.from_iterable(file_blocks(path, columns) for path in paths))
+        return numbered(files_blocks(paths, columns, size or LINES_AT_ONCE))
     if columns.typed:
         raise ValueError("--column is for a table, but stdin is read line by line: give the name of the file")
     if sys.stdin is None:
@@ -297,25 +315,33 @@ def numbered(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:
         index += len(block.lines)
 
 
-def file_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
-    """Yields the lines of a file, or the rows of a table."""
-    if columns.typed or container(path):
-        yield from table_blocks(path, columns)
-        return
+def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Iterator[LineChunk]:
+    """Yields the lines of files and the rows of tables, `size` at once, with the share of all files that has been read."""
+    for number, path in enumerate(paths):
+        read = types.SimpleNamespace(share=0.0)
+        blocks = table_blocks if columns.typed or container(path) else file_blocks
+        for block in blocks(path, columns, size, functools.partial(setattr, read, "share")):
+            yield dataclasses.replace(block, share=(number + read.share) / len(paths))
+
+
+def file_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
+    """Yields the lines of a file, `size` at once."""
     bad = BadLines()
-    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=bad.of(path)))
-    for before in itertools.count(0, LINES_AT_ONCE):
-        if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+    lines = itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path)))
+    for before in itertools.count(0, size):
+        if not (block := list(itertools.islice(lines, size))):
             break
         yield LineChunk(block, path, before, bad=bad)
 
 
-def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
+def table_blocks(
+    path: str, columns: TextColumns, size: int = LINES_AT_ONCE, progress: ReadProgress = ignore_progress
+) -> Iterator[LineChunk]:
     """Yields the rows of a table. One with a line that is not UTF-8, or with other columns than the first ones, is a bad row."""
     from flaxformer_lite.files.data.source import with_input
 
     undecoded = dict[int, str]()
-    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=undecoded.__setitem__))
+    lines = itertools.chain.from_iterable(line_chunks(path, progress, undecoded.__setitem__))
     table = open_table(lines, path, columns.header, columns.form)
     if not (table.first or table.names):
         return
@@ -334,9 +360,9 @@ def table_blocks(path: str, columns: TextColumns) -> Iterator[LineChunk]:
         warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
     bad = BadLines()
     pairs = itertools.pairwise(itertools.chain(table.rows, [(sys.maxsize, [])]))
-    for before in itertools.count(0, LINES_AT_ONCE):
+    for before in itertools.count(0, size):
         rows = list[TableRow]()
-        for (line, cells), (next_line, _) in itertools.islice(pairs, LINES_AT_ONCE):
+        for (line, cells), (next_line, _) in itertools.islice(pairs, size):
             blank = is_blank(cells)
             reasons = list[str]()
             while undecoded and (number := next(iter(undecoded))) < next_line:

@@ -25,6 +25,13 @@ def test_lines_of_files_come_in_chunks_that_know_their_place(tmp_path: Path, mon
     ]
 
 
+def test_chunks_know_the_share_of_all_files_that_has_been_read(tmp_path: Path):
+    names = [file(tmp_path, "long", "a line of text\n" * 60_000), file(tmp_path, "short", "b\n")]
+    shares = [block.share for block in chosen_blocks(names, "translate", size=10_000)]
+    assert len(shares) == 7 and shares == sorted(shares) and shares[-1] == 1
+    assert 0.1 < shares[2] < 0.4, "of 2 files, 30,000 of 60,000 lines of the first, and at most 256 KiB more"
+
+
 def test_token_ids_and_columns_of_a_line():
     assert CHUNK.token_ids(0) == [7, 8]
     assert (columns(CHUNK, 1), columns(CHUNK, 2)) == (["a", "b"], ["c"])
