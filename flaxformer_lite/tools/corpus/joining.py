@@ -1,0 +1,61 @@
+"""One file of the answers of all pieces, each compared with its digest."""
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.base.atomic_files import write_chunks
+from flaxformer_lite.tools.corpus.folder import ANSWERS, Corpus, digest, name_of, read_manifest, writing_to
+
+SHOWN = 10
+"""Missing pieces that a message lists."""
+
+
+def join(folder: Path) -> Path:
+    """Writes the answers of all pieces into one file, in the order of the lines, and returns it. Memory: that of a piece.
+
+    Raises: ValueError if a piece is missing or damaged.
+    """
+    facts = read_manifest(folder)
+    if not facts:
+        raise ValueError(f"{folder} has no corpus.json: give the folder of -o of an earlier start")
+    corpus = Corpus(folder, facts["ending"])
+    missing = corpus.missing()
+    if missing:
+        names = ", ".join(map(name_of, missing[:SHOWN])) + (", …" if missing[SHOWN:] else "")
+        raise ValueError(
+            f"{folder} lacks {len(missing):,} of {facts['number_of_pieces']:,} pieces: {names}; start the command with its "
+            "FILEs again"
+        )
+    contents = checked(corpus, facts["number_of_pieces"])
+    if corpus.ending == ".npy":
+        contents = as_one_array(contents, facts["number_of_lines"])
+    with writing_to(folder), corpus.claim(ANSWERS, wait=True):
+        write_chunks(corpus.answers(ANSWERS), contents)
+    return corpus.answers(ANSWERS)
+
+
+def checked(corpus: Corpus, number: int) -> Iterator[bytes]:
+    """Yields the content of each piece. Raises: ValueError for one that is not as it was written."""
+    for index in range(number):
+        file, record = corpus.answers(name_of(index)), corpus.record(index)
+        content = file.read_bytes()
+        if record is None or digest(content) != record["answers"]:
+            raise ValueError(
+                f"{file} is not as it was written: delete it, start the command with its FILEs, and join again"
+            )
+        yield content
+
+
+def as_one_array(contents: Iterable[bytes], rows: int) -> Iterator[bytes]:
+    """Yields the bytes of one .npy file with the rows of several, `rows` in all."""
+    for number, content in enumerate(contents):
+        array = np.load(io.BytesIO(content))
+        if number == 0:
+            header = io.BytesIO()
+            whole = np.lib.format.header_data_from_array_1_0(array) | {"shape": (rows, *array.shape[1:])}
+            np.lib.format.write_array_header_1_0(header, whole)
+            yield header.getvalue()
+        yield array.tobytes()
