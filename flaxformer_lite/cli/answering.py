@@ -37,18 +37,35 @@ class Answering(ABC, Generic[Answer]):
 
 def answer_lines(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> None:
     """Prints the answers to all lines, in their order, after each chunk."""
-    header, beside = list[str](), answering.beside
-    for block in blocks:
-        if beside and block.table is not None and block.table.names and block.table.names != header:
-            header = block.table.names
-            print(block.table.form.line([*header, *beside]))
-        for number, lines in enumerate(printed(block, answering)):
-            for line in lines:
-                print(block.beside(number, line, len(beside)) if beside else line)
+    for block, header in with_headers(blocks, answering):
+        for line in printed(block, answering, header):
+            print(line)
         sys.stdout.flush()
 
 
-def printed(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[str]]:
+def with_headers(
+    blocks: Iterable[LineChunk], answering: Answering[Answer]
+) -> Iterator[tuple[LineChunk, Sequence[str]]]:
+    """Yields each chunk with the header that is printed before its answers; (): none, or that of the chunk before."""
+    header = list[str]()
+    for block in blocks:
+        names = [] if block.table is None or not answering.beside else block.table.names
+        is_new = names not in ([], header)
+        header = names or header
+        yield block, [*names, *answering.beside] if is_new else []
+
+
+def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str] = ()) -> Iterator[str]:
+    """Yields the lines that are printed for a chunk."""
+    width = len(answering.beside)
+    if header and block.table is not None:
+        yield block.table.form.line(header)
+    for number, lines in enumerate(printed_of_lines(block, answering)):
+        for line in lines:
+            yield block.beside(number, line, width) if width else line
+
+
+def printed_of_lines(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[str]]:
     """Yields for each line of a chunk the lines that are printed."""
     index = block.index
     for lines in block.answerable(answering.check):

@@ -1,6 +1,7 @@
 """The shared work of `translate` and `evaluate`: which runs translate, by which search, and how the best answer is chosen."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,8 @@ class Translating(Answering[list[ScoredText]]):
             return self.run.hypotheses(block.lines, **report, **self.decode)
 
     def written(self, index: int, answer: list[ScoredText]) -> list[str]:
+        # A line break inside a text would move the lines after it.
+        answer = [ScoredText(re.sub(r"[\r\n]+", " ", text), score) for text, score in answer]
         if self.n_best:
             return [f"{index} ||| {text} ||| {score:.6f}" for text, score in answer]
         text, score = answer[0]

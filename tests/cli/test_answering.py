@@ -93,6 +93,7 @@ def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
     arguments, hypotheses = argparse.Namespace(scores=False), [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
     plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False)
     scored, best = replace(plain, arguments=argparse.Namespace(scores=True)), replace(plain, n_best=True)
+    assert plain.written(6, [ScoredText("a\r\nb\nc", -1.5)]) == ["a b c"], "one line for each line"
     assert plain.written(6, hypotheses) == ["a b"] and plain.unanswered(6) == [""]
     assert scored.written(6, hypotheses) == ["a b\t-1.500000"] and scored.unanswered(6) == ["\t0.000000"]
     assert best.written(6, hypotheses) == ["6 ||| a b ||| -1.500000", "6 ||| c ||| -2.000000"]

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -449,6 +450,56 @@ def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
     with open(tmp_path / "pipe", "wb"):  # waits until the other end is read
         done.send_signal(signal.SIGINT)
         assert (*done.communicate(timeout=60), done.returncode) == (b"", b"", 130)
+
+
+def test_a_folder_of_pieces_has_the_lines_of_stdout(folder: Path, command, tmp_path: Path):
+    """Law: two parts and --join make the bytes of one process; --join alone loads no model; other weights are refused."""
+    (tmp_path / "in.gz").write_bytes(gzip.compress(text(LINES)))
+    expected = command("translate", folder, tmp_path / "in.gz")[1]
+    for out, options in (("one/", ["1/1"]), ("two/", ["2/2"]), ("two/", ["1/2"])):
+        words = ("translate", folder, tmp_path / "in.gz", "-o", f"{tmp_path}/{out}", "--pieces", 2, "--part", *options)
+        assert command(*words)[:2] == (0, "")
+    for out in ("one", "two"):
+        shutil.move(folder, tmp_path / "elsewhere")
+        assert command("translate", folder, "-o", f"{tmp_path}/{out}/", "--join")[:2] == (0, "")
+        shutil.move(tmp_path / "elsewhere", folder)
+    one, two = ({file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in ("one", "two"))
+    assert one == two and len(one) == 9 and gzip.decompress(one["answers.txt.gz"]).decode() == expected
+    status, _, said = command(*words, "--weights", "ema")
+    assert status == 2 and "two was begun with weights = None, and this start has 'ema': start with the old" in said
+
+
+@pytest.mark.slow
+def test_a_translation_that_is_killed_and_interrupted_goes_on(folder: Path, command, tmp_path: Path):
+    """Real processes: SIGKILL, then Ctrl-C, each after the next piece; two at once end it."""
+    (tmp_path / "in").write_bytes(text(LINES * 60))
+    expected = command("translate", folder, tmp_path / "in")[1]
+    out = tmp_path / "out"
+    words = ["translate", str(folder), str(tmp_path / "in"), "-o", f"{out}/", "--pieces", "5", "--join"]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flaxformer_lite", *words],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+        )
+
+    pieces = 0
+    for number, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        process, before = start(), pieces
+        while process.poll() is None and pieces == before:
+            time.sleep(0.002)
+            pieces = len([*out.glob("0*.txt")])
+        process.send_signal(number)
+        said = process.communicate()[1]
+        assert process.returncode == status and "Traceback" not in said, said
+        pieces = len([*out.glob("0*.txt")])
+        assert before < pieces < 60
+    both = [start(), start()]
+    assert all(process.communicate()[1] and process.returncode == 0 for process in both)
+    assert (out / "answers.txt").read_text() == expected and not [*out.glob(".*.unfinished")]
 
 
 @needs.altair

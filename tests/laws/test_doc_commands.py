@@ -6,6 +6,7 @@ folder of its own; those that this machine cannot run are in `NOT_RUN`, with the
 
 import argparse
 import dataclasses
+import gzip
 import importlib
 import os
 import re
@@ -256,6 +257,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "configs").symlink_to(ROOT / "configs")
     (folder / "terms.tsv").write_text("November\t11\n", encoding="utf-8")
     (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
+    (folder / "corpus.en.gz").write_bytes(gzip.compress(b"20 November 2026\n"))
     return folder
 
 

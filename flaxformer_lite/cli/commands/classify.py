@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
+from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import ClassPrediction, Run
@@ -24,16 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scores", action="store_true", help="write the probabilities of all classes, one JSON object for each line"
     )
+    add_output(parser, "classify")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    blocks = chosen_blocks(arguments.files, "classify", text_columns(arguments, arguments.files, wanted=None))
+    if is_joined_alone(arguments):
+        return
+    texts = text_columns(arguments, arguments.files, wanted=None)
+    blocks = chosen_blocks(arguments.files, "classify", texts, arguments.pieces)
     from flaxformer_lite.run import load  # with JAX
 
     classifying = Classifying(load(arguments.folder, **chosen_weights(arguments)), arguments.scores)
     if classifying.scores and classifying.regression:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
-    answer_lines(blocks, classifying)
+    write_answers(blocks, classifying, arguments, classifying.run)
 
 
 @dataclass(frozen=True)

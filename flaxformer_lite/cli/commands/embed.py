@@ -1,4 +1,4 @@
-"""Writes one vector for each line: as a JSON list, or all of them into an .npy file.
+"""Writes one vector for each line: as a JSON list, or all of them into an .npy file, or a folder of them.
 
 With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors. A line that is not UTF-8 is
 reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one more column.
@@ -6,6 +6,7 @@ reported; its answer is empty, in an .npy file a row of nan. The result for a TS
 
 import argparse
 import dataclasses
+import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
+from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run
@@ -27,24 +29,33 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    parser.add_argument("-o", "--output", metavar="FILE.npy", help="write all vectors, [N, D], into this new file")
+    add_output(parser, "embed", "FILE.npy")
     parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None and arguments.similarity:
         raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
-    if arguments.output is not None:
+    if is_joined_alone(arguments, takes_file=True):
+        return
+    if arguments.output is not None and not is_folder(arguments):
         require_absent(Path(arguments.output), "file")
-    wanted = 2 if arguments.similarity else 1
-    blocks = chosen_blocks(arguments.files, "embed", text_columns(arguments, arguments.files, wanted))
+    texts = text_columns(arguments, arguments.files, wanted=2 if arguments.similarity else 1)
+    blocks = chosen_blocks(arguments.files, "embed", texts, arguments.pieces)
     from flaxformer_lite.run import load  # with JAX
 
-    loaded = load(arguments.folder, **chosen_weights(arguments))
-    if arguments.output is not None:
-        save_vectors(blocks, Embedding(loaded), Path(arguments.output))
+    write_vectors(blocks, load(arguments.folder, **chosen_weights(arguments)), arguments)
+
+
+def write_vectors(blocks: Iterable[LineChunk], run: "Run", arguments: argparse.Namespace) -> None:
+    """Writes the vectors or cosines to stdout, or the vectors into a file or a folder of files."""
+    embedding = Embedding(run)
+    if is_folder(arguments):
+        write_pieces(((block, embedding.as_file) for block in blocks), arguments, run, ".npy")
+    elif arguments.output is not None:
+        save_vectors(blocks, embedding, Path(arguments.output))
     else:
-        answer_lines(blocks, Comparing(loaded) if arguments.similarity else Embedding(loaded))
+        write_answers(blocks, Comparing(run) if arguments.similarity else embedding, arguments, run)
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,17 @@ class Embedding(Answering[Float[np.ndarray, "D"]]):
     def answers(self, block: LineChunk) -> Float[np.ndarray, "N D"]:
         with block.reporting("embedding") as report:
             return self.run.embed(block.lines, **report)
+
+    def rows(self, block: LineChunk) -> Float[np.ndarray, "N D"]:
+        """Returns the vectors of a chunk, for a bad line a row of nan."""
+        missing = np.full((1, self.run.embed([]).shape[1]), np.nan, np.float32)
+        return np.concatenate([missing if lines is None else self.answers(lines) for lines in block.answerable()])
+
+    def as_file(self, block: LineChunk) -> bytes:
+        """Returns the vectors of a chunk as an .npy file."""
+        file = io.BytesIO()
+        np.save(file, self.rows(block))
+        return file.getvalue()
 
     def written(self, index: int, answer: Float[np.ndarray, "D"]) -> list[str]:
         return [json.dumps([float(str(x)) for x in answer])]  # the shortest digits that give the same float32
@@ -94,9 +116,6 @@ def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -
 
 def save_vectors(blocks: Iterable[LineChunk], embedding: Embedding, path: Path) -> None:
     """Writes the vectors of all lines into a new file, for a bad line a row of nan."""
-    vectors = [embedding.run.embed([])]
-    missing = np.full((1, vectors[0].shape[1]), np.nan, np.float32)
-    for block in blocks:
-        vectors += [missing if lines is None else embedding.answers(lines) for lines in block.answerable()]
+    vectors = [embedding.run.embed([]), *map(embedding.rows, blocks)]
     with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
         np.save(file, np.concatenate(vectors))

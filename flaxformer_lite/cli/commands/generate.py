@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, add_column, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
+from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
 
 if TYPE_CHECKING:
     from flaxformer_lite.core.search.decoder import Decoder
@@ -30,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prompts", metavar="PROMPT", nargs="*", default=[], help='the text to continue, "" for none; default: stdin'
     )
     parser.add_argument(
-        "--file", metavar="FILE", action="append", default=[], help="a file with one prompt on each line"
+        "--file",
+        dest="files",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a file with one prompt on each line",
     )
     add_column(parser)
     parser.add_argument("--chat", action="store_true", help="answer the prompts as messages of one conversation")
@@ -54,27 +60,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
     add_setting(parser, "--beam-size", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")
     add_weights(parser)
+    add_output(parser, "generate")
 
 
 def run(arguments: argparse.Namespace) -> None:
     check_options(arguments)
+    if is_joined_alone(arguments):
+        return
     blocks: Iterable[LineChunk]
     if arguments.prompts:  # a mistake in one of them stops all
         blocks = [LineChunk(arguments.prompts, "the arguments", 0, "prompt", NoBadLines())]
     else:
-        texts = text_columns(arguments, arguments.file, wanted=1, first=True)
-        blocks = chosen_blocks(arguments.file, "continue", texts)
+        texts = text_columns(arguments, arguments.files, wanted=1, first=True)
+        blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
     from flaxformer_lite.run import load  # with JAX
 
-    answer_lines(blocks, continuing(load(arguments.folder, **chosen_weights(arguments)), arguments))
+    loaded = load(arguments.folder, **chosen_weights(arguments))
+    write_answers(blocks, continuing(loaded, arguments), arguments, loaded)
 
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Raises: ValueError if the options do not go together."""
-    if arguments.prompts and arguments.file:
+    if arguments.prompts and arguments.files:
         raise ValueError("there are prompts and --file: leave one of them out")
     if arguments.prompts and arguments.column:
         raise ValueError("--column is for a table in --file, but there are prompts: leave one of them out")
+    if arguments.output is not None and (arguments.prompts or arguments.chat):
+        raise ValueError("-o is for the prompts of a --file, each by itself: leave out prompts and --chat, or -o")
     if arguments.ids and arguments.stop:
         raise ValueError("--stop is for texts, but --ids writes none: leave one of them out")
     if arguments.system is not None and not arguments.chat:
@@ -89,7 +101,7 @@ def continuing(run: "Run", arguments: argparse.Namespace) -> Answering[list[str]
     """Returns the way in which prompts are answered."""
     decode = decode_settings(run, arguments)
     decoder = run.generation_decoder(**decode)
-    shape, terminal = decoder.config, sys.stdout.isatty()
+    shape, terminal = decoder.config, sys.stdout.isatty() and arguments.output is None
     options = {"seed": arguments.seed or 0, **decode}
     write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else one_line
     if arguments.ids:

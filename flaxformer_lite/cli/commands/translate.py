@@ -8,9 +8,9 @@ a line `index ||| text ||| score`; index counts input lines from 0.
 import argparse
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.answering import answer_lines
 from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
 from flaxformer_lite.cli.options import add_setting, add_translation
+from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ids", action="store_true", help="read and write token ids separated by spaces; EOS is not added"
     )
+    add_output(parser, "translate")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if is_joined_alone(arguments):
+        return
     from flaxformer_lite.cli import translation  # with JAX
 
     texts = text_columns(arguments, arguments.files, wanted=1, first=True)
-    blocks = chosen_blocks(arguments.files, "translate", texts)
+    blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
     loaded = translation.load_runs(arguments)
     translation.tell_direction(loaded, arguments)
-    answer_lines(blocks, translation.translating(loaded, arguments))
+    write_answers(blocks, translation.translating(loaded, arguments), arguments, loaded)
