@@ -105,7 +105,7 @@ def test_a_long_work_shows_its_activity_speed_and_time_left(tmp_path: Path, monk
     (tmp_path / "a").write_text("a\nb\nc\n")
     (tmp_path / "b").write_text("c\n")
     write(parsed("translate", tmp_path / "a", tmp_path / "b", "-o", f"{tmp_path}/out/", "--pieces", "2"), Shouting())
-    assert shown[:3] == [("shouting", 0, 2), ("shouting", 1, 2), ("answers", "2 lines answered")]
+    assert shown[:3] == [("shouting", 0, 2), ("shouting", 1, 2), ("corpus", "2 lines answered")]
     assert re.fullmatch(r"4 lines answered, [\d,.]+ a second, 100% read, 0 s left", cast(Any, shown[-1])[1])
 
 

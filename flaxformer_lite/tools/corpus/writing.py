@@ -43,7 +43,7 @@ def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Pie
             corpus.write(piece, answers)
             failed_last = 0
             speed.add(piece)
-            progress.show("answers", speed.told(piece.share))
+            progress.show("corpus", speed.told(piece.share))
         missing = len(corpus.missing())
     note(
         f"{corpus.folder}: {speed.told()}; " + (f"{counted(missing, 'piece')} missing" if missing else "all are there")
