@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from flaxformer_lite.core.model.kernels import platform
+from flaxformer_lite.core.parallel.sharding import constrain_sharding, current_mesh
 
 
 def matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLike) -> Float[Array, "*B F"]:
@@ -105,17 +106,27 @@ def cached_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K H
     return mixed.reshape(batch, num_heads, length, -1).swapaxes(1, 2)
 
 
-def step_layout(variables: VariableDict, kernel: Float[Array, "D V"], dtype: Any) -> VariableDict:
-    """Formula: the variables themselves. Returns them in the layouts that the steps of a search read, moved once for all steps.
+def step_layout(params: PyTree, kernel: Float[Array, "D V"] | None) -> dict[str, Any]:
+    """Formula: `{}`. Returns copies of variables in the layouts that the steps of a search read, moved once for all steps.
 
-    head    `kernel` in the layout of the product, which a tied table is not in, as variable `kernel` of the collection `step`
+    kernel  the head's, in the layout of the product, where it is another one than that of the variables
     layers  a tuple of one array a layer for each parameter of the decoder's layers, on a CPU: it would cut them from the array of
             all layers, and copy them. Elsewhere this was not measured, and the second copy would take the device's memory.
     """
-    kernel = jax.lax.optimization_barrier(kernel.astype(dtype))
-    variables = {**variables, "step": {"head": {"kernel": kernel}}}
-    if platform() != "cpu":
-        return variables
-    params = variables["params"]
-    layers = jax.tree.map(tuple, params["decoder"]["layers"])
-    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}
+    copies: dict[str, Any] = {}
+    if kernel is not None:
+        copies["kernel"] = jax.lax.optimization_barrier(constrain_sharding(kernel, "D V"))
+    if platform() == "cpu" and current_mesh() is None:
+        copies["layers"] = jax.tree.map(tuple, params["decoder"]["layers"])
+    return copies
+
+
+def with_layout(variables: VariableDict, copies: dict[str, Any]) -> VariableDict:
+    """Returns the variables with the copies of `step_layout` in their places. No array is copied."""
+    variables = {**variables}
+    if "kernel" in copies:
+        variables["step"] = {"head": {"kernel": copies["kernel"]}}
+    if "layers" in copies:
+        params = variables["params"]
+        variables["params"] = {**params, "decoder": {**params["decoder"], "layers": copies["layers"]}}
+    return variables

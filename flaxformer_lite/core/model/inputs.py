@@ -1,5 +1,6 @@
 """Inputs and outputs of a model, and the checks of the inputs."""
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -54,6 +55,13 @@ class LazyLogits:
     """Positions of each row whose logits a loss computes at a time; None: all."""
     matmul_dtype: str | None = struct.field(pytree_node=False, default=None)
     """`model.matmul_dtype`."""
+
+    def within(self, num_ids: int) -> "LazyLogits":
+        """Returns the logits of the first so many ids."""
+        if self.kernel.shape[1] == num_ids:
+            return self
+        bias = None if self.bias is None else self.bias[:num_ids]
+        return dataclasses.replace(self, kernel=self.kernel[:, :num_ids], bias=bias)
 
     def logits(self) -> Float[Array, "B T V"]:
         logits = matrix_product(self.hidden, self.kernel, self.matmul_dtype)

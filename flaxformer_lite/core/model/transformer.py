@@ -57,12 +57,16 @@ class Transformer(nn.Module):
     """The encoder–decoder Transformer, or the encoder or decoder alone, with a language-model head and a pooler."""
 
     config: ModelConfig
+    vocab_multiple: int = 1
+    """The tables of the vocabulary are padded to a multiple of it, so that as many devices can divide them. `logits` are as wide as
+    the tables; the outputs of a call have those of the vocabulary alone."""
 
     def setup(self) -> None:
         c = self.config
 
-        def embedding(size: int) -> nn.Embed:
-            return nn.Embed(size, c.d_model, dtype=DTYPES[c.dtype], embedding_init=c.initializer.embedding(c.d_model))
+        def embedding(ids: int) -> nn.Embed:
+            like = {"dtype": DTYPES[c.dtype], "embedding_init": c.initializer.embedding(c.d_model)}
+            return nn.Embed(self.padded_ids(ids), c.d_model, **like)
 
         if c.vocab_size and c.one_table:
             self.embedding = embedding(c.vocab_size)
@@ -75,7 +79,7 @@ class Transformer(nn.Module):
         if c.num_decoder_layers:
             self.decoder = Stack(c.for_decoder, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
         if c.head is not None:
-            self.head = Head(c, c.head)
+            self.head = Head(c, c.head, self.padded_ids(c.output_size))
         if c.pooler is not None:
             self.pooler = Pooling(c, c.pooler)
 
@@ -98,7 +102,7 @@ class Transformer(nn.Module):
             embedding = sentence_embedding(c.sentence_embedding, last, mask)
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
-        scores = None if c.head is None else self.scores(last)
+        scores = None if c.head is None else self.scores(last).within(c.output_size)
         logits = None if scores is None else scores.logits()
         chunked = None if scores is None or scores.chunk is None else scores
         return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
@@ -118,6 +122,10 @@ class Transformer(nn.Module):
         return self.decoder(self.embed(tokens, self.target_table), context)
 
     # Embeddings and logits --------------------------------------------------------------------------------------------
+
+    def padded_ids(self, number: int) -> int:
+        """Returns the number of ids, rounded up to a multiple of `vocab_multiple`."""
+        return -(-number // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def source_table(self) -> nn.Embed | None:
@@ -188,14 +196,18 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
     return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
 
 
-def step_variables(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> VariableDict:
-    """Returns the variables in the layouts that the steps of a search read (`fast.step_layout`).
+def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> dict[str, Any]:
+    """Returns copies of variables in the layouts that the steps of a search read, for `fast.with_layout`.
 
     With `num_ids` the head scores the first so many ids alone: no other id has a part in a softmax.
     """
     hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
-    kernel = model.bind(variables).scores(hidden).kernel[:, :num_ids]
-    return fast.step_layout(variables, kernel, product_dtype(hidden, kernel))
+    kernel = model.bind(variables).scores(hidden).kernel
+    dtype = product_dtype(hidden, kernel)
+    if num_ids is None and kernel.dtype == dtype and not model.config.share_target_output:
+        return fast.step_layout(variables["params"], None)
+    used = None if num_ids is None else model.padded_ids(num_ids)
+    return fast.step_layout(variables["params"], kernel[:, :used].astype(dtype))
 
 
 # Stacks -----------------------------------------------------------------------------------------------------------------
@@ -283,12 +295,18 @@ class Stack(nn.Module):
         c = self.config
         heads = c.attention.heads(c.d_model, c.num_heads)
         sizes = (heads.d_key, heads.d_value)
-        empty = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
+        shapes = [(batch, heads.num_kv_heads, room, h) for h in sizes]
+        empty = by_heads(CachedKeyValue(*(jnp.zeros(shape, DTYPES[c.dtype]) for shape in shapes)))
         if memory is None:
             return (LayerCache(own=empty, memory=None),) * self.num_layers
         _, memory_kv = self.layers.memory_key_value(None, None, memory)
         each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
-        return tuple(LayerCache(own=empty, memory=one) for one in each)
+        return tuple(LayerCache(own=empty, memory=by_heads(one)) for one in each)
+
+
+def by_heads(cached: CachedKeyValue) -> CachedKeyValue:
+    """Returns keys and values of a cache, their heads divided over the mesh as those of the layers are."""
+    return CachedKeyValue(*(constrain_sharding(x, "B K S H") for x in cached))
 
 
 class PositionEmbedding(nn.Module):
@@ -472,16 +490,17 @@ def remat_block(remat: str, *, in_loop: bool) -> type[Block]:
 class Head(nn.Module):
     """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`.
 
-    In a search the kernel is the variable `kernel` of the collection `step`, which `step_variables` makes.
+    In a search the kernel may be the variable `kernel` of the collection `step`: see `step_copies`.
     """
 
     config: ModelConfig
     settings: LanguageModelHead
+    vocab_size: int
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
         c, settings = self.config, self.settings
-        dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
+        dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), self.vocab_size
         if settings.transform is not None:
             like = {"dtype": dtype, "kernel_init": kernel_init, "lora": c.lora, "precision": c.matmul_dtype}
             h = Dense(c.d_model, name="transform", **like)(hidden)

@@ -11,10 +11,11 @@ Reference: Rajbhandari et al. 2020, arXiv:1910.02054 (fsdp, there stage 3); Shoe
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -65,9 +66,11 @@ PARAMETERS = (
 ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
     "B T D": (ROW_AXES, None, None),
     "V D": ("tensor", None),
+    "D V": (None, "tensor"),
+    "B K S H": (ROW_AXES, "tensor", None, None),
 }
-"""Axes of activations by their letters (see `model/__init__.py`): outputs of layers, and the embedding table during lookup.
-The compiler derives all other shardings from these and from the parameters."""
+"""Axes of activations by their letters (see `model/__init__.py`): outputs of layers, the embedding table during lookup, the head's
+kernel and the cache of a search. The compiler derives all other shardings from these and from the parameters."""
 
 
 # Parameters and their optimizer state ------------------------------------------------------------------------------------
@@ -82,7 +85,7 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
 
     Raises: ValueError if the size of the axis does not divide the dimension.
     """
-    rule = next((rule for rule in PARAMETERS if re.fullmatch(rule.pattern, path)), None)
+    rule = parameter_rule(path)
     if rule is None:
         return (None,) * len(shape)
     layers = len(shape) - len(rule.axes)
@@ -96,11 +99,74 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
     return (None,) * layers + tuple(axis if n > 1 else None for axis, n in zip(rule.axes, parts, strict=True))
 
 
+def parameter_rule(path: str) -> Rule | None:
+    """Returns the rule of the parameter with that path; None: it is whole on every device."""
+    return next((rule for rule in PARAMETERS if re.fullmatch(rule.pattern, path)), None)
+
+
 def parameter_sharding(params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """Returns a `NamedSharding` for every parameter. Raises: ValueError with the parameter that an axis does not divide."""
     return jax.tree.map_with_path(
         lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))), params
     )
+
+
+# Parameters whose vocabulary no axis divides: they are stored whole, divided by their width, and used padded.
+
+
+def vocabulary_dimension(path: str, ndim: int) -> int | None:
+    """Returns the dimension of a parameter that counts ids of the vocabulary; None: no dimension does."""
+    rule = parameter_rule(path)
+    if rule is None or VOCABULARY not in rule.dimensions:
+        return None
+    return ndim - len(rule.dimensions) + rule.dimensions.index(VOCABULARY)
+
+
+def padded_vocabulary(shapes: PyTree, multiple: int) -> PyTree:
+    """Returns the shapes of parameters for a vocabulary that is padded to a multiple, without shardings."""
+
+    def leaf(keys: tuple[Any, ...], x: Any) -> jax.ShapeDtypeStruct:
+        shape, dimension = list(x.shape), vocabulary_dimension(leaf_path(keys), x.ndim)
+        if dimension is not None:
+            shape[dimension] += -shape[dimension] % multiple
+        return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
+
+    return jax.tree.map_with_path(leaf, shapes)
+
+
+def stored_sharding(shapes: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Returns the shardings in which stored parameters are read: those of `parameter_sharding`, where the vocabulary divides.
+
+    A table that it does not divide is divided by its width, if that divides.
+    """
+    parts = mesh.shape["tensor"]
+
+    def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
+        path = leaf_path(keys)
+        dimension = vocabulary_dimension(path, x.ndim)
+        if dimension is None or x.shape[dimension] % parts == 0:
+            return NamedSharding(mesh, PartitionSpec(*parameter_axes(path, x.shape, mesh)))
+        axes = (None if i == dimension or n % parts else "tensor" for i, n in enumerate(x.shape))
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map_with_path(leaf, shapes)
+
+
+def with_padded_vocabulary(params: PyTree, mesh: Mesh) -> PyTree:
+    """Returns parameters of `stored_sharding` with their vocabulary padded by zeros, in the shardings of `parameter_sharding`.
+
+    One table at a time is copied, from shard to shard.
+    """
+    padded = padded_vocabulary(params, mesh.shape["tensor"])
+
+    def leaf(x: Array, like: Any, sharding: NamedSharding) -> Array:
+        if x.shape == like.shape:
+            return x
+        widths = [(0, new - old) for old, new in zip(x.shape, like.shape, strict=True)]
+        grown: Array = jax.jit(lambda x: jnp.pad(x, widths), out_shardings=sharding, donate_argnums=0)(x)
+        return grown
+
+    return jax.tree.map(leaf, params, padded, parameter_sharding(padded, mesh))
 
 
 def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
@@ -192,9 +258,16 @@ def whole_in_each_process(x: Array) -> Array:
 
 
 def current_mesh() -> AbstractMesh | None:
-    """Returns the mesh over which the compiler divides the function that is being traced; None: it does not."""
+    """Returns the mesh over some axes of which the compiler divides the function that is being traced; None: it does not."""
     mesh = jax.sharding.get_abstract_mesh()
-    return mesh if mesh.axis_types == (AxisType.Auto,) * len(MESH_AXES) else None
+    return mesh if mesh.axis_names == MESH_AXES and AxisType.Auto in mesh.axis_types else None
+
+
+def automatic(mesh: AbstractMesh, axis: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Returns those of the axes that the compiler divides; a `shard_map` divides the others by itself."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    names = (axis,) if isinstance(axis, str) else axis or ()
+    return tuple(name for name in names if kinds[name] == AxisType.Auto)
 
 
 def within_mesh(mesh: Mesh) -> Any:
@@ -207,16 +280,26 @@ def constrain_sharding(x: Array, letters: str) -> Array:
     mesh = current_mesh()
     if mesh is None:
         return x
-    axes = zip(x.shape, ACTIVATIONS[letters], strict=True)
+    axes = zip(x.shape, (automatic(mesh, axis) for axis in ACTIVATIONS[letters]), strict=True)
     return jax.lax.with_sharding_constraint(
-        x, NamedSharding(mesh, PartitionSpec(*(axis if divides(mesh, axis, n) else None for n, axis in axes)))
+        x,
+        NamedSharding(
+            mesh, PartitionSpec(*(names if names and divides(mesh, names, n) else None for n, names in axes))
+        ),
     )
 
 
-def divides(mesh: AbstractMesh, axis: str | tuple[str, ...] | None, size: int) -> bool:
-    """Returns whether an axis, or several together, divide a dimension of that size into equal parts."""
-    names = (axis,) if isinstance(axis, str) else axis or ()
-    return size % math.prod(mesh.shape[name] for name in names) == 0
+def divides(mesh: AbstractMesh, axes: Sequence[str], size: int) -> bool:
+    """Returns whether the axes together divide a dimension of that size into equal parts."""
+    return size % math.prod(mesh.shape[name] for name in axes) == 0
+
+
+def tensor_parts(size: int) -> int:
+    """Returns the number of parts into which the compiler divides heads, widths or ids of that number; 1: it does not."""
+    mesh = current_mesh()
+    if mesh is None or not automatic(mesh, "tensor") or not divides(mesh, ("tensor",), size):
+        return 1
+    return int(mesh.shape["tensor"])
 
 
 def constrain_parameters(params: PyTree) -> PyTree:

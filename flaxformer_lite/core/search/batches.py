@@ -1,17 +1,11 @@
-"""Batches of sequences of different lengths: sorts, cuts, pads, calls, and returns the answers in the order of the sequences.
-
-Whoever decodes (`decoder.py`) or predicts (`encoder.py`) passes a function of one batch to `map_batches`.
-"""
+"""Batches of sequences of different lengths: sorts, cuts and pads. `placement.py` calls a function for them."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.core.base.progress import ProgressCallback
-
-Answer = TypeVar("Answer")
 ANSWERS_FACTOR = 32
 """The most answer tokens (maximum length × beams) that a batch may hold for each source token.
 
@@ -59,25 +53,6 @@ def padded_length(length: int) -> int:
 def padded_rows(count: int) -> int:
     """Returns the smallest of 1, 8, 16, 32, 64, … that is at least `count`."""
     return 1 if count <= 1 else max(8, 1 << (count - 1).bit_length())
-
-
-def map_batches(
-    answer: Callable[[InputBatch], Sequence[Answer]],
-    batches: Sequence[InputBatch],
-    activity: str,
-    progress: ProgressCallback,
-) -> list[Answer]:
-    """Returns the answer to each sequence, in the order of the sequences.
-
-    `answer` returns one answer for each row of a batch; those of padding rows are dropped. `progress` receives the activity and the
-    number of answers after each batch.
-    """
-    total = sum(len(batch.members) for batch in batches)
-    answers: dict[int, Answer] = {}
-    for batch in batches:
-        answers.update(zip(batch.members, answer(batch), strict=False))
-        progress(activity, len(answers), total)
-    return [answers[i] for i in range(total)]
 
 
 def pad_rows(

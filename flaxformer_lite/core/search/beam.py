@@ -34,6 +34,7 @@ from flaxformer_lite.core.search.search import (
     SearchSettings,
     answer_score,
     is_end,
+    known_logits,
     prefill,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig
@@ -91,7 +92,7 @@ def beams_step(
     state = state._replace(ancestors=ancestors)
     shared = models[0].cache_room(inputs.prefill_length)
     predictions = [
-        beam_log_probs(model.bind(variables), state, cache, inputs, shared)
+        beam_log_probs(model.bind(variables), state, cache, inputs, shared, config)
         for model, variables, cache in zip(models, variables, state.cache, strict=True)
     ]
     token_log_probs = log_mean_probs([log_probs for log_probs, _ in predictions])
@@ -160,7 +161,12 @@ def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) ->
 
 
 def beam_log_probs(
-    model: Transformer, state: BeamState, cache: DecodeCache, inputs: SearchInputs, shared: int
+    model: Transformer,
+    state: BeamState,
+    cache: DecodeCache,
+    inputs: SearchInputs,
+    shared: int,
+    config: DecodeConfig,
 ) -> tuple[Float[Array, "B K V"], DecodeCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 
@@ -187,7 +193,7 @@ def beam_log_probs(
     )
     embedded = model.embed(state.tokens[..., position], model.target_table)
     hidden, new_cache = model.decoder.step(embedded, cache, context)
-    logits = model.logits(hidden)
+    logits = known_logits(model.logits(hidden), model, config)
     return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), new_cache
 
 
@@ -195,9 +201,9 @@ def beam_step(
     state: BeamState, token_log_probs: Float[Array, "B K V"], max_lengths: Int[Array, "B"], config: DecodeConfig
 ) -> BeamState:
     """Returns the state after one more token a beam, by the log-probabilities of the beams' next tokens."""
-    batch, k, vocab_size = token_log_probs.shape
+    k, vocab_size = token_log_probs.shape[1:]
     length = state.step + 1
-    candidates = (state.log_probs[..., None] + token_log_probs).reshape(batch, k * vocab_size)
+    candidates = state.log_probs[..., None] + token_log_probs
     log_probs, flat = top_k(candidates, (1 + len({*config.eos_ids})) * k)
     beam, token = flat // vocab_size, flat % vocab_size
     end, limit = is_end(token, config), (length == max_lengths)[:, None]

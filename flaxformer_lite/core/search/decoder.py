@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,7 +19,6 @@ from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.search.batches import (
     InputBatch,
     check_lengths,
-    map_batches,
     pad_rows,
     padded_length,
     plan_batches,
@@ -27,10 +26,11 @@ from flaxformer_lite.core.search.batches import (
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
-from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, lay_out
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, laid_out, step_layouts
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 from flaxformer_lite.core.search.terms import row_terms
 from flaxformer_lite.core.text.special_ids import check_token_ids
@@ -95,6 +95,7 @@ class Decoder:
         models: Transformer | tuple[Transformer, ...],
         config: DecodeConfig,
         prompt_attention: PromptAttention = "causal",
+        placement: Placement = ONE_DEVICE,
     ) -> None:
         models = (models,) if isinstance(models, Transformer) else models
         model, ensemble = models[0], len(models) > 1
@@ -109,7 +110,7 @@ class Decoder:
                     "`decodes` is False): use the model for its loss, or let `answers` read a mask without structure"
                 )
         check_vocabulary(config, model.config.output_size)
-        self.models, self.config, self.prompt_attention = models, config, prompt_attention
+        self.models, self.config, self.prompt_attention, self.placement = models, config, prompt_attention, placement
         self.has_encoder = model.config.num_encoder_layers > 0
         positions = [member.config.positions.max_positions for member in models]
         self.max_positions = min((number for number in positions if number is not None), default=None)
@@ -119,10 +120,10 @@ class Decoder:
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
         by_beams = config.beam_size > 1 or ensemble
-        self.beam_search = Search(models, BEAM_SEARCH)
-        self.search = self.beam_search if by_beams else Search(models, GREEDY_SEARCH)
+        self.beam_search = Search(models, BEAM_SEARCH, placement)
+        self.search = self.beam_search if by_beams else Search(models, GREEDY_SEARCH, placement)
         self.sample_keys = jax.jit(sample_keys)
-        self._lay_out = jax.jit(functools.partial(lay_out, models), static_argnums=1)
+        self._copies = jax.jit(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
 
     def under(self, config: DecodeConfig) -> "Decoder":
         """Returns a decoder with settings of the same `program`, which shares the compiled programs of this one."""
@@ -132,7 +133,7 @@ class Decoder:
 
     def lay_out(self, *variables: VariableDict) -> Weights:
         """Returns the variables of each model as the searches of `generate` and `stream` read them, under these settings."""
-        return Weights(variables, self._lay_out(variables, self.config.num_ids))
+        return Weights(variables, laid_out(variables, self._copies(variables, self.config.num_ids)))
 
     def generate(
         self,
@@ -161,28 +162,41 @@ class Decoder:
             draws = ((int(one.seed), index, sample) for sample in range(numbers[-1]))
             rows += [Row(one.source, config, most, draw, i, one.forced) for draw in draws]
 
-        def answer(batch: InputBatch) -> list[list[Hypothesis]]:
-            members = [rows[i] for i in batch.members]
-            inputs, settings = self.inputs(members, batch)
-            over = np.zeros(batch.rows, bool)
+        def prepared(batch: InputBatch) -> Prepared:
+            return Prepared(batch, *self.inputs([rows[i] for i in batch.members], batch))
+
+        def answer(call: list[Prepared]) -> list[list[Hypothesis]]:
+            inputs, settings = self.joined([one.arrays for one in call]), call[0].settings
+            over = np.zeros(len(inputs.tokens), bool)
             search = self.search if inputs.terms is None else self.beam_search
             if watch is None or self.config.beam_size > 1:
                 *_, decoded = search(weights, inputs, settings, over)
                 return hypotheses(decoded)
             growing = search(weights, inputs, settings, over, chunks=True)
-            return watched_hypotheses(growing, over, [watch(row.number) for row in members])
+            members = [
+                (g * batch.rows + r, rows[i]) for g, (batch, *_) in enumerate(call) for r, i in enumerate(batch.members)
+            ]
+            return watched_hypotheses(growing, over, {place: watch(row.number) for place, row in members})
 
         batches: list[InputBatch] = []
         for room in sorted({row.forced.room for row in rows}):
             alike = [i for i, row in enumerate(rows) if row.forced.room == room]
             planned = self.batches([len(rows[i].source) for i in alike], self.beams(room))
             batches += [batch._replace(members=[alike[i] for i in batch.members]) for batch in planned]
-        of_rows = iter(map_batches(answer, batches, "decoding", progress))
+        decoded = self.placement.map(answer, map(prepared, batches), "decoding", len(rows), progress)
+        of_rows = (decoded[i] for i in range(len(rows)))
         answers: list[list[Hypothesis]] = []
         for number in numbers:
-            samples = [next(of_rows) for _ in range(number)]
+            samples = list(itertools.islice(of_rows, number))
             answers.append(list(itertools.chain.from_iterable(samples)) if samples else [Hypothesis([], 0.0)])
         return answers
+
+    def joined(self, inputs: Sequence[SearchInputs]) -> SearchInputs:
+        """Returns the inputs of a call's batches as those of one batch; a group of devices without a batch answers no row."""
+        joined: SearchInputs = self.placement.joined(
+            inputs, filler=lambda one: one._replace(max_lengths=np.zeros_like(one.max_lengths))
+        )
+        return joined
 
     def weights(self, given: Weights | VariableDict) -> Weights:
         """Returns weights as they are, and variables of one model laid out."""
@@ -192,7 +206,8 @@ class Decoder:
         """Compiles the programs for this number of sources of this length; answers none of them."""
         row = Row(source, self.config, self.max_length(source))
         (batch, *_) = self.batches([len(source)] * rows)
-        self.search.compile(self.weights(weights), *self.inputs([row] * len(batch.members), batch))
+        inputs, settings = self.inputs([row] * len(batch.members), batch)
+        self.search.compile(self.weights(weights), self.joined([inputs]), settings)
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""
@@ -216,8 +231,9 @@ class Decoder:
         (batch,) = self.batches([len(asked.source)])
         config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
         row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw, forced=asked.forced)
-        inputs, settings = self.inputs([row], batch)
-        done, never = 0, np.zeros(batch.rows, bool)
+        (inputs, settings), done = self.inputs([row], batch), 0
+        inputs = self.joined([inputs])
+        never = np.zeros(len(inputs.tokens), bool)
         for decoded in self.search(self.weights(weights), inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
@@ -346,13 +362,13 @@ def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int, dty
 
 
 def watched_hypotheses(
-    growing: Iterable[Decoded], over: Bool[np.ndarray, "B"], watched: Sequence[Callable[[list[int]], int | None]]
+    growing: Iterable[Decoded], over: Bool[np.ndarray, "B"], watched: Mapping[int, Callable[[list[int]], int | None]]
 ) -> list[list[Hypothesis]]:
-    """Returns the answers of a batch as they grow, each ended by `over` once the function for its row says so."""
-    kept, done = dict[int, int](), [0] * len(watched)
+    """Returns the answers of all rows as they grow, each ended by `over` once the function for its row says so."""
+    kept, done = dict[int, int](), dict.fromkeys(watched, 0)
     for decoded in growing:
         tokens, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
-        for row, ends in enumerate(watched):
+        for row, ends in watched.items():
             if row not in kept and (number := ends(tokens[row, done[row] : lengths[row]].tolist())) is not None:
                 kept[row], over[row] = number, True
             done[row] = int(lengths[row])

@@ -1,7 +1,7 @@
 """Predictions for whole texts: vectors, class scores, masked tokens. Rows of few different shapes, compiled once a shape."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,14 +12,8 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
-from flaxformer_lite.core.search.batches import (
-    InputBatch,
-    check_lengths,
-    map_batches,
-    pad_rows,
-    padded_rows,
-    plan_batches,
-)
+from flaxformer_lite.core.search.batches import InputBatch, check_lengths, pad_rows, padded_rows, plan_batches
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.text import EncodedText
 
 
@@ -33,13 +27,20 @@ class BatchPredictor:
     Example: `BatchPredictor(model, predict_embeddings, 2048, tokenizer.pad_id).predict({"params": params}, texts)`.
     """
 
-    def __init__(self, model: Transformer, function: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
-        self.config, self.batch_tokens, self.pad_id = model.config, batch_tokens, pad_id
+    def __init__(
+        self,
+        model: Transformer,
+        function: Callable[..., Any],
+        batch_tokens: int,
+        pad_id: int,
+        placement: Placement = ONE_DEVICE,
+    ) -> None:
+        self.config, self.batch_tokens, self.pad_id, self.placement = model.config, batch_tokens, pad_id, placement
 
         def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> Any:
             return function(model, variables, text_inputs(model.config, *arrays), positions)
 
-        self.function = jax.jit(of_arrays)
+        self.function = jax.jit(placement.by_rows(of_arrays))
 
     def predict(
         self,
@@ -58,18 +59,24 @@ class BatchPredictor:
         limit = self.config.positions.max_positions
         check_lengths("text", [len(text.tokens) for text in texts], limit)
 
-        def predict_batch(batch: InputBatch) -> list[Any]:
+        def prepared(batch: InputBatch) -> Prepared:
             shape = (batch.rows, min(batch.length, limit or batch.length))
             tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
             asked = [positions[i] for i in batch.members] if positions else []
             num_positions = min(padded_rows(max(map(len, asked), default=1)), shape[1])
             mask = pad_rows([[1] * len(row) for row in tokens], shape).astype(bool)
             arrays = (pad_rows(tokens, shape, self.pad_id), mask, pad_rows(types, shape))
-            outputs = jax.device_get(self.function(variables, arrays, pad_rows(asked, (batch.rows, num_positions))))
-            return [jax.tree.map(operator.itemgetter(row), outputs) for row in range(len(batch.members))]
+            return Prepared(batch, (arrays, pad_rows(asked, (batch.rows, num_positions))))
+
+        def predict_rows(call: list[Prepared]) -> Iterator[Any]:
+            joined = self.placement.joined([one.arrays for one in call], filler=lambda arrays: arrays)
+            outputs = jax.device_get(self.function(variables, *joined))
+            number = len(jax.tree.leaves(outputs)[0])
+            return (jax.tree.map(operator.itemgetter(row), outputs) for row in range(number))
 
         batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
-        return map_batches(predict_batch, batches, "predicting", progress)
+        answers = self.placement.map(predict_rows, map(prepared, batches), "predicting", len(texts), progress)
+        return [answers[i] for i in range(len(texts))]
 
 
 def predict_embeddings(

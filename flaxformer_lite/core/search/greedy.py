@@ -19,6 +19,7 @@ from flaxformer_lite.core.search.search import (
     SearchSettings,
     answer_score,
     is_end,
+    known_logits,
     prefill,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig
@@ -77,7 +78,7 @@ def greedy_step(
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     token, padded = state.tokens[:, position, None], inputs.left_padding
     logits, cache = models[0].bind(variables[0]).decode_step(token, position, state.cache, inputs.mask, padded)
-    logits = logits[:, 0].astype(accumulation_dtype(logits))
+    logits = known_logits(logits[:, 0].astype(accumulation_dtype(logits)), models[0], config)
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     forced = inputs.first, inputs.beginning
     processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty, *forced)

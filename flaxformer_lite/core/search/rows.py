@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Int
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.kernels import platform
 from flaxformer_lite.core.search.batches import padded_rows
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.search import (
     Decoded,
     Method,
@@ -50,17 +51,26 @@ class Weights(NamedTuple):
 class Search:
     """The compiled parts of a search. Several models predict together, by beams only."""
 
-    def __init__(self, models: tuple[Transformer, ...], method: Method) -> None:
-        self.models, self.method = models, method
+    def __init__(self, models: tuple[Transformer, ...], method: Method, placement: Placement = ONE_DEVICE) -> None:
+        self.models, self.method, self.placement = models, method, placement
         self.start = jax.jit(self._start, static_argnames="settings")
         self.advance = jax.jit(self._advance, static_argnames="config", donate_argnames="state")
-        self.resize = jax.jit(resize, static_argnames="capacity")
-        """For devices other than a CPU: see `resized`."""
+        self.grow = jax.jit(self._grow, static_argnames="capacity")
+        """For devices other than one CPU: see `resized`."""
 
     def _start(
         self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
     ) -> tuple[SearchInputs, Any]:
         """Returns the inputs of the steps, and the state before the first one, with room for those of the first stage."""
+        started: tuple[SearchInputs, Any] = self.placement.by_rows(
+            functools.partial(self.start_rows, settings=settings)
+        )(variables, batch)
+        return started
+
+    def start_rows(
+        self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
+    ) -> tuple[SearchInputs, Any]:
+        """Returns the result of `start` for the rows of one group of devices."""
         inputs, state = self.method.start(self.models, variables, batch, settings)
         capacity = self.capacity(inputs, settings, stages(settings.max_new_tokens)[0])
         return inputs, state._replace(cache=grow_cache(state.cache, capacity))
@@ -75,9 +85,32 @@ class Search:
         config: DecodeConfig,
     ) -> tuple[Any, Decoded]:
         """Returns the state once so many steps are done, or at most `few` rows are active; and the answers in it."""
+        function = self.placement.by_rows(functools.partial(self.advance_rows, config=config))
+        advanced: tuple[Any, Decoded] = function(variables, inputs, state, max_steps, few)
+        return advanced
+
+    def advance_rows(
+        self,
+        variables: Sequence[VariableDict],
+        inputs: SearchInputs,
+        state: Any,
+        max_steps: Int[Array, ""],
+        few: Int[Array, ""],
+        config: DecodeConfig,
+    ) -> tuple[Any, Decoded]:
+        """Returns the result of `advance` for the rows of one group of devices."""
         step = functools.partial(self.method.step, self.models, variables, inputs, config)
         state = advance(step, state, max_steps, few)
         return state, self.method.answers(inputs, config, state)
+
+    def _grow(self, cache: Any, capacity: int) -> Any:
+        """Returns the cache with so many slots."""
+        return self.placement.by_rows(lambda _, cache: grow_cache(cache, capacity))((), cache)
+
+    @property
+    def on_one_cpu(self) -> bool:
+        """Whether a step's time grows with the rows, so that rows whose answers are done leave the batch."""
+        return self.placement.mesh is None and platform() == "cpu"
 
     def capacity(self, inputs: SearchInputs, settings: SearchSettings, steps: int) -> int:
         """Returns the slots of the cache that so many steps need."""
@@ -101,7 +134,7 @@ class Search:
         pauses = iter(stages(settings.max_new_tokens))
         room, whole = next(pauses), None
         while whole is None or active.any():
-            few = fewer_rows(len(active))
+            few = fewer_rows(len(active)) if self.on_one_cpu else 0
             most = min(room, step + CHUNK_TOKENS if step else 1) if chunks else room
             state, answers = self.advance(
                 weights.laid_out, inputs, state, np.int32(most), np.int32(few), config=settings.config
@@ -115,7 +148,7 @@ class Search:
                 active = active & ~over[members]
                 state = state._replace(active=state.active & ~over[members])
             rows, full = len(active), step == room
-            is_long = full and step >= LONG_STEPS and platform() == "cpu"
+            is_long = full and step >= LONG_STEPS and self.on_one_cpu
             if is_long or active.sum() <= few:
                 rows = min(rows, max(1 if is_long else FEWEST_ROWS, padded_rows(int(active.sum()))))
             if active.any() and (full or rows < len(active)):
@@ -127,11 +160,12 @@ class Search:
     def resized(
         self, inputs: SearchInputs, state: Any, order: Int[np.ndarray, "_"], capacity: int
     ) -> tuple[SearchInputs, Any]:
-        """Returns the result of `resize`; on a CPU by NumPy, which compiles nothing and copies rows only if some leave."""
-        resized: tuple[SearchInputs, Any]
-        if platform() != "cpu":
-            resized = self.resize(inputs, state, order, capacity=capacity)
-            return resized
+        """Returns these rows, in this order, with so many slots in the cache.
+
+        All rows stay but on one CPU, where NumPy compiles nothing and copies rows only if some leave.
+        """
+        if not self.on_one_cpu:
+            return inputs, state._replace(cache=self.grow(state.cache, capacity=capacity))
         place = state.step.sharding if state.step.committed else None
         if len(order) < len(state.active):
             host = jax.device_get((inputs, state))
@@ -158,18 +192,11 @@ LONG_STEPS = 32
 def fewer_rows(rows: int) -> int:
     """Returns the number of active rows at which the other rows leave a batch: a quarter; 0 for never.
 
-    A batch of fewer rows needs a program of its own, so rows leave at a quarter, not at a half. They leave only on a CPU, where a
-    step's time grows with the rows.
+    A batch of fewer rows needs a program of its own, so rows leave at a quarter, not at a half.
     """
-    return rows // 4 if rows > FEWEST_ROWS and platform() == "cpu" else 0
+    return rows // 4 if rows > FEWEST_ROWS else 0
 
 
 def padded_on_host(x: Array, widths: Sequence[tuple[int, int]]) -> Array:
     """Returns the result of `jnp.pad`, without its compilation for each shape."""
     return jnp.asarray(np.pad(x, widths))
-
-
-def resize(inputs: SearchInputs, state: Any, order: Int[Array, "_"], capacity: int) -> tuple[SearchInputs, Any]:
-    """Returns these rows of a search, in this order, with so many slots in the cache."""
-    inputs, state = jax.tree.map(lambda x: x[order] if x.ndim else x, (inputs, state))
-    return inputs, state._replace(cache=grow_cache(state.cache, capacity))

@@ -4,13 +4,16 @@ The alphabet of shapes is in `model/__init__.py`. A token whose logit is -inf ca
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Float32, Int, Key, UInt32
 
+from flaxformer_lite.core.parallel.sharding import tensor_parts
 from flaxformer_lite.core.search.settings import DecodeConfig
 
 # Processing: rules of `DecodeConfig` --------------------------------------------------------------------------------------
@@ -241,8 +244,33 @@ BLOCK = 64
 """Numbers in a block: a row of 40,000 has 625 blocks, about as many as the 640 numbers that a search for ten then reads."""
 
 
-def top_k(x: Float[Array, "B W"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+def top_k(x: Float[Array, "B *K V"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
     """Returns the k largest numbers of each row, largest first, and their indices; of equal numbers the first comes first.
+
+    Indices count a row's numbers over all axes. Devices that divide the last axis search their own parts, and exchange k numbers.
+    """
+    parts, size = tensor_parts(x.shape[-1]), x.shape[-1]
+    if parts == 1:
+        return top_k_of_rows(x.reshape(len(x), -1), k)
+
+    def of_part(x: Float[Array, "B *K W"]) -> tuple[Array, Array]:
+        width = x.shape[-1]
+        values, places = top_k_of_rows(x.reshape(len(x), -1), min(k, math.prod(x.shape[1:])))
+        indices = places // width * size + jax.lax.axis_index("tensor") * width + places % width
+        gathered = (jax.lax.all_gather(each, "tensor", axis=1, tiled=True) for each in (-values, indices))
+        negative, indices = jax.lax.sort(tuple(gathered), num_keys=2)
+        return -negative[:, :k], indices[:, :k]
+
+    divided = PartitionSpec(*[None] * (x.ndim - 1), "tensor")
+    in_parts = jax.shard_map(
+        of_part, in_specs=divided, out_specs=PartitionSpec(), axis_names={"tensor"}, check_vma=False
+    )
+    answer: tuple[Array, Array] = in_parts(x)
+    return answer
+
+
+def top_k_of_rows(x: Float[Array, "B W"], k: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """Returns the result of `top_k` for rows that are whole.
 
     Only the k blocks with the largest maxima are searched: each has a number that comes before all numbers of the other blocks.
     """

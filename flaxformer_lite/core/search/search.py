@@ -17,7 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.contexts import Caches, DecodeCache, map_own
-from flaxformer_lite.core.model.transformer import step_variables
+from flaxformer_lite.core.model.fast import with_layout
+from flaxformer_lite.core.model.transformer import step_copies
+from flaxformer_lite.core.parallel.sharding import constrain_sharding
 from flaxformer_lite.core.search.sampling import RowSampling
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 
@@ -86,18 +88,25 @@ class Method(NamedTuple):
     ]
     """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt alone."""
     step: Callable[[Sequence[Transformer], Sequence[VariableDict], SearchInputs, DecodeConfig, Any], Any]
-    """Returns the state with one more token in each active answer. It reads the variables that `lay_out` returns."""
+    """Returns the state with one more token in each active answer. It reads the variables that `laid_out` returns."""
     answers: Callable[[SearchInputs, DecodeConfig, Any], Decoded]
     """Returns the answers that a state has."""
     room: Callable[[Transformer, DecodeConfig, int, int], int]
     """Returns the slots of the cache for a prefill of so many positions and so many steps."""
 
 
-def lay_out(
-    models: Sequence[Transformer], variables: Sequence[VariableDict], num_ids: int | None
-) -> tuple[VariableDict, ...]:
-    """Returns each model's variables as the steps of a search read them. `num_ids`: see `step_variables`."""
-    return tuple(step_variables(*member, num_ids) for member in zip(models, variables, strict=True))
+Copies = tuple[dict[str, Any], ...]
+"""The variables of each model that the steps of a search read in another layout."""
+
+
+def step_layouts(models: Sequence[Transformer], variables: Sequence[VariableDict], num_ids: int | None) -> Copies:
+    """Returns each model's variables that the steps of a search read in another layout. `num_ids`: see `step_copies`."""
+    return tuple(step_copies(*member, num_ids) for member in zip(models, variables, strict=True))
+
+
+def laid_out(variables: Sequence[VariableDict], copies: Copies) -> tuple[VariableDict, ...]:
+    """Returns each model's variables as the steps of a search read them; those without a copy are the same arrays."""
+    return tuple(with_layout(*member) for member in zip(variables, copies, strict=True))
 
 
 def search_whole(
@@ -121,7 +130,8 @@ def finish(
 ) -> Decoded:
     """Returns the answers of `search_whole`, from the state that `method.start` returned."""
     config = settings.config
-    step = functools.partial(method.step, models, lay_out(models, variables, config.num_ids), inputs, config)
+    read = laid_out(variables, step_layouts(models, variables, config.num_ids))
+    step = functools.partial(method.step, models, read, inputs, config)
     for max_steps in stages(settings.max_new_tokens):
         capacity = method.room(models[0], config, inputs.prefill_length, max_steps)
         state = advance(step, state._replace(cache=grow_cache(state.cache, capacity)), max_steps)
@@ -153,6 +163,14 @@ def prefill(
     return inputs, cache
 
 
+def known_logits(logits: Float[Array, "*B V"], model: Transformer, config: DecodeConfig) -> Float[Array, "*B V"]:
+    """Returns the logits with -inf for ids that no answer has: those of padded tables, and those from `decode.num_ids` on."""
+    num_ids = model.config.output_size if config.num_ids is None else config.num_ids
+    if logits.shape[-1] == num_ids:
+        return logits
+    return jnp.where(jnp.arange(logits.shape[-1]) < num_ids, logits, -jnp.inf)
+
+
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
     """Returns True for the tokens that end an answer."""
     return functools.reduce(jnp.logical_or, (token == i for i in config.eos_ids), jnp.zeros(token.shape, bool))
@@ -180,7 +198,8 @@ def grow_cache(cache: Caches, capacity: int, pad: Callable[..., Array] = jnp.pad
     """
 
     def grow(x: Array) -> Array:
-        return pad(x, [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)])
+        widths = [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)]
+        return constrain_sharding(pad(x, widths), "B K S H")
 
     return map_own(grow, cache)
 

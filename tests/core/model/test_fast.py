@@ -11,10 +11,11 @@ import pytest
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer, fast
 from flaxformer_lite.core.model.attention import DotProduct, weighted_values
+from flaxformer_lite.core.model.fast import with_layout
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.lora import LoRA
 from flaxformer_lite.core.model.positions import rotate_pairs
-from flaxformer_lite.core.model.transformer import step_variables
+from flaxformer_lite.core.model.transformer import step_copies
 from tests.support.experiments import tiniest_config
 from tests.support.programs import products
 
@@ -152,4 +153,4 @@ def test_the_variables_of_steps():
         token, index = jnp.array([[4]]), jnp.int32(0)
         return model.apply(variables, token, index, cache, method="decode_step")[0]
 
-    np.testing.assert_allclose(step(step_variables(model, variables)), step(variables), rtol=1e-12)
+    np.testing.assert_allclose(step(with_layout(variables, step_copies(model, variables))), step(variables), rtol=1e-12)

@@ -9,9 +9,10 @@ import pytest
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import Inputs, LanguageModelHead, LoRA, ModelConfig, Pooler, Transformer
+from flaxformer_lite.core.model.fast import with_layout
 from flaxformer_lite.core.model.layers import Dense
 from flaxformer_lite.core.model.lora import merged
-from flaxformer_lite.core.model.transformer import parameter_shapes, step_variables
+from flaxformer_lite.core.model.transformer import parameter_shapes, step_copies
 
 KEY = jax.random.key(3)
 BASE = ModelConfig(
@@ -114,7 +115,10 @@ def test_steps_with_a_cache_have_the_adapters():
     model, variables = Transformer(ADAPTED), {"params": drawn(ADAPTED)}
     expected = model.apply(variables, INPUTS).logits
     memory = model.apply(variables, INPUTS, method="encode")
-    steps, cache = step_variables(model, variables), model.apply(variables, memory, 5, method="start_cache")
+    steps, cache = (
+        with_layout(variables, step_copies(model, variables)),
+        model.apply(variables, memory, 5, method="start_cache"),
+    )
     for i in range(5):
         tokens = INPUTS.target_tokens[:, i : i + 1]
         logits, cache = model.apply(steps, tokens, jnp.asarray(i), cache, method="decode_step")

@@ -81,8 +81,8 @@ def test_weights_that_are_laid_out_once_serve_every_search():
     """Law: answers by weights are those by variables, and to lay them out again is to copy."""
     model, params = model_of(SMALL)
     decoder, copies = Decoder(model, DecodeConfig(max_new_tokens=4)), []
-    lay_out = decoder._lay_out
-    decoder._lay_out = lambda *arguments: copies.append(1) or lay_out(*arguments)
+    copied = decoder._copies
+    decoder._copies = lambda *arguments: copies.append(1) or copied(*arguments)
     weights, asked = decoder.lay_out(params), [[5, 6, EOS], [7, EOS]]
     answers = [decoder.generate(weights, asked) for _ in range(2)]
     assert answers[0] == answers[1] and len(copies) == 1
