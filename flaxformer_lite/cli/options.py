@@ -5,9 +5,12 @@ import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
+
+if TYPE_CHECKING:
+    from flaxformer_lite.core.parallel import MeshConfig
 
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
@@ -30,11 +33,29 @@ def add_weights(parser: argparse.ArgumentParser, default: str = "the config's we
         default=WEIGHTS_DTYPES[0],
         help="type of the products with weights; bfloat16 is faster on GPUs, TPUs and CPUs that multiply it; default: float32",
     )
+    for axis in ("tensor", "fsdp"):
+        parser.add_argument(
+            f"--mesh.{axis}",
+            dest=f"mesh_{axis}",
+            type=int,
+            metavar="N",
+            help=f"devices that divide the model, as train.mesh.{axis} does; default: the fewest that have the memory",
+        )
 
 
 def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed choices of `add_weights`, as keywords of `load`."""
-    return {"weights": arguments.weights, "weights_dtype": arguments.weights_dtype}
+    return {"weights": arguments.weights, "weights_dtype": arguments.weights_dtype, "mesh": chosen_mesh(arguments)}
+
+
+def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":
+    """Returns the typed mesh, whose other devices answer rows of their own; None: none was typed."""
+    typed = {axis: size for axis in ("tensor", "fsdp") if (size := getattr(arguments, f"mesh_{axis}")) is not None}
+    if not typed:
+        return None
+    from flaxformer_lite.core.parallel import MeshConfig  # with JAX
+
+    return MeshConfig(data=1 if -1 in typed.values() else -1, **typed)
 
 
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -52,6 +73,8 @@ def as_typed(message: str, arguments: argparse.Namespace) -> str:
     """Returns a message with the options that were typed in place of their settings."""
     for setting, option in typed_options(arguments).items():
         message = re.sub(rf"\bdecode\.{re.escape(setting)}\b", option, message)
+    if hasattr(arguments, "mesh_tensor"):
+        message = re.sub(r"\btrain\.mesh\.(?=tensor|fsdp)", "--mesh.", message)
     return message
 
 

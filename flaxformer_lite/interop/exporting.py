@@ -17,6 +17,7 @@ from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
+from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.kinds import SENTENCE_FILES, copy_files, copy_hub_files
@@ -112,7 +113,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
     """
     with Progress() as progress:
         progress.update("exporting")
-        loaded = load(run, weights=weights)
+        loaded = load(run, weights=weights, mesh=MeshConfig())
         config, start = loaded.config, loaded.config.train.init_from
         if (lora := config.model.lora) is None:
             raise ValueError(f"{run} has no adapters (model.lora is None): export it without adapters")
@@ -187,7 +188,7 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
     """
     with Progress() as progress:
         progress.update("exporting")
-        loaded = load(run, weights=weights)
+        loaded = load(run, weights=weights, mesh=MeshConfig())
         if (lora := loaded.config.model.lora) is not None:
             config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
             loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.files.text import FromRun, save_tokenizer
 from flaxformer_lite.files.text.extension import extended
@@ -41,7 +42,7 @@ def extend(
     """
     folder = RunFolder(output)
     require_absent(folder.path)
-    loaded = load(run, weights=weights)
+    loaded = load(run, weights=weights, mesh=MeshConfig())
     config, tokenizers = loaded.config, loaded.tokenizers
     if not isinstance(tokenizers, LanguageTokenizers) or config.data.languages is None:
         raise ValueError(

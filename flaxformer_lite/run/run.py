@@ -8,22 +8,24 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import jax
 import numpy as np
 from jaxtyping import Bool
 
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.model.kernels import platform
 from flaxformer_lite.core.model.layers import round_kernels
-from flaxformer_lite.core.parallel import CompilerOptions
+from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
+from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
+from flaxformer_lite.core.search.devices import Workload, place
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.core.search.generation import (
@@ -245,18 +247,16 @@ class Run(TextPredictor):
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
             objective.check_prompts(example, self.config.model)
             models = tuple(run.model for run in self.members)
-            self.decoders[program] = Decoder(models, program, objective.prompt_attention)
+            self.decoders[program] = Decoder(models, program, objective.prompt_attention, self.placement)
         return self.decoders[program].under(settings)
 
     def weights(self, decoder: Decoder) -> Weights:
-        """Returns the parameters as a decoder's searches read them; on a CPU, whose memory has room, kept for the next call."""
+        """Returns the parameters as a decoder's searches read them, kept for the next call."""
         key = decoder.models, decoder.config.num_ids
         kept, members = self.laid_out.get(key), self.members
         if kept is not None and all(one["params"] is run.params for one, run in zip(kept.given, members, strict=True)):
             return kept
-        weights = decoder.lay_out(*({"params": run.params} for run in members))
-        if platform() == "cpu":
-            self.laid_out[key] = weights
+        weights = self.laid_out[key] = decoder.lay_out(*({"params": run.params} for run in members))
         return weights
 
     @property
@@ -520,7 +520,8 @@ class Run(TextPredictor):
 
         Raises: ValueError if `data.rows_multiple` is not divisible by the number of devices.
         """
-        config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
+        config = dataclasses.replace(self.config, model=self.config.model.for_use)
+        mesh = make_mesh(MeshConfig(tensor=self.placement.tensor), jax.local_devices())
         check_rows(config.data.rows_multiple, mesh)
         data = EvalData(
             pairs,
@@ -535,7 +536,9 @@ class Run(TextPredictor):
         # The parts of a batch that training had, as far as these devices divide them; options of this machine's compiler.
         parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_multiple // row_groups(mesh))
         task = train_task(config)
-        task = dataclasses.replace(task, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions())
+        task = dataclasses.replace(
+            task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()
+        )
         runner = MeshRunner(task, mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
@@ -574,43 +577,68 @@ class Run(TextPredictor):
 
 
 def load(
-    path: str | Path, *, weights: str | None = None, step: int | None = None, weights_dtype: str = "float32"
+    path: str | Path,
+    *,
+    weights: str | None = None,
+    step: int | None = None,
+    weights_dtype: str = "float32",
+    mesh: MeshConfig | None = None,
 ) -> Run:
-    """Returns the run in a folder, ready to use.
+    """Returns the run in a folder, ready to use on all devices of this process.
 
     `weights`: last, best, ema or average:N; None: the config's `weights`, whose average:N takes fewer checkpoints if there are
     fewer. `step`: the checkpoint of that step, with `weights` last or ema. `weights_dtype`: float32, or bfloat16 for products in
-    bfloat16 with sums in the model's type.
+    bfloat16 with sums in the model's type. `mesh`: the devices that divide the model, by `tensor` and `fsdp`; the others answer
+    rows of their own. None: the fewest that have the memory.
 
     Example: `load("runs/quickstart", weights="average:5")`.
 
-    Raises: ValueError if the folder holds no run, or not those weights, or `weights_dtype` is another type.
+    Raises: ValueError if the folder holds no run, or not those weights, `weights_dtype` is another type, or the devices do not
+        divide or hold the model.
     """
     if weights_dtype not in WEIGHTS_DTYPES:
         raise ValueError(f"weights_dtype is {weights_dtype!r}: it must be {' or '.join(WEIGHTS_DTYPES)}")
     folder = open_run(path)
     config = folder.config()
+    longest = config.data.max_source_length if config.model.num_encoder_layers else config.data.longest.target
+    local = make_mesh(MeshConfig(), jax.local_devices())
+    workload = Workload((config.model.for_use,), config.decode, longest, weights_dtype)
+    placement = place(workload, mesh, list(local.devices.flat))
+    if placement.tensor > 1:
+        note(placement.in_words())
+    local = placement.mesh or local
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, params = restore_weights(checkpoints, config, weights, step)
+        step, params = restore_weights(checkpoints, config, weights, step, local)
+    params = with_padded_vocabulary(round_kernels(params, weights_dtype), local)
     tokenizers = (
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
     if tokenizers is not None:
         tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest)
-    return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step).in_own_direction()
+    return Run(folder, config, params, tokenizers, step, placement).in_own_direction()
 
 
-def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:
+def load_ensemble(
+    paths: Sequence[str | Path],
+    *,
+    weights: str | None = None,
+    weights_dtype: str = "float32",
+    mesh: MeshConfig | None = None,
+) -> Run:
     """Returns the first run, which translates with the mean of the predicted probabilities of all runs.
 
     The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
-    all runs read. Everything but translation, such as `metrics`, is the first run's alone.
+    all runs read. Everything but translation, such as `metrics`, is the first run's alone. The other arguments are those of `load`;
+    without a mesh the devices are divided as the first run alone needs.
 
     Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.
 
-    Raises: ValueError if a folder holds no run with these weights, or the runs do not fit together.
+    Raises: ValueError as `load` does, or if the runs do not fit together.
     """
-    first, *others = (load(path, weights=weights, weights_dtype=weights_dtype) for path in paths)
+    path, *further = paths
+    first = load(path, weights=weights, weights_dtype=weights_dtype, mesh=mesh)
+    shared = mesh or MeshConfig(tensor=first.placement.tensor)
+    others = [load(other, weights=weights, weights_dtype=weights_dtype, mesh=shared) for other in further]
     for other in others:
         check_translates(other.config.model)
         if other.vocabulary != first.vocabulary:

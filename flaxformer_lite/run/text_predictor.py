@@ -21,6 +21,7 @@ from flaxformer_lite.core.search.encoder import (
     predict_embeddings,
     predict_top_tokens,
 )
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
@@ -92,11 +93,13 @@ class TextPredictor:
     """None if the weights were imported without a tokenizer."""
     step: int
     """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
+    placement: Placement = ONE_DEVICE
+    """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
 
     @cached_property
     def model(self) -> Transformer:
         """The model with kernels that run on this machine."""
-        return Transformer(self.config.model.for_use)
+        return Transformer(self.config.model.for_use, self.placement.tensor)
 
     @property
     def required_tokenizers(self) -> Tokenizers:
@@ -128,7 +131,7 @@ class TextPredictor:
         if (key := (function, *arguments)) not in self.batch_predictors:
             bound = functools.partial(function, *arguments)
             self.batch_predictors[key] = BatchPredictor(
-                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id
+                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id, self.placement
             )
         return self.batch_predictors[key]
 

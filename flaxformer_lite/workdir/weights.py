@@ -18,7 +18,7 @@ from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
 from flaxformer_lite.core.parallel.mesh import make_mesh
-from flaxformer_lite.core.parallel.sharding import parameter_sharding, with_shardings
+from flaxformer_lite.core.parallel.sharding import stored_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
@@ -75,7 +75,7 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
         lambda params: with_frozen_dtype(params, config.trainable, config.train.frozen_dtype),
         parameter_shapes(config.model),
     )
-    return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
+    return with_shardings(shapes, stored_sharding(shapes, mesh or make_mesh()))
 
 
 def restore_weights(

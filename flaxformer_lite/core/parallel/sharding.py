@@ -139,7 +139,7 @@ def stored_sharding(shapes: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
 
     A table that it does not divide is divided by its width, if that divides.
     """
-    parts = mesh.shape["tensor"]
+    parts = mesh.shape.get("tensor", 1)
 
     def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
         path = leaf_path(keys)

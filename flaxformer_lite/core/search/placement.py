@@ -58,6 +58,11 @@ class Placement:
         """The number of devices of a group."""
         return 1 if self.mesh is None else int(self.mesh.shape["tensor"])
 
+    def in_words(self) -> str:
+        """Returns one line on the devices of which a group divides the model."""
+        groups = "one group" if self.groups == 1 else f"{self.groups} groups, each with rows of its own"
+        return f"{self.groups * self.tensor} devices answer in {groups}: mesh.tensor {self.tensor} divides the model"
+
     def calls(self, prepared: Iterable[Prepared]) -> Iterator[list[Prepared]]:
         """Yields batches that are answered by one call: consecutive ones of one form, at most one for each group."""
         for _, alike in itertools.groupby(prepared, key=lambda one: one.form):
