@@ -163,7 +163,7 @@ def with_padded_vocabulary(params: PyTree, mesh: Mesh) -> PyTree:
         if x.shape == like.shape:
             return x
         widths = [(0, new - old) for old, new in zip(x.shape, like.shape, strict=True)]
-        grown: Array = jax.jit(lambda x: jnp.pad(x, widths), out_shardings=sharding, donate_argnums=0)(x)
+        grown: Array = jax.jit(lambda x: jnp.pad(x, widths), out_shardings=sharding)(x)
         return grown
 
     return jax.tree.map(leaf, params, padded, parameter_sharding(padded, mesh))

@@ -339,10 +339,10 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
         inputs = inputs._replace(repetition_penalty=row_numbers(np.clip(penalties, *FACTORS), rows))
     starts = [config.bos_id for config in configs if config.bos_id is not None]
     if len(starts) == len(configs):
-        inputs = inputs._replace(start=row_numbers(starts, rows, int))
+        inputs = inputs._replace(start=row_numbers(starts, rows, np.int32))
     firsts = [config.forced_bos_id for config in configs if config.forced_bos_id is not None]
     if len(firsts) == len(configs):
-        inputs = inputs._replace(first=row_numbers(firsts, rows, int))
+        inputs = inputs._replace(first=row_numbers(firsts, rows, np.int32))
     if keys is None:
         return inputs
     drawn = [config.sampling for config in configs if config.sampling is not None]

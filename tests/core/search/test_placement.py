@@ -30,7 +30,7 @@ def placed(data: int, tensor: int) -> Placement:
 def parameters(config: ModelConfig, placement: Placement, seed: int = 0):
     """Returns a model and its variables on the devices, their vocabulary padded by zeros where it does not divide."""
     params = Transformer(config).init(jax.random.key(seed), example_inputs(config))["params"]
-    params = jax.tree.map(lambda x: 3 * x, params)  # so that answers differ
+    params = jax.tree.map(lambda x: np.asarray(3 * x, config.dtype), params)  # so that answers differ
     if placement.mesh is None:
         return Transformer(config), {"params": params}
     model = Transformer(config, placement.tensor)
