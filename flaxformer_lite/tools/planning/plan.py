@@ -211,7 +211,11 @@ def read_memory(compiled: Any) -> Memory:
 
 def compiled_or_refused(step: Step) -> tuple[Any, str | None]:
     """Returns the compiled step, or None and the compiler's message if it does not fit."""
-    lowered = step.function.lower(*step.arguments)
+    return compiled_program(step.function.lower(*step.arguments))
+
+
+def compiled_program(lowered: Any) -> tuple[Any, str | None]:
+    """Returns the compiled program, or None and the compiler's message if it does not fit."""
     try:
         return lowered.compile(), None
     except jax.errors.JaxRuntimeError as error:

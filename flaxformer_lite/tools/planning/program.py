@@ -69,8 +69,8 @@ class Program:
     """Trips of each loop; None: unknown, counted once."""
 
 
-def read_program(text: str) -> Program:
-    """Returns the totals of an optimised program, the text of `compiled.as_text()`."""
+def read_program(text: str, *, of_loop: bool = False) -> Program:
+    """Returns the totals of an optimised program, the text of `compiled.as_text()`; or those of one pass of its main loop."""
     computations, entry = parse(text)
     pieces = set[tuple[str, ...]]()
 
@@ -103,7 +103,14 @@ def read_program(text: str) -> Program:
                 totals.loops |= inner_part.loops
         return totals
 
-    program = walk(entry, 1, False, False)
+    if of_loop:
+        loops = [i for i in computations[entry].values() if i.opcode == "while"]
+        passes = (
+            walk(name, 1, False, False) for i in loops for name, *_ in calls(i, computations[entry], computations)
+        )
+        program = max(passes, key=lambda one: one.hbm_bytes)
+    else:
+        program = walk(entry, 1, False, False)
     program.parameter_bytes = sum(
         t.bytes for i in computations[entry].values() if i.opcode == "parameter" for t in i.types
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.tools.planning.communication import exchange_seconds, sum_collectives
+from flaxformer_lite.tools.planning.communication import exchange_seconds, latency_seconds, sum_collectives
 from flaxformer_lite.tools.planning.program import Collective, Program
 from flaxformer_lite.tools.planning.topology import CHIPS, Slice
 from tests.support.slices import stand_ins
@@ -22,6 +22,17 @@ def test_the_least_time_of_an_exchange():
     assert seconds("all-reduce", everyone) == pytest.approx(1.5 / 100)
     assert seconds("collective-permute", ((0, 1), (1, 2), (2, 3), (3, 0))) == pytest.approx(1 / 100)
     assert seconds("collective-permute", ((0, 0), (1, 1))) == 0
+
+
+def test_the_latency_of_an_exchange():
+    """By hand: 1 µs a link; a ring of 16 has a longest path of 8, a line of 4 one of 3; an all-reduce goes there and back."""
+    pod = Slice("v5e:4x16", CHIPS["v5e"], (4, 16), 1, stand_ins("v5e:4x16"))
+    mesh = make_mesh(MeshConfig(data=4, tensor=16), pod.devices)
+    everyone = (tuple(range(64)),)
+    assert latency_seconds(Collective("all-gather", 0, everyone, 1), everyone, mesh, pod) == pytest.approx(11e-6)
+    assert latency_seconds(Collective("all-reduce", 0, everyone, 1), everyone, mesh, pod) == pytest.approx(22e-6)
+    (once,) = sum_collectives(Program(collectives=[Collective("all-reduce", 0, everyone, 3)]), mesh, pod)
+    assert once.latency_seconds == pytest.approx(66e-6) and once.count == 3
 
 
 def test_between_slices_the_network_counts():

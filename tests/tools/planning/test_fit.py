@@ -194,7 +194,7 @@ def test_a_refusal_says_how_much_is_needed(message: str, gigabytes: float, monke
     [
         (["--fit", "--memory", "lots"], "--memory is 'lots': it must be a size such as 12GiB or 800MiB"),
         (["--fit", "--memory", "0GiB"], "--memory is '0GiB': it must be a size"),
-        (["--memory", "4GiB"], "--memory is for --fit: add it, or leave --memory out"),
+        (["--memory", "4GiB"], "--memory is for --fit or --decode: add one of them, or leave --memory out"),
         (["--fit", "--devices", "2"], "--fit plans for this machine or for --topology: leave out --devices"),
         (["--fit", "--topology", "v9:1x1"], "--topology is 'v9:1x1'"),
     ],
