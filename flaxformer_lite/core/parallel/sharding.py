@@ -280,7 +280,9 @@ def constrain_sharding(x: Array, letters: str) -> Array:
     mesh = current_mesh()
     if mesh is None:
         return x
-    axes = zip(x.shape, (automatic(mesh, axis) for axis in ACTIVATIONS[letters]), strict=True)
+    axes = list(zip(x.shape, [automatic(mesh, axis) for axis in ACTIVATIONS[letters]], strict=True))
+    if jax.__version_info__ < (0, 8):  # which refuses a mesh with axes of a `shard_map`
+        mesh = AbstractMesh(mesh.axis_sizes, mesh.axis_names)
     return jax.lax.with_sharding_constraint(
         x,
         NamedSharding(

@@ -253,19 +253,19 @@ def top_k(x: Float[Array, "B *K V"], k: int) -> tuple[Float[Array, "B k"], Int[A
     if parts == 1:
         return top_k_of_rows(x.reshape(len(x), -1), k)
 
-    def of_part(x: Float[Array, "B *K W"]) -> tuple[Array, Array]:
+    def of_part(x: Float[Array, "B *K W"], part: Int[Array, "1"]) -> tuple[Array, Array]:
         width = x.shape[-1]
         values, places = top_k_of_rows(x.reshape(len(x), -1), min(k, math.prod(x.shape[1:])))
-        indices = places // width * size + jax.lax.axis_index("tensor") * width + places % width
+        indices = places // width * size + part * width + places % width
         gathered = (jax.lax.all_gather(each, "tensor", axis=1, tiled=True) for each in (-values, indices))
         negative, indices = jax.lax.sort(tuple(gathered), num_keys=2)
         return -negative[:, :k], indices[:, :k]
 
-    divided = PartitionSpec(*[None] * (x.ndim - 1), "tensor")
+    divided, whole = PartitionSpec(*[None] * (x.ndim - 1), "tensor"), PartitionSpec()
     in_parts = jax.shard_map(
-        of_part, in_specs=divided, out_specs=PartitionSpec(), axis_names={"tensor"}, check_vma=False
+        of_part, in_specs=(divided, PartitionSpec("tensor")), out_specs=whole, axis_names={"tensor"}, check_vma=False
     )
-    answer: tuple[Array, Array] = in_parts(x)
+    answer: tuple[Array, Array] = in_parts(x, jnp.arange(parts, dtype=jnp.int32))
     return answer
 
 

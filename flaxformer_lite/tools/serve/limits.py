@@ -22,7 +22,7 @@ class Limits(Checked, at="serve"):
     queue: PositiveInt = 256
     """Texts that wait for the model; beyond it: status 429."""
     texts: PositiveInt = 64
-    """Texts in a request; beyond it: status 413. Also the texts that one call to the model answers."""
+    """Texts in a request; beyond it: status 413. Also the texts that one call to the model answers on each group of devices."""
     new_tokens: PositiveInt = 1024
     """Tokens that a request may ask for in an answer; beyond it: status 422."""
     body_bytes: PositiveInt = 2**20

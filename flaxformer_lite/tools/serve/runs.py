@@ -264,7 +264,9 @@ class ServedRun:
             return
         decoder = self.decoder(job.key.program)
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
-        counts = dict.fromkeys(padded_rows(count) for count in range(1, self.limits.texts + 1))
+        counts = dict.fromkeys(
+            padded_rows(count) for count in range(1, self.limits.texts * self.run.placement.groups + 1)
+        )
         shapes = dict.fromkeys(
             (batch.rows, batch.length)
             for length in lengths
@@ -350,6 +352,8 @@ class ServedRuns:
 
     def __init__(self, runs: Sequence[ServedRun]) -> None:
         self.by_name = {served.name: served for served in runs}
+        self.groups = max(served.run.placement.groups for served in runs)
+        """Groups of devices with a batch each: see `Placement`."""
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
         return self.by_name[key.run].answer(key, items)

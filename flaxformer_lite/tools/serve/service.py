@@ -28,7 +28,7 @@ class Service:
     def __init__(self, runs: dict[str, Run], limits: Limits) -> None:
         self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
         self.runs = ServedRuns([ServedRun(name, run, limits) for name, run in runs.items()])
-        self.worker = Worker(self.runs, limits, self.metrics.observe_call)
+        self.worker = Worker(self.runs, limits, self.metrics.observe_call, self.runs.groups)
         self.metrics.watch(self.worker)
 
     def close(self, seconds: float) -> bool:

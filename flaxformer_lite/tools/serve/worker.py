@@ -50,6 +50,7 @@ class Worker:
         model: has `answer(key, items)`, which returns an answer for each item, and `stream(key, item)`, a generator of parts that
             returns the answer. Both are called in the worker's thread only.
         observe: called after each call with its key, its number of items, and its seconds.
+        groups: the batches that the model answers side by side; one has up to `limits.texts` items.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class Worker:
         model: Any,
         limits: Limits,
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
+        groups: int = 1,
     ) -> None:
-        self.model, self.limits, self.observe = model, limits, observe
+        self.model, self.limits, self.observe, self.most_items = model, limits, observe, limits.texts * groups
         self.waiting: list[Job] = []
         self.streams: list[tuple[Job, Iterator[str]]] = []
         self.changed, self.closed = threading.Condition(), False
@@ -104,7 +106,7 @@ class Worker:
                 if self.closed:
                     break
                 room = len(self.streams) < self.limits.streams
-                jobs = take_jobs(self.waiting, self.limits.texts, streams=room)
+                jobs = take_jobs(self.waiting, self.most_items, streams=room)
             jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
             if jobs and jobs[0].emit is not None:
                 self.streams.append((jobs[0], self.model.stream(jobs[0].key, jobs[0].items[0])))

@@ -177,6 +177,34 @@ def test_answers_are_those_of_the_run_for_each_text_alone(server: Server, loaded
 
 
 @needs.starlette
+@pytest.mark.slow
+def test_sixty_four_clients_are_answered_on_eight_devices(folders: list[str], loaded: dict[str, Run]):
+    """Law: no answer is lost and none is another text's; batches of all devices are answered by one call."""
+    from urllib.request import urlopen
+
+    asked = {client: [f"{client:02d} {turn}" for turn in range(3)] for client in range(64)}
+    answers: dict[str, str] = {}
+    with serving(folders[0], "--timeout", "300", XLA_FLAGS="--xla_force_host_platform_device_count=8") as server:
+
+        def ask(texts: list[str]) -> None:
+            for text in texts:
+                ((answer,),) = post(server.url, "/api/translate", {"texts": text})["answers"]
+                answers[text] = answer["text"]
+
+        threads = [threading.Thread(target=ask, args=(texts,)) for texts in asked.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with urlopen(server.url + "/metrics") as response:
+            calls = response.read().decode()
+    texts = [text for of_client in asked.values() for text in of_client]
+    assert answers == dict(zip(texts, loaded["pairs"].translate(texts), strict=True))
+    (count,) = re.findall(r"call_texts_count\{.*?\} ([\d.]+)", calls)
+    assert float(count) < 100
+
+
+@needs.starlette
 @needs.openai
 @pytest.mark.slow
 def test_openais_client_works(server: Server, loaded: dict[str, Run]):
