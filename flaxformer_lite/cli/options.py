@@ -50,7 +50,8 @@ def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":
     """Returns the typed mesh, whose other devices answer rows of their own; None: none was typed."""
-    typed = {axis: size for axis in ("tensor", "fsdp") if (size := getattr(arguments, f"mesh_{axis}")) is not None}
+    sizes = {"tensor": arguments.mesh_tensor, "fsdp": arguments.mesh_fsdp}
+    typed = {axis: size for axis, size in sizes.items() if size is not None}
     if not typed:
         return None
     from flaxformer_lite.core.parallel import MeshConfig  # with JAX
@@ -74,6 +75,7 @@ def as_typed(message: str, arguments: argparse.Namespace) -> str:
     for setting, option in typed_options(arguments).items():
         message = re.sub(rf"\bdecode\.{re.escape(setting)}\b", option, message)
     if hasattr(arguments, "mesh_tensor"):
+        message = message.replace("train.mesh.data -1, ", "")
         message = re.sub(r"\btrain\.mesh\.(?=tensor|fsdp)", "--mesh.", message)
     return message
 

@@ -34,7 +34,7 @@ USABLE = 0.9
 
 @dataclass(frozen=True)
 class Workload:
-    """What devices have to hold: models that answer together, their settings, and the type of their weights."""
+    """Models that answer together, their settings, and the type of their weights: all that devices have to hold."""
 
     models: tuple[ModelConfig, ...]
     decode: DecodeConfig

@@ -20,7 +20,7 @@ from flaxformer_lite.core.search import DecodeConfig, Forced, NeededTokens, Requ
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text.special_ids import EOS
-from tests.core.search.test_placement import assert_same_bits, parameters, placed
+from tests.support.placements import assert_same_bits, parameters, placed
 
 FIRST = 100 * int(os.environ.get("FLAXFORMER_LITE_SEED", "0"))
 MESHES = ((2, 1), (4, 1), (8, 1), (1, 2), (4, 2), (2, 4), (1, 4))

@@ -7,37 +7,19 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import ModelConfig, Transformer
-from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.parallel import MeshConfig, make_mesh, parameter_sharding
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.batches import InputBatch
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, Row
+from flaxformer_lite.core.search.decoder import Decoder, Row
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.search.request import in_order
 from flaxformer_lite.core.text.special_ids import EOS
+from tests.support.placements import assert_same_bits, parameters, placed
 
 SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_decoder_layers": 2}
 PAIR = ModelConfig(vocab_size=61, num_encoder_layers=2, **SIZES)  # 61 ids: no mesh divides them
 ALONE = replace(PAIR, num_encoder_layers=0)
 DECODE = DecodeConfig(max_new_tokens=40, max_length_ratio=0, batch_tokens=128)
-
-
-def placed(data: int, tensor: int) -> Placement:
-    return Placement(make_mesh(MeshConfig(data=data, tensor=tensor), jax.devices()[: data * tensor]))
-
-
-def parameters(config: ModelConfig, placement: Placement, seed: int = 0):
-    """Returns a model and its variables on the devices, their vocabulary padded by zeros where it does not divide."""
-    params = Transformer(config).init(jax.random.key(seed), example_inputs(config))["params"]
-    params = jax.tree.map(lambda x: np.asarray(3 * x, config.dtype), params)  # so that answers differ
-    if placement.mesh is None:
-        return Transformer(config), {"params": params}
-    model = Transformer(config, placement.tensor)
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), example_inputs(config)))["params"]
-    sizes = jax.tree.map(lambda x, like: [(0, b - a) for a, b in zip(x.shape, like.shape, strict=True)], params, shapes)
-    padded = jax.tree.map(lambda x, widths: np.pad(x, widths), params, sizes)
-    return model, {"params": jax.device_put(padded, parameter_sharding(shapes, placement.mesh))}
 
 
 def answers(config: ModelConfig, decode: DecodeConfig, placement: Placement, number: int = 40):
@@ -55,15 +37,6 @@ SEARCHES = {
 
 
 SLOW = pytest.mark.slow
-
-
-def assert_same_bits(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis]]) -> None:
-    """The compiler of JAX 0.7 fuses a step otherwise where it is divided: the last bits of scores differ there."""
-    if jax.__version_info__ >= (0, 8):
-        assert ours == theirs
-    assert [[one.tokens for one in each] for each in ours] == [[one.tokens for one in each] for each in theirs]
-    scores = ([one.score for each in answers for one in each] for answers in (ours, theirs))
-    np.testing.assert_allclose(*scores, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
