@@ -1,6 +1,7 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -15,11 +17,15 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.objectives import BaseObjective, LossTerm, PerRowMetric
-from flaxformer_lite.core.parallel.sharding import gather_to_first
+from flaxformer_lite.core.parallel.mesh import MeshConfig
+from flaxformer_lite.core.parallel.sharding import gather_to_each, shard_bytes
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.generation import encode_prompt, generate_texts, generation_settings, translate
+from flaxformer_lite.core.search.devices import GIB, Workload, memory_of, place
+from flaxformer_lite.core.search.generation import decode_after, encode_prompt, generation_settings
+from flaxformer_lite.core.search.placement import Placement, Prepared
 from flaxformer_lite.core.search.request import Request, in_order
+from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.tokenizer import Frame
 from flaxformer_lite.files.data.reading import EvalData
@@ -86,8 +92,33 @@ def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowM
     return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
 
 
+def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
+    """Returns the groups of this process's devices that answer, beside the state of the training on each.
+
+    Parameters that training has whole on each device stay so. Others are divided over as few devices as the memory allows: these
+    sum in another order, which may decide between tokens whose scores differ in the last bits alone.
+
+    Raises: ValueError if the devices of this process have not the memory for a whole model.
+    """
+    devices, mesh = runner.mesh.local_devices, runner.mesh.shape
+    workload = Workload((config.model.for_use,), decode, config.data.longest.source)
+    if mesh["fsdp"] * mesh["tensor"] == 1:
+        return place(workload, MeshConfig(), devices)
+    if (memory := memory_of(devices[0])) is not None:
+        memory = max(1, memory - shard_bytes(runner.abstract_state))
+        if len(devices) == 1 and (needed := workload.parameter_bytes(1)) > memory:
+            raise ValueError(
+                f"the model does not fit: a process has 1 device, which needs {needed / GIB:.2f} GiB for parameters and has "
+                f"{memory / GIB:.2f} GiB beside the training's state: use more devices a process"
+            )
+    return place(workload, devices=devices, memory=memory)
+
+
 class Evaluator:
-    """Evaluates parameters on `data.eval`; writes translations, or what continues `train.sample_prompts`, to the run folder."""
+    """Evaluates parameters on `data.eval`; writes translations, or what continues `train.sample_prompts`, to the run folder.
+
+    Each process answers its share of the sources or prompts on its own devices; all have the same answers and metrics.
+    """
 
     def __init__(
         self,
@@ -105,9 +136,7 @@ class Evaluator:
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
             settings = replace(settings, **tokenizers.ids_of(data.pairs[0].label).decode)
-        asked = config.train.text_metrics or config.train.sample_prompts
-        answers = asked or (config.objective.translates and config.model.attention.decodes)
-        self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
+        self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
         self.metrics = config.metrics
@@ -116,31 +145,84 @@ class Evaluator:
         if "bleu" in config.train.text_metrics:
             resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
 
+    def _decoder(self, settings: DecodeConfig) -> Decoder | None:
+        """Returns the decoder of the texts; None if there are none, or none but a translator's samples and the model does not fit.
+
+        Raises: ValueError if a model whose texts are asked for does not fit the devices of this process.
+        """
+        config, train = self.config, self.config.train
+        is_asked = bool(train.text_metrics or train.sample_prompts)
+        if not is_asked and not (config.objective.translates and config.model.attention.decodes):
+            return None
+        try:
+            placement = placed(config, settings, self.runner)
+        except ValueError as error:
+            reason = str(error).partition(": use ")[0]
+            if is_asked or config.objective.text_metric_names:
+                raise ValueError(
+                    f"train.text_metrics is {train.text_metrics} and train.sample_prompts is {train.sample_prompts}, which the "
+                    f"devices of each process compute, but {reason}: set both to (), or use more devices a process"
+                ) from None
+            if self.processes.is_first:
+                warn(f"evaluations write no samples: {reason}")
+            return None
+        return Decoder(Transformer(config.model.for_use, placement.tensor), settings, placement=placement)
+
+    @property
+    def layout(self) -> str:
+        """The groups of devices that answer in this process and the devices of each; all processes have the same."""
+        return "none" if self.decoder is None else f"{self.decoder.placement.groups} x {self.decoder.placement.tensor}"
+
     def evaluate(self, step: int, params: PyTree, progress: ProgressCallback) -> dict[str, float]:
-        """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""
+        """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source.
+
+        All processes call `progress` equally often: it may end the evaluation in all.
+        """
         progress("evaluating", 0, self.data.datasets[0].plan.batches_per_epoch)
         objective = self.config.objective
         metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, progress)
         if self.decoder is None:
             return metrics
-        decoder, local = self.decoder, gather_to_first(params)
-        names = self._text_metric_names
+        variables = {"params": gather_to_each(params, self.decoder.placement.mesh)}
         answer = self._translate if self.config.objective.translates else self._continue
-        return metrics | self.processes.metrics_of_first(
-            [*names, *(f"{source}/{name}" for source in self.data.parts for name in names)],
-            lambda: answer(decoder, {"params": local}, evaluation_name(step), progress),
-        )
+        return metrics | answer(self.decoder, variables, evaluation_name(step), progress)
 
     def _continue(
         self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
         """Writes the texts that continue the prompts under `name`; returns no metrics."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
-        answers = generate_texts(
-            decoder, variables, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=progress
-        )
-        self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], [texts[0].text for texts in answers])
+        requests = in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts)
+        answers = self._answers(decoder, variables, requests, functools.partial(decode_after, tokenizer), progress)
+        self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], answers)
         return {}
+
+    def _answers(
+        self,
+        decoder: Decoder,
+        variables: VariableDict,
+        requests: Sequence[Request],
+        text_of: Callable[[Sequence[int], Sequence[int]], str],
+        progress: ProgressCallback,
+    ) -> list[str]:
+        """Returns the text of the best answer to each request, by `text_of` its source and the answer's tokens; in all processes.
+
+        Whole batches are dealt, each as a single process has it: so its answers have the same bits. In a round each process
+        answers a call, and `progress` is called.
+        """
+        places = [i for i, one in enumerate(requests) if not decoder.is_empty(one.source)]
+        batches = decoder.batches([len(requests[i].source) for i in places])
+        prepared = (Prepared(batch, np.empty((batch.rows, batch.length))) for batch in batches)
+        calls = [[places[i] for batch, *_ in call for i in batch.members] for call in decoder.placement.calls(prepared)]
+        weights, texts, done = decoder.lay_out(variables), dict[int, str](), 0
+        for members, number in self.processes.rounds(calls):
+            answers = decoder.generate(weights, [requests[i] for i in members])
+            for i, (best, *_) in zip(members, answers, strict=True):
+                texts[i] = text_of(requests[i].source, best.tokens)
+            done += number
+            progress("decoding", done, len(places))
+        texts = self.processes.merge(texts)
+        return [texts.get(i, "") for i in range(len(requests))]
 
     def _translate(
         self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
@@ -154,12 +236,15 @@ class Evaluator:
             configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
             if tokenizers.target.ends_pairs:
                 tokenizers = replace(tokenizers, source=tokenizers.source.framed(Frame()))
-        texts = [""] * len(pairs)
+        texts, framed = [""] * len(pairs), tokenizers.source.as_source
         for members in groups_of(config.num_ids for config in configs).values():  # one program each
-            requests = [Request(sources[i], configs[i]) for i in members]
-            answers = translate(decoder.under(configs[members[0]]), variables, requests, tokenizers, progress)
-            for i, best in zip(members, answers, strict=True):
-                texts[i] = best[0].text
+            requests = [Request(framed(sources[i]) if sources[i] else (), configs[i], index=i) for i in members]
+            of_config = decoder.under(configs[members[0]])
+            answers = self._answers(
+                of_config, variables, requests, lambda _, tokens: tokenizers.target_text(tokens), progress
+            )
+            for i, text in zip(members, answers, strict=True):
+                texts[i] = text
         if not self._text_metric_names:
             self.folder.write_samples(name, pairs, texts)
             return {}

@@ -274,7 +274,8 @@ class Loop(TrainingRun):
         return metrics
 
     def show_evaluation(self, activity: str, done: int, total: int) -> None:
-        """Shows what an evaluation does now. Raises: Interrupted if the run is to stop."""
+        """Shows what an evaluation does now; all processes call it equally often. Raises: Interrupted if the run is to stop."""
+        self.stop.exchange(now=True)
         self.stop.raise_if_agreed()
         self.progress.within(activity, done, total)
 

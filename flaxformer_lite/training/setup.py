@@ -65,7 +65,10 @@ def set_up(run: Session) -> Setup:
     evaluator = None
     if data.eval is not None:
         evaluated = data.eval
-        evaluator = processes.on_all(lambda: Evaluator(config, evaluated, data.tokenizers, runner, folder, processes))
+        evaluator = made = processes.on_all(
+            lambda: Evaluator(config, evaluated, data.tokenizers, runner, folder, processes)
+        )
+        processes.agree(lambda: {"the layout of answers": made.layout}, "Start all on devices of the same memory")
     if is_new:
         state, origin = first_state(config, runner)
         if config.train.init_from is not None:

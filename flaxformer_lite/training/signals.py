@@ -19,8 +19,11 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: str | None = None
 
-    def exchange(self) -> None:
-        """Exchanges requests with the other processes, once after every step; a single process has no others."""
+    def exchange(self, *, now: bool = False) -> None:
+        """Exchanges requests with the other processes: after every step, and `now` after every batch of an evaluation.
+
+        A single process has no others.
+        """
 
     @property
     def agreed(self) -> bool:

@@ -213,7 +213,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until_ready) -> PyTree:
+def gather_to_first(tree: PyTree, keep: Callable[[Array], Any]) -> PyTree:
     """Returns `keep` of each array, whole and divided over the devices of the first process; None in all other processes.
 
     All processes call it. One array at a time is gathered, and each device gets only its share. A single process has all arrays.
@@ -224,6 +224,20 @@ def gather_to_first(tree: PyTree, keep: Callable[[Array], Any] = jax.block_until
         return keep(whole) if jax.process_index() == 0 else None
 
     return jax.tree.map(leaf, tree)
+
+
+def gather_to_each(params: PyTree, mesh: Mesh | None) -> PyTree:
+    """Returns whole parameters in each process, divided over a mesh of its devices and padded as they need it; None: one device.
+
+    All processes call it. One array at a time is gathered, and each device gets only its share.
+    """
+    if mesh is None:
+        return jax.tree.map(lambda x: jax.block_until_ready(whole_in_each_process(x)), params)
+
+    def leaf(x: Array, sharding: NamedSharding) -> Array:
+        return jax.block_until_ready(jax.device_put(whole_in_each_process(x), sharding))
+
+    return with_padded_vocabulary(jax.tree.map(leaf, params, stored_sharding(params, mesh)), mesh)
 
 
 def allgather_text(text: str) -> list[str]:

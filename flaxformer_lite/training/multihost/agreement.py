@@ -34,7 +34,8 @@ class Processes:
 
     def __init__(self) -> None:
         self.count = jax.process_count()
-        self.is_first = jax.process_index() == 0
+        self.index = jax.process_index()
+        self.is_first = self.index == 0
         """Whether this process reports and writes for all."""
 
     # Start
@@ -135,27 +136,36 @@ class Processes:
         if any(lines):
             raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
 
+    # Evaluation
+
+    def rounds(self, calls: Sequence[list[int]]) -> Iterator[tuple[list[int], int]]:
+        """Deals calls, each the numbers of its requests, one a round to each process.
+
+        Yields for each round the call of this process, which is empty if too few are left, and the number of requests in all calls.
+        """
+        for start in range(0, len(calls), self.count):
+            dealt = calls[start : start + self.count]
+            yield dealt[self.index] if self.index < len(dealt) else [], sum(map(len, dealt))
+
+    def merge(self, texts: Mapping[int, str]) -> dict[int, str]:
+        """Returns the numbered texts of all processes, in all."""
+        merged: dict[int, str] = {}
+        for of_process in allgather_text(json.dumps([*texts.items()])):
+            merged |= dict(json.loads(of_process))
+        return merged
+
     # Stop and save
 
     def stop_request(self) -> StopRequest:
         return StopRequest() if self.count == 1 else StopConsensus()
-
-    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Computes metrics in the first process alone; returns them, bit for bit, in all."""
-        metrics = compute() if self.is_first else dict.fromkeys(names, 0.0)
-        if self.count == 1:
-            return metrics
-        bits = np.array([metrics[name] for name in names], np.float64).view(np.uint32)
-        values = np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)
-        return dict(zip(names, values.tolist(), strict=True))
 
 
 class StopConsensus(StopRequest):
     """A signal to any process, or a notice of JAX's preemption service, stops all of them after the same step, at the latest the
     next but one.
 
-    The answer of each exchange is fetched at the next one, so that no process waits for a step in progress.
-    An evaluation is never interrupted: the others would wait for this process.
+    The answer of each exchange is fetched at the next one, so that no process waits for a step in progress. During an evaluation no
+    step is: there it is fetched `now`, after each batch, or round of batches, of all processes, and ends the evaluation in all.
     """
 
     def __init__(self) -> None:
@@ -167,22 +177,20 @@ class StopConsensus(StopRequest):
         self._agreed = False
         self._exchanges = 0
 
-    def exchange(self) -> None:
+    def exchange(self, *, now: bool = False) -> None:
         self._exchanges += 1
         with contextlib.suppress(RuntimeError):  # the service is off: JAX_ENABLE_PREEMPTION_SERVICE=0
             if multihost_utils.reached_preemption_sync_point(self._exchanges):
                 self.signal = "a preemption notice"
         here = np.full(jax.local_device_count(), self.signal is not None, np.int32)
-        answer = self._answer
+        before = self._answer
         self._answer = self._any(jax.make_array_from_process_local_data(self._sharding, here))
+        answer = self._answer if now else before
         self._agreed = answer is not None and bool(answer)
 
     @property
     def agreed(self) -> bool:
         return self._agreed
-
-    def raise_if_agreed(self) -> None:
-        """Does nothing: an evaluation runs to its end in all processes."""
 
 
 def merge_messages(messages: Sequence[str]) -> str:

@@ -5,13 +5,13 @@ import socket
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
 from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes, StopConsensus
 from flaxformer_lite.training.multihost.meeting import SharedError
+from flaxformer_lite.training.signals import Interrupted
 from tests.support.paths import ROOT
 
 
@@ -47,7 +47,7 @@ def test_values_that_differ_are_named_with_the_process(monkeypatch: pytest.Monke
 
 
 def test_a_single_process_agrees_with_itself():
-    """Law: nothing is computed for others; errors stay as they are; metrics are passed on."""
+    """Law: nothing is computed for others; errors stay as they are; it answers every call."""
     alone = Processes()
     assert alone.is_first and alone.count == 1 and not isinstance(alone.stop_request(), StopConsensus)
     with pytest.raises(ValueError, match=r"^no a$") as error:
@@ -58,28 +58,35 @@ def test_a_single_process_agrees_with_itself():
     called: list[int] = []
     assert alone.first_then_others(lambda: called.append(7)) is None
     assert called == [7]
-    assert alone.metrics_of_first(["bleu"], lambda: {"bleu": 0.1}) == {"bleu": 0.1}
+    assert list(alone.rounds([[2, 0], [1]])) == [([2, 0], 2), ([1], 1)]
 
 
-def test_metrics_of_the_first_process_keep_their_bits(monkeypatch: pytest.MonkeyPatch):
-    """Law: float64, although JAX computes in 32 bits."""
-    sent = []
-    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda bits: sent.append(bits.dtype) or bits)
-    values = {"bleu": 100 / 3, "chrf": float(np.nextafter(1, 2))}
-    assert with_others(monkeypatch, "").metrics_of_first(list(values), lambda: values) == values
-    assert sent == [np.uint32]
+def test_calls_are_dealt_one_a_round(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: by hand, five calls for three processes; all have as many rounds, and then all texts, whatever is in them."""
+    calls = [[4, 0], [1], [5, 2], [3], [6]]
+    expected = [([4, 0], 5), ([3], 2)], [([1], 5), ([6], 2)], [([5, 2], 5), ([], 2)]
+    several = with_others(monkeypatch, '[[1, "\\ud800"]]', "[]")
+    for several.index in range(3):
+        assert list(several.rounds(calls)) == expected[several.index]
+    assert several.merge({4: "\u2028", 0: ""}) == {4: "\u2028", 0: "", 1: "\ud800"}
 
 
-def test_a_stop_is_agreed_one_exchange_later():
-    """Oracle: by hand. The answer to an exchange is read at the next one; an evaluation is not interrupted."""
+def test_a_stop_is_agreed_one_exchange_later_or_now():
+    """Oracle: by hand. The answer to an exchange is read at the next one, during an evaluation at once."""
     stop = StopConsensus()
     agreed = []
     for signal in (None, "SIGTERM", "SIGTERM"):
         stop.signal = signal
         stop.exchange()
         agreed.append(stop.agreed)
-        stop.raise_if_agreed()
     assert agreed == [False, False, True]
+    stop = StopConsensus()
+    stop.exchange(now=True)
+    stop.raise_if_agreed()
+    stop.signal = "SIGTERM"
+    stop.exchange(now=True)
+    with pytest.raises(Interrupted):
+        stop.raise_if_agreed()
 
 
 def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pytest.MonkeyPatch):

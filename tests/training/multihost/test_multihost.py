@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,16 @@ import pytest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.training import loop
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.search import Sampling
+from flaxformer_lite.files.data.built_in import Dates
+from flaxformer_lite.files.data.text_files import PlainText
+from flaxformer_lite.training import evaluation, loop
 from flaxformer_lite.workdir.manifest import read_document
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.final_state import assert_same_run
+from tests.support.language_runs import language_config
 from tests.support.paths import ROOT
 from tests.support.s3 import BUCKET, s3_gate
 
@@ -50,16 +57,20 @@ import itertools, jax, numpy as np, sys
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from flaxformer_lite.core.parallel.sharding import MESH_AXES, gather_to_first
+from flaxformer_lite.core.parallel.sharding import MESH_AXES, gather_to_each, gather_to_first
 expected = np.arange(3 * 8 * 20, dtype=np.float32).reshape(3, 8, 20)
 for order, shape in itertools.product(([0, 1, 2, 3], [0, 2, 1, 3]), ((1, 4, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2))):
     mesh = Mesh(np.array(jax.devices())[order].reshape(shape), MESH_AXES)
     sharding = NamedSharding(mesh, PartitionSpec(None, "fsdp", "tensor"))
-    found = gather_to_first(jax.make_array_from_callback(expected.shape, sharding, expected.__getitem__))
-    assert (found is None) == (sys.argv[2] == "1")
-    if found is not None:
-        np.testing.assert_array_equal(found, expected)
-        assert [shard.data.size for shard in found.addressable_shards] == [expected.size // 2] * 2, shape
+    array = jax.make_array_from_callback(expected.shape, sharding, expected.__getitem__)
+    shards = gather_to_first(array, lambda whole: [shard.data.size for shard in whole.addressable_shards])
+    assert shards == (None if sys.argv[2] == "1" else [expected.size // 2] * 2), shape
+    for here in ((2, 1, 1), (1, 1, 2)):
+        local = Mesh(np.array(jax.local_devices()[::-1]).reshape(here), MESH_AXES)
+        leaf = gather_to_each({"attention": {"query": {"kernel": array}}}, local)["attention"]["query"]["kernel"]
+        np.testing.assert_array_equal(leaf, expected)
+        assert [shard.data.size for shard in leaf.addressable_shards] == [expected.size // here[2]] * 2, here
+        assert leaf.sharding.mesh == local
 """
 
 
@@ -86,6 +97,7 @@ class Processes:
         own: Sequence[Sequence[str]] = (),
         own_devices: Sequence[int] = (),
         die_after_joining: int | None = None,
+        program: Sequence[str] = (str(ROOT / "train.py"),),
     ):
         coordinator = free_address()
         environment = os.environ | {
@@ -94,7 +106,7 @@ class Processes:
             "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        command = [sys.executable, str(ROOT / "train.py"), str(config), "--workdir", str(run), *flags]
+        command = [sys.executable, *program, str(config), "--workdir", str(run), *flags]
         if number > 1:
             command += ["--coordinator", coordinator, "--num-processes", str(number)]
         self.started = []
@@ -238,23 +250,78 @@ def test_what_four_processes_saved_others_go_on_from(
     np.testing.assert_allclose(together(config, tmp_path / "run", cache, number, devices, *other), one, rtol=2e-5)
 
 
-@pytest.mark.slow
-def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, cache: Path):
-    """Law: what only the first process computes all have, bit for bit: also the checkpoint that ranks by it."""
-    data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
-    config = dataclasses.replace(CONFIG, data=data)
-    config = with_train(config, eval_every=6, text_metrics=("chrf",), best_metric="chrf")
-    expected = last_row(alone_run(config, tmp_path / "one"))
-    run = tmp_path / "run"
-    with Processes(write_config_file(tmp_path / "tiny.json", config), run, cache, 2, 1) as processes:
-        assert processes.ends() == [0, 0], processes.said(0)
-    assert last_row(run)["chrf"] == pytest.approx(expected["chrf"]) != 0
-    assert read_document(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
+def translations(folder: Path) -> Config:
+    """Text metrics of 40 dates, in five batches at least."""
+    data = dataclasses.replace(CONFIG.data, eval=Dates(split="held_out", num_examples=40))
+    config = dataclasses.replace(CONFIG, data=data, decode=dataclasses.replace(CONFIG.decode, batch_tokens=128))
+    return with_train(config, eval_every=6, text_metrics=("chrf",), best_metric="chrf")
+
+
+def languages(folder: Path) -> Config:
+    """Text metrics of each direction too."""
+    config = language_config(folder)
+    model = dataclasses.replace(config.model, d_model=16, num_heads=4, d_ff=32)
+    config = dataclasses.replace(config, model=model, decode=dataclasses.replace(config.decode, batch_tokens=128))
+    return with_train(config, text_metrics=("chrf",))
+
+
+def samples(folder: Path) -> Config:
+    """Prompts of a language model in three batches, whose continuations are drawn."""
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"{i} and {i + 1} are {2 * i + 1}" for i in range(60)))
+    model = dataclasses.replace(CONFIG.model, num_encoder_layers=0)
+    lines = PlainText(path=str(text), documents="lines")
+    data = dataclasses.replace(CONFIG.data, train=lines, eval=lines, max_source_length=17, max_target_length=17)
+    decode = dataclasses.replace(CONFIG.decode, sampling=Sampling(temperature=1.5), batch_tokens=32, max_new_tokens=9)
+    prompts = ("1 and", "2", "3 and 4 are", "4 and 5", "5 and 6 are", "6", "7 ", "8 and 9 are", "9")
+    train = dataclasses.replace(CONFIG.train, eval_every=6, checkpoint_every=6, sample_prompts=prompts)
+    return dataclasses.replace(CONFIG, model=model, objective=CausalLM(), data=data, decode=decode, train=train)
+
+
+def answers_of(run: Path) -> dict[str, Any]:
+    """The text metrics of the last row, to the bit, and the files of answers."""
+    files = {
+        str(file.relative_to(run)): file.read_text()
+        for kind in ("samples", "hypotheses")
+        for file in run.glob(f"{kind}/*")
+    }
+    return {name: value for name, value in last_row(run).items() if "chrf" in name} | files
 
 
 @pytest.mark.slow
-def test_the_first_one_gets_whole_arrays_in_shards():
-    """Law: bit for bit, whatever the order of the devices in the mesh; each of two devices gets half."""
+@pytest.mark.parametrize(
+    ("setting", "shapes"),
+    [(translations, [(2, 1), (4, 1), (2, 2)]), (samples, [(2, 1), (4, 1)]), (languages, [(2, 1)])],
+)
+def test_text_metrics_and_samples_are_those_of_one_process(
+    setting: Callable[[Path], Config], shapes: list[tuple[int, int]], tmp_path: Path, cache: Path
+):
+    """Law: bit for bit, also in the checkpoint that ranks by them, also where some processes have no batch.
+
+    All evaluate the same parameters: those of a run that was stopped in its last evaluation. Processes of one device divide them.
+    """
+    config = setting(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "count", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1]("evaluating", 1, 1))
+        alone_run(config, tmp_path / "stopped")
+    assert last_row(tmp_path / "stopped")["split"] == "train"
+    one = Path(shutil.copytree(tmp_path / "stopped", tmp_path / "one"))
+    expected = answers_of(alone_run(config, one))
+    assert expected and all(expected.values())
+    file = write_config_file(tmp_path / "config.json", config)
+    for number, devices in shapes:
+        run = Path(shutil.copytree(tmp_path / "stopped", tmp_path / f"run{number}x{devices}"))
+        flags = ("--train.mesh.fsdp", "2", "--train.mesh.tensor", str(number // 2))
+        with Processes(file, run, cache, number, devices, *(flags if devices == 1 else ())) as processes:
+            assert processes.ends() == [0] * number, processes.said(0)
+        assert answers_of(run) == expected
+        meta = read_document(run / "checkpoints" / str(config.train.steps) / "meta" / "meta.json")
+        assert all(meta["metrics"][name] == value for name, value in expected.items() if "chrf" in name)
+
+
+@pytest.mark.slow
+def test_the_first_one_or_each_gets_whole_arrays_in_shards():
+    """Law: bit for bit, whatever the order of the devices in the mesh; each of two devices of the first one gets half."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     words = [sys.executable, "-c", GATHERS, free_address()]
     started = [subprocess.Popen([*words, str(i)], env=environment) for i in range(2)]
@@ -298,6 +365,44 @@ def test_a_signal_to_one_is_a_signal_to_all(tmp_path: Path, cache: Path):
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert int(saved.name) == len(losses(tmp_path / "run"))
     assert f"saved after step {saved.name}" in (tmp_path / "run" / "train.log").read_text()
+
+
+SIGNALLED = """
+import jax, os, signal, sys
+from flaxformer_lite.cli.process import program
+from flaxformer_lite.training.loop import Loop
+show, before, calls = Loop.show_evaluation, sys.argv.pop(1), []
+def signalled(self, activity, done, total):
+    calls.append(activity)
+    print("shows", activity, len(calls), done, total, file=sys.stderr, flush=True)
+    if calls[-2:] == [before] * 2 and jax.process_index() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    show(self, activity, done, total)
+Loop.show_evaluation = signalled
+program(["train", *sys.argv[1:]])
+"""
+"""A training whose second process gets a signal before its second report of an activity."""
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_in_an_evaluation_ends_it_in_all_after_the_same_batch(tmp_path: Path, cache: Path):
+    """Law: as in one process, the step is saved without metrics; the same command ends with the bits of a run without a signal."""
+    config = write_config_file(tmp_path / "config.json", with_train(translations(tmp_path), eval_every=4))
+    whole = tmp_path / "whole"
+    with Processes(config, whole, cache, 2, 1) as processes:
+        assert processes.ends() == [0, 0], processes.said(0)
+    for activity in ("evaluating", "decoding"):
+        run = tmp_path / activity
+        with Processes(config, run, cache, 2, 1, program=("-c", SIGNALLED, activity)) as processes:
+            assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
+            shown = [[line for line in processes.said(i).splitlines() if line.startswith("shows")] for i in (0, 1)]
+        reports = [line.split()[-2:] for line in shown[0] if line.split()[1] == activity]
+        assert shown[0] == shown[1] and len(reports) == 2 and reports[-1][0] < reports[-1][1]
+        assert last_row(run)["step"] == 4 and last_row(run)["split"] == "train" and not list(run.glob("samples/*"))
+        with Processes(config, run, cache, 2, 1) as processes:
+            assert processes.ends() == [0, 0], processes.said(0)
+        assert_same_run(run, whole)
+        assert answers_of(run) == answers_of(whole)
 
 
 @pytest.mark.slow
