@@ -1,5 +1,7 @@
 """Measures the train step on a GPU or a TPU: three models in bfloat16, beside what `plan` computes ahead, and beside PyTorch.
 
+Then the model answers the batch's sources or texts, greedily and with 4 beams, its matrices in bfloat16.
+
 python benchmarks/gpu.py [--shape llama_1b] [--peer torch] [--rows 8] [--json FILE] [SETTING=VALUE …]
 python benchmarks/gpu.py --toy --peer torch     # tiny models on a CPU, to see that all of it runs
 
@@ -60,7 +62,11 @@ def main() -> None:
     if options.measure:
         side, folder = options.measure
         try:
-            print(json.dumps({"plan": plan, "ours": ours, "torch": pytorch}[side](options, Path(folder))))
+            print(
+                json.dumps(
+                    {"plan": plan, "ours": ours, "torch": pytorch, "decode": decoding}[side](options, Path(folder))
+                )
+            )
         except ValueError as error:
             sys.exit(f"error: {error}")
         return
@@ -117,10 +123,12 @@ def compare(options: argparse.Namespace, shape: str) -> None:
                     raise RuntimeError(
                         f"{side} has {turns[0]['parameters']:,} parameters, not {planned['parameters']:,}"
                     )
-    print("\n".join(report(shape, planned, rounds)) + "\n", flush=True)
+        answered = ask("decode")
+    print("\n".join([*report(shape, planned, rounds), *answered["lines"]]) + "\n", flush=True)
     if options.json:
+        figures = {"plan": planned, "rounds": rounds, "decode": answered}
         with open(options.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"shape": shape, "options": vars(options), "plan": planned, "rounds": rounds}) + "\n")
+            file.write(json.dumps({"shape": shape, "options": vars(options), **figures}) + "\n")
 
 
 def report(shape: str, planned: Figures, rounds: dict[str, list[Figures]]) -> list[str]:
@@ -273,6 +281,43 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
 
     figures = timed(options, steps) | {"memory": throughput.peak_memory(), "version": f"jax {jax.__version__}"}
     return figures | {"parameters": number_of(state.params)}
+
+
+def decoding(options: argparse.Namespace, folder: Path) -> Figures:
+    """Measures answers of `options.steps` tokens by random parameters: tokens a second, and the memory that the device needed."""
+    import jax
+    import numpy as np
+
+    from flaxformer_lite.core.model import Transformer
+    from flaxformer_lite.core.model.inputs import example_inputs
+    from flaxformer_lite.core.model.layers import round_kernels
+    from flaxformer_lite.core.search import DecodeConfig
+    from flaxformer_lite.core.search.decoder import Decoder
+
+    model = Transformer(experiment(options).model.for_use)
+    if model.config.num_decoder_layers == 0:
+        return {"lines": []}
+    init = jax.jit(
+        lambda: round_kernels(model.init(jax.random.key(0), example_inputs(model.config))["params"], "bfloat16")
+    )
+    params, rows, rng = init(), options.rows, np.random.default_rng(0)
+    sources = rng.integers(4, model.config.vocab_size, (rows, 8 if options.toy else 64)).tolist()
+    of_parameters, lines = sum(x.nbytes for x in jax.tree.leaves(params)), []
+    for beams in (1, 4):
+        settings = DecodeConfig(
+            beam_size=beams, eos_ids=(), max_new_tokens=options.steps, max_length_ratio=0, batch_tokens=rows * 4096
+        )
+        decoder, seconds = Decoder(model, settings), []
+        weights = decoder.lay_out({"params": params})
+        for _ in range(1 + options.rounds):
+            started = time.perf_counter()
+            decoder.generate(weights, sources)
+            seconds.append(time.perf_counter() - started)
+        peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        rate = rows * options.steps / statistics.median(seconds[1:])
+        memory = f"memory {in_gib(peak)}, parameters {in_gib(of_parameters)}"
+        lines.append(f"{'decode':8}{rows} rows, {beams} beams: {rate:,.0f} tokens/s, {memory}")
+    return {"lines": lines}
 
 
 def number_of(parameters: Any) -> int:

@@ -87,3 +87,13 @@ def test_weights_that_are_laid_out_once_serve_every_search():
     answers = [decoder.generate(weights, asked) for _ in range(2)]
     assert answers[0] == answers[1] and len(copies) == 1
     assert decoder.generate(params, asked) == answers[0] and len(copies) == 2
+
+
+def test_no_parameter_is_copied_for_a_search_on_an_accelerator(monkeypatch: pytest.MonkeyPatch):
+    """Law: what steps read are the arrays that were given; a tied table alone has a copy, in the layout of the head's product."""
+    monkeypatch.setattr("flaxformer_lite.core.model.fast.platform", lambda: "gpu")
+    for config, copies in ((SMALL, 1), (replace(SMALL, share_target_output=False), 0)):
+        model, params = model_of(config)
+        weights = Decoder(model, DecodeConfig()).lay_out(params)
+        given = {id(x) for x in jax.tree.leaves(params)}
+        assert sum(id(x) not in given for x in jax.tree.leaves(weights.laid_out)) == copies
