@@ -25,7 +25,7 @@ from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
-from flaxformer_lite.core.search.devices import Workload, place
+from flaxformer_lite.core.search.devices import TooLarge, Workload, place
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.core.search.generation import (
@@ -603,7 +603,11 @@ def load(
     longest = config.data.max_source_length if config.model.num_encoder_layers else config.data.longest.target
     local = make_mesh(MeshConfig(), jax.local_devices())
     workload = Workload((config.model.for_use,), config.decode, longest, weights_dtype)
-    placement = place(workload, mesh, list(local.devices.flat))
+    try:
+        placement = place(workload, mesh, list(local.devices.flat))
+    except TooLarge as error:
+        remedy = "weights_dtype bfloat16, " if weights_dtype == "float32" else ""
+        raise ValueError(f"{error}: use {remedy}a lower decode.batch_tokens, or more devices") from None
     if placement.tensor > 1:
         note(placement.in_words())
     local = placement.mesh or local

@@ -21,7 +21,7 @@ from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.core.parallel.sharding import gather_to_each, shard_bytes
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.devices import GIB, Workload, memory_of, place
+from flaxformer_lite.core.search.devices import GIB, TooLarge, Workload, memory_of, place
 from flaxformer_lite.core.search.generation import decode_after, encode_prompt, generation_settings
 from flaxformer_lite.core.search.placement import Placement, Prepared
 from flaxformer_lite.core.search.request import Request, in_order
@@ -98,7 +98,7 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     Parameters that training has whole on each device stay so. Others are divided over as few devices as the memory allows: these
     sum in another order, which may decide between tokens whose scores differ in the last bits alone.
 
-    Raises: ValueError if the devices of this process have not the memory for a whole model.
+    Raises: TooLarge if the devices of this process have not the memory for a whole model.
     """
     devices, mesh = runner.mesh.local_devices, runner.mesh.shape
     workload = Workload((config.model.for_use,), decode, config.data.longest.source)
@@ -107,9 +107,9 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     if (memory := memory_of(devices[0])) is not None:
         memory = max(1, memory - shard_bytes(runner.abstract_state))
         if len(devices) == 1 and (needed := workload.parameter_bytes(1)) > memory:
-            raise ValueError(
+            raise TooLarge(
                 f"the model does not fit: a process has 1 device, which needs {needed / GIB:.2f} GiB for parameters and has "
-                f"{memory / GIB:.2f} GiB beside the training's state: use more devices a process"
+                f"{memory / GIB:.2f} GiB beside the training's state"
             )
     return place(workload, devices=devices, memory=memory)
 
@@ -156,15 +156,14 @@ class Evaluator:
             return None
         try:
             placement = placed(config, settings, self.runner)
-        except ValueError as error:
-            reason = str(error).partition(": use ")[0]
+        except TooLarge as error:
             if is_asked or config.objective.text_metric_names:
                 raise ValueError(
                     f"train.text_metrics is {train.text_metrics} and train.sample_prompts is {train.sample_prompts}, which the "
-                    f"devices of each process compute, but {reason}: set both to (), or use more devices a process"
+                    f"devices of each process compute, but {error}: set both to (), or use more devices a process"
                 ) from None
             if self.processes.is_first:
-                warn(f"evaluations write no samples: {reason}")
+                warn(f"evaluations write no samples: {error}")
             return None
         return Decoder(Transformer(config.model.for_use, placement.tensor), settings, placement=placement)
 

@@ -191,3 +191,14 @@ def test_a_mesh_that_does_not_fit_is_refused(mesh: MeshConfig, message: str):
 def test_the_line_names_groups_and_tensor(folder: Path, capsys: pytest.CaptureFixture[str]):
     flaxformer_lite.load(folder, mesh=MeshConfig(tensor=2))
     assert re.search(r"8 devices answer in 4 groups, .*mesh\.tensor 2", capsys.readouterr().err)
+
+
+def test_a_model_that_no_group_holds_is_refused_with_the_figures_and_the_remedy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("flaxformer_lite.core.search.devices.memory_of", lambda device: 2**14)
+    figures = r"does not fit: .* of 8 devices .* GiB, .* for parameters, .* of its 0\.00 GiB"
+    with pytest.raises(ValueError, match=figures + r".*: use weights_dtype bfloat16, .*batch_tokens, or more devices"):
+        flaxformer_lite.load(folder)
+    monkeypatch.setattr("flaxformer_lite.core.search.devices.memory_of", lambda device: 60_000)
+    assert flaxformer_lite.load(folder).placement.tensor > 1

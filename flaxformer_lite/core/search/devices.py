@@ -32,6 +32,10 @@ USABLE = 0.9
 """The share of a device's memory that is planned for; the rest is for the temporaries of a step."""
 
 
+class TooLarge(ValueError):
+    """A model that no group of the devices holds; the message has the figures, and the caller adds the remedy."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """Models that answer together, their settings, and the type of their weights: all that devices have to hold."""
@@ -104,7 +108,7 @@ def place(
     mesh: devices of `fsdp` join those of `tensor` as far as the heads of keys and the widths allow; the others answer rows of their
     own. None: the fewest devices of a group that have the memory. memory: bytes of a device; None: as JAX says.
 
-    Raises: ValueError if the mesh does not divide the devices or the model, or no group has the memory.
+    Raises: ValueError if the mesh does not divide the devices or the model; TooLarge if no group has the memory.
     """
     devices = jax.local_devices() if devices is None else devices
     if mesh is None:
@@ -123,7 +127,7 @@ def place(
 def smallest_tensor(workload: Workload, num_devices: int, memory: int | None) -> int:
     """Returns the fewest devices of a group that hold the model and the largest batch; 1 if their memory is not known.
 
-    Raises: ValueError with the figures if no group of these devices does.
+    Raises: TooLarge with the figures if no group of these devices does.
     """
     if num_devices == 1 or memory is None:
         return 1
@@ -136,12 +140,10 @@ def smallest_tensor(workload: Workload, num_devices: int, memory: int | None) ->
     fitting = [tensor for tensor, size in needed.items() if size <= USABLE * memory]
     if not fitting:
         least = min(needed, key=lambda tensor: needed[tensor])
-        remedy = "" if workload.weights_dtype == "bfloat16" else "--weights-dtype bfloat16, "
-        raise ValueError(
+        raise TooLarge(
             f"the model does not fit: with train.mesh.tensor {least} of {num_devices} devices a device needs "
             f"{needed[least] / GIB:.2f} GiB, {workload.parameter_bytes(least) / GIB:.2f} of them for parameters, and "
-            f"{USABLE * memory / GIB:.2f} of its {memory / GIB:.2f} GiB are for both: use {remedy}a lower decode.batch_tokens, or "
-            "more devices"
+            f"{USABLE * memory / GIB:.2f} of its {memory / GIB:.2f} GiB are for both"
         )
     return min(fitting)
 
