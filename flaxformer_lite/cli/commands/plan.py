@@ -6,7 +6,7 @@ pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows
 
 --decode plans searches in place of training: prefill and step, with the cache at full length. Beams and lengths are settings:
 --decode.beam-size 4, --decode.max-new-tokens 128. With --memory in place of --topology memory is added up, for --devices N. --fit
-finds the smallest --mesh.tensor that fits, and the most rows.
+finds the smallest --mesh.tensor that fits, and many rows.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def decode(arguments: argparse.Namespace, config: "Config") -> None:
         )
     as_json = json.dumps([*map(asdict, plans)], indent=2)
     print(as_json if arguments.json else "\n\n".join(map(in_words, plans)))
-    if arguments.fit and not plans[-1].fits:
+    if arguments.fit and not any(plan.fits for plan in plans):
         raise Failure("none of these fits: choose --weights-dtype bfloat16, fewer --rows, or more devices")
 
 

@@ -46,6 +46,8 @@ from flaxformer_lite.tools.planning.topology import LATENCY_SOURCE, Slice, descr
 DEEPEST = 32
 """The most layers of a step that are compiled as they are. From 1 and 2 layers the traffic of NLLB-200-3.3B is 3 % too low (a copy
 on each chip) or 11 % too high (8 chips), that of llama_1b 21 % too high, in a third to two thirds of the minute or two."""
+REFINEMENTS = 3
+"""Plans of more rows: from each the number that fits is known better, as a part of the memory does not grow with rows."""
 HOST_CHIPS = 8
 """The most chips of a host. A process answers on those of its own host."""
 COMPILABLE = 0.975
@@ -225,7 +227,7 @@ class DecodePlan:
     refusal: str | None
     """The compiler's message, if it refuses a program; then no figure of a step is known."""
     largest_rows: int
-    """The most rows of a group that fit, if memory beside weights is linear in them."""
+    """Rows of a group that fit: no fewer, as memory beside weights grows at most in proportion to them."""
     batch_tokens: int
     """The setting of decode that gives these rows."""
     traffic_bytes: float
@@ -371,7 +373,7 @@ def plans_of(config: Config, *, fit: bool, axes: dict[str, int], **chosen: Any) 
 def fit_decode(
     config: Config, topology: str | None = None, num_devices: int = 1, **chosen: Any
 ) -> Iterator[DecodePlan]:
-    """Yields plans of ever more devices in a group until one fits, and then those of the most rows that fit.
+    """Yields plans of ever more devices in a group until one fits, and then of more rows, as far as they fit.
 
     The arguments are those of `decode_plan`, without `mesh`.
     """
@@ -382,7 +384,9 @@ def fit_decode(
         yield (plan := decode_plan(config, **chosen))
         if plan.fits:
             break
-    while 0 < plan.largest_rows != plan.rows:
+    for _ in range(REFINEMENTS):
+        if plan.largest_rows in (0, plan.rows):
+            break
         yield (plan := decode_plan(config, **chosen | {"rows": plan.largest_rows}))
 
 
@@ -411,7 +415,7 @@ def in_words(plan: DecodePlan) -> str:
     elif plan.largest_rows:
         beams = f" × {plan.beams} beams" if plan.beams > 1 else ""
         most = f"{plan.largest_rows:,} rows{beams} × {plan.answer_length} tokens"
-        lines.append(f"at most {most} fit: decode.batch_tokens {plan.batch_tokens}")
+        lines.append(f"at least {most} fit: decode.batch_tokens {plan.batch_tokens}")
     if not plan.fits:
         lines.append(
             "choose a larger --mesh.tensor, --weights-dtype bfloat16, fewer --rows, or shorter sources and answers"
