@@ -19,7 +19,6 @@ from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
@@ -612,8 +611,8 @@ def load(
         note(placement.in_words())
     local = placement.mesh or local
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, params = restore_weights(checkpoints, config, weights, step, local)
-    params = with_padded_vocabulary(round_kernels(params, weights_dtype), local)
+        step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)
+    params = with_padded_vocabulary(params, local)
     tokenizers = (
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )

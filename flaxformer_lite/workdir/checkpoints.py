@@ -217,16 +217,23 @@ class Checkpoints:
         self._damage.pop(step, None)
 
     def restore_params(
-        self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
+        self,
+        abstract_params: PyTree,
+        step: int,
+        *,
+        field: Literal["params", "ema"] = "params",
+        rounded: PyTree | None = None,
     ) -> PyTree:
         """Returns only the parameters of checkpoint `step`, or their moving average.
+
+        rounded: `abstract_params` with the types that they are rounded to as they are read; None: their own.
 
         Raises:
             ValueError: there is no such step; it is damaged, or without that field; the trees differ.
         """
         self.wait()
         self._require_whole(step)
-        return self._read_field(step, field, abstract_params)
+        return self._read_field(step, field, abstract_params, rounded)
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
         """Returns the newest step and the mean of the parameters of the newest `n` whole, regular checkpoints.
@@ -396,13 +403,13 @@ class Checkpoints:
             skipped.clear()
             yield step
 
-    def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
+    def _read_field(self, step: int, field: str, abstract: PyTree, rounded: PyTree | None = None) -> PyTree:
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
-        return read_tree(self._folder / str(step) / "state", {field: abstract})[field]
+        return read_tree(self._folder / str(step) / "state", {field: rounded or abstract})[field]
 
 
 def read_tree(folder: Path, abstract: PyTree) -> PyTree:
-    """Returns the arrays in `abstract` of a checkpoint's state, with the shardings there, or on the first local device."""
+    """Returns the arrays in `abstract` of a checkpoint's state in its types and shardings, or on the first local device."""
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}  # as Orbax writes it
 
@@ -410,7 +417,9 @@ def read_tree(folder: Path, abstract: PyTree) -> PyTree:
         kvstore = database | {"path": path.replace("/", ".")}
         stored = tensorstore.open({"driver": "zarr", "kvstore": kvstore}, read=True, context=context).result()
         sharding = getattr(x, "sharding", None) or here
-        return jax.make_array_from_callback(x.shape, sharding, lambda index: stored[index].read().result())
+        return jax.make_array_from_callback(
+            x.shape, sharding, lambda index: stored[index].read().result().astype(x.dtype, copy=False)
+        )
 
     context, leaves = tensorstore.Context(), leaves_by_path(abstract)
     with ThreadPoolExecutor() as pool:

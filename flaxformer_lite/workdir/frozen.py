@@ -141,9 +141,15 @@ class WithFrozen(Checkpoints):
         return step, self._frozen.complete_state(state, abstract_state, self.reference(step)), meta
 
     def restore_params(
-        self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
+        self,
+        abstract_params: PyTree,
+        step: int,
+        *,
+        field: Literal["params", "ema"] = "params",
+        rounded: PyTree | None = None,
     ) -> PyTree:
-        params = super().restore_params(self._frozen.saved(abstract_params), step, field=field)
+        of_saved = None if rounded is None else self._frozen.saved(rounded)
+        params = super().restore_params(self._frozen.saved(abstract_params), step, field=field, rounded=of_saved)
         return self._frozen.complete(params, abstract_params, self.reference(step))
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:

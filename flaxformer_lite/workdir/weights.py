@@ -3,6 +3,7 @@
 import fnmatch
 import functools
 from dataclasses import replace
+from typing import Literal
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -14,6 +15,7 @@ from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.config.settings import has_mark
 from flaxformer_lite.core.base.annotations import Answers
+from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
@@ -79,7 +81,12 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
 
 
 def restore_weights(
-    checkpoints: Checkpoints, config: Config, weights: str | None, step: int | None, mesh: Mesh | None = None
+    checkpoints: Checkpoints,
+    config: Config,
+    weights: str | None,
+    step: int | None,
+    mesh: Mesh | None = None,
+    dtype: str = "float32",
 ) -> tuple[int, PyTree]:
     """Returns the step and the parameters that `weights` selects, on the mesh or by default replicated on all devices.
 
@@ -87,6 +94,7 @@ def restore_weights(
         weights: last, best, ema or average:N; None: the config's, without a step. If the run has fewer than N checkpoints, the
             config's average:N takes all of them, with a warning.
         step: a step to restore last or ema from; None: the newest whole one.
+        dtype: type of the kernels and embedding tables, see `round_kernels`; those of one checkpoint are read in it.
 
     Raises: ValueError if the run does not have them.
     """
@@ -105,9 +113,17 @@ def restore_weights(
             step = checkpoints.best() if weights == "best" else checkpoints.latest_whole()
         if step is None:
             raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
-        params = checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
+        rounded = with_shardings(rounded_shapes(shapes, dtype), jax.tree.map(lambda x: x.sharding, shapes))
+        field: Literal["params", "ema"] = "ema" if weights == "ema" else "params"
+        params = checkpoints.restore_params(shapes, step, field=field, rounded=rounded)
     # Frozen parameters may be saved in bfloat16.
-    return step, jax.tree.map(lambda x, used: x.astype(used.dtype), params, parameter_shapes(config.model))
+    used = rounded_shapes(parameter_shapes(config.model), dtype)
+    return step, jax.tree.map(lambda x, like: x.astype(like.dtype), params, used)
+
+
+def rounded_shapes(shapes: PyTree, dtype: str) -> PyTree:
+    """Returns the shapes of parameters with the types that `round_kernels` gives them."""
+    return jax.eval_shape(lambda params: round_kernels(params, dtype), shapes)
 
 
 def available(checkpoints: Checkpoints, weights: str) -> str:

@@ -129,6 +129,23 @@ def test_no_device_and_no_read_has_a_divided_parameter_whole(folder: Path, monke
     assert not table[149:].any() and table[:149].any(axis=1).all()
 
 
+def test_weights_in_bfloat16_are_read_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: no matrix in float32 is on a device, and the values are those of the matrix in float32, rounded."""
+    whole, types, made = flaxformer_lite.load(folder), set(), jax.make_array_from_callback
+
+    def watched(shape: tuple[int, ...], sharding: Any, read: Any) -> Any:
+        array = made(shape, sharding, read)
+        types.add((array.ndim > 2, array.dtype.name))
+        return array
+
+    monkeypatch.setattr(jax, "make_array_from_callback", watched)
+    rounded = flaxformer_lite.load(folder, weights_dtype="bfloat16")
+    assert (True, "float32") not in types and (True, "bfloat16") in types
+    table = "embedding"
+    assert rounded.params[table][table].dtype == "bfloat16"
+    np.testing.assert_array_equal(rounded.params[table][table], whole.params[table][table].astype("bfloat16"))
+
+
 # The choice of the devices ---------------------------------------------------------------------------------------------------
 
 

@@ -68,7 +68,10 @@ class Workload:
         return total
 
     def search_bytes(self) -> int:
-        """Returns the bytes of the largest batch of a search, on all devices of a group: its cache, and three times its logits."""
+        """Returns the bytes of the largest batch of a search, on all devices of a group: its state and three times its logits.
+
+        A cache grows by half of its last size, and both are there then.
+        """
         if any(model.num_decoder_layers == 0 for model in self.models):
             return 0
         decoder = Decoder(tuple(Transformer(model) for model in self.models), self.decode)
@@ -82,7 +85,7 @@ class Workload:
         capacity = decoder.search.capacity(inputs, settings, settings.max_new_tokens)
         cache = jax.eval_shape(lambda cache: grow_cache(cache, capacity), state.cache)
         logits = batch.rows * settings.config.beam_size * self.models[0].output_size * jnp.dtype(jnp.float32).itemsize
-        return tree_bytes(state._replace(cache=cache)) + 3 * logits
+        return tree_bytes(state._replace(cache=cache)) + tree_bytes(cache) // 2 + 3 * logits
 
 
 def tree_bytes(tree: PyTree) -> int:
