@@ -26,7 +26,7 @@ from flaxformer_lite.core.search.batches import (
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared, rows_of
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
@@ -173,10 +173,7 @@ class Decoder:
                 *_, decoded = search(weights, inputs, settings, over)
                 return hypotheses(decoded)
             growing = search(weights, inputs, settings, over, chunks=True)
-            members = [
-                (g * batch.rows + r, rows[i]) for g, (batch, *_) in enumerate(call) for r, i in enumerate(batch.members)
-            ]
-            return watched_hypotheses(growing, over, {place: watch(row.number) for place, row in members})
+            return watched_hypotheses(growing, over, {row: watch(rows[i].number) for row, i in rows_of(call)})
 
         batches: list[InputBatch] = []
         for room in sorted({row.forced.room for row in rows}):
@@ -231,9 +228,9 @@ class Decoder:
         (batch,) = self.batches([len(asked.source)])
         config, draw = asked.settings or self.config, (asked.seed, asked.number(0), 0)
         row = Row(asked.source, config, self.max_length(asked.source, asked.limit), draw, forced=asked.forced)
-        (inputs, settings), done = self.inputs([row], batch), 0
-        inputs = self.joined([inputs])
-        never = np.zeros(len(inputs.tokens), bool)
+        of_row, settings = self.inputs([row], batch)
+        inputs = self.joined([of_row])
+        done, never = 0, np.zeros(len(inputs.tokens), bool)
         for decoded in self.search(self.weights(weights), inputs, settings, never, chunks=True):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])

@@ -84,9 +84,8 @@ class Placement:
         """
         answers: dict[int, Answer] = {}
         for call in self.calls(prepared):
-            of_rows = iter(answer(call))
-            for batch, *_ in call:
-                answers.update(zip(batch.members, itertools.islice(of_rows, batch.rows), strict=False))
+            of_rows = list(answer(call))
+            answers.update((i, of_rows[row]) for row, i in rows_of(call))
             progress(activity, len(answers), total)
         return answers
 
@@ -141,6 +140,13 @@ class Placement:
 
 
 ONE_DEVICE = Placement()
+
+
+def rows_of(call: Sequence[Prepared]) -> Iterator[tuple[int, int]]:
+    """Yields the row of each sequence in the batches of a call, and the sequence's index; rows of padding have none."""
+    for group, (batch, *_) in enumerate(call):
+        for row, member in enumerate(batch.members):
+            yield group * batch.rows + row, member
 
 
 def row_specs(arrays: Any) -> Any:
