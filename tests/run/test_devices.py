@@ -63,7 +63,8 @@ def expected(folder: Path) -> tuple[list[list[ScoredText]], dict[str, float]]:
         return answered(flaxformer_lite.load(folder))
 
 
-@each_mesh
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MESHES)
 def test_translations_and_metrics_are_those_of_one_device(name: str, folder: Path, expected: Any):
     run = flaxformer_lite.load(folder, mesh=MESHES[name])
     assert (run.placement.groups, run.placement.tensor) == {"rows": (8, 1), "tensor": (4, 2), "fsdp": (2, 4)}[name]

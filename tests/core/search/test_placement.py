@@ -25,7 +25,7 @@ DECODE = DecodeConfig(max_new_tokens=40, max_length_ratio=0, batch_tokens=128)
 def answers(config: ModelConfig, decode: DecodeConfig, placement: Placement, number: int = 40):
     model, variables = parameters(config, placement)
     rng, end = np.random.default_rng(0), [EOS] * (config.num_encoder_layers > 0)
-    sources = [[*rng.integers(4, config.vocab_size, rng.integers(2, 14)).tolist(), *end] for _ in range(number)]
+    sources = [[*rng.integers(4, config.vocab_size, rng.integers(8, 14)).tolist(), *end] for _ in range(number)]
     return Decoder(model, decode, placement=placement).generate(variables, in_order(sources, seed=7))
 
 
@@ -50,16 +50,18 @@ def test_the_number_of_groups_changes_no_bit(name: str, groups: int):
     assert_same_bits(answers(config, decode, placed(groups, 1)), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("greedy", (2, 4)), *(pytest.param(name, shape, marks=SLOW) for name in SEARCHES for shape in ((4, 2), (1, 4)))],
-)
+@SLOW
+@pytest.mark.parametrize("shape", [(2, 4), (4, 2), (1, 4)])
+@pytest.mark.parametrize("name", SEARCHES)
 def test_devices_of_a_group_give_the_same_tokens(name: str, shape: tuple[int, int]):
+    """In float64: in float32 the order of a sum decides between tokens that are nearly as probable."""
     config, decode = SEARCHES[name]
-    expected = answers(config, decode, ONE_DEVICE)
-    for ours, theirs in zip(answers(config, decode, placed(*shape)), expected, strict=True):
+    config = replace(config, dtype="float64")
+    with jax.enable_x64(True):
+        expected, given = answers(config, decode, ONE_DEVICE), answers(config, decode, placed(*shape))
+    for ours, theirs in zip(given, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
-        np.testing.assert_allclose([one.score for one in ours], [one.score for one in theirs], atol=5e-4)
+        np.testing.assert_allclose([one.score for one in ours], [one.score for one in theirs], rtol=1e-9, atol=1e-12)
 
 
 def test_batches_of_one_form_are_answered_together_in_order():
@@ -111,13 +113,13 @@ def collectives(text: str) -> list[tuple[str, list[int]]]:
     return answer
 
 
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=SLOW), 4])
 def test_groups_exchange_nothing_but_the_number_of_steps(beams: int):
     *_, compiled = compiled_search(placed(8, 1), replace(DECODE, beam_size=beams))
     assert collectives(compiled.as_text()) == [("all-reduce", [1])]
 
 
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=SLOW), 4])
 def test_devices_of_a_group_exchange_no_weights_and_no_logits(beams: int):
     """Law: no operand has the size of a matrix or of the logits of a row; before the loop neither."""
     config = replace(PAIR, vocab_size=1021, d_model=64)
@@ -126,8 +128,8 @@ def test_devices_of_a_group_exchange_no_weights_and_no_logits(beams: int):
     assert sizes and max(sizes) <= 8 * beams * config.d_model
 
 
-@pytest.mark.parametrize(("data", "tensor"), [(8, 1), (2, 4)])
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize(("data", "tensor"), [pytest.param(8, 1, marks=SLOW), (2, 4)])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=SLOW), 4])
 def test_the_cache_keeps_its_sharding_and_the_state_is_donated(data: int, tensor: int, beams: int):
     search, weights, inputs, state, settings, compiled = compiled_search(
         placed(data, tensor), replace(DECODE, beam_size=beams)
