@@ -36,7 +36,6 @@ def add_weights(parser: argparse.ArgumentParser, default: str = "the config's we
     for axis in ("tensor", "fsdp"):
         parser.add_argument(
             f"--mesh.{axis}",
-            dest=f"mesh_{axis}",
             type=int,
             metavar="N",
             help=f"devices that divide the model, as train.mesh.{axis} does; default: the fewest that have the memory",
@@ -50,7 +49,7 @@ def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":
     """Returns the typed mesh, whose other devices answer rows of their own; None: none was typed."""
-    sizes = {"tensor": arguments.mesh_tensor, "fsdp": arguments.mesh_fsdp}
+    sizes = {axis: vars(arguments)[f"mesh.{axis}"] for axis in ("tensor", "fsdp")}
     typed = {axis: size for axis, size in sizes.items() if size is not None}
     if not typed:
         return None
@@ -74,7 +73,7 @@ def as_typed(message: str, arguments: argparse.Namespace) -> str:
     """Returns a message with the options that were typed in place of their settings."""
     for setting, option in typed_options(arguments).items():
         message = re.sub(rf"\bdecode\.{re.escape(setting)}\b", option, message)
-    if hasattr(arguments, "mesh_tensor"):
+    if "mesh.tensor" in vars(arguments):
         message = message.replace("train.mesh.data -1, ", "")
         message = re.sub(r"\btrain\.mesh\.(?=tensor|fsdp)", "--mesh.", message)
     return message

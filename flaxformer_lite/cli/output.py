@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.base.atomic_files import require_writable
-from flaxformer_lite.base.console import note
+from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.cli.answering import Answer, Answering, answer_lines, printed, with_headers
 from flaxformer_lite.cli.input_lines import LINES_AT_ONCE, LineChunk
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -20,7 +20,10 @@ from flaxformer_lite.tools import corpus
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run
 
-NO_FACTS = ("folder", "files", "prompts", "output", "pieces", "part", "join", "quiet", "imports", "flags", "settings")
+NO_FACTS = (
+    *("folder", "ensemble", "files", "terms", "prompts", "output", "pieces", "part", "join"),
+    *("quiet", "imports", "flags", "settings"),
+)
 """Arguments that decide no answer, or that the manifest has under another name."""
 COMPRESSIONS = (*corpus.PACKERS, ".zst")
 """Compressions that are read; answers to zstd, which Python does not write, are not packed."""
@@ -57,18 +60,20 @@ def is_joined_alone(arguments: argparse.Namespace, takes_file: bool = False) -> 
 
     Raises: ValueError if the options do not go together, or the folder cannot be written or joined.
     """
-    output, unset = arguments.output, (None, False)
-    typed = [name for name in ("pieces", "part", "join") if getattr(arguments, name) not in unset]
+    output, given = arguments.output, vars(arguments)
+    typed = [name for name in ("pieces", "part", "join") if given[name] is not None and given[name] is not False]
     if output is None and typed:
         raise ValueError(f"--{typed[0]} is for a folder of answers: add -o OUT/, or leave it out")
     if output is not None and not is_folder(arguments) and (typed or not takes_file):
         raise ValueError(
-            f"-o {output} is no folder: write -o {output}/ for a folder of pieces; > {output} writes a file"
+            f"-o {output} has no slash at its end: write -o {output}/ for a folder of pieces; > {output} writes a file"
         )
     if not is_folder(arguments):
         return False
     if arguments.pieces is not None and arguments.pieces < 1:
         raise ValueError(f"--pieces is {arguments.pieces}: it must be at least 1")
+    if arguments.part is not None:
+        corpus.typed_part(arguments.part)
     if not (arguments.files or arguments.join):
         raise ValueError(f"-o {output} needs lines that can be read again: name a FILE in place of stdin")
     if arguments.files:
@@ -113,7 +118,10 @@ def write_pieces(
     folder = corpus.Corpus(Path(arguments.output), ending)
     share = corpus.part_of_process(os.environ) if arguments.part is None else corpus.typed_part(arguments.part)
     corpus.answer_pieces(folder, facts(arguments, run), pieces_of(blocks), share)
-    if arguments.join and not folder.missing():
+    missing = folder.missing() if arguments.join else []
+    if missing:
+        note(f"{folder.folder} is not joined: {counted(len(missing), 'piece')} of other processes are missing")
+    elif arguments.join:
         join(folder.folder)
 
 
@@ -143,8 +151,9 @@ def facts(arguments: argparse.Namespace, run: "Run") -> dict[str, Any]:
     runs = [run, *run.others]
     return {
         "run": Path(arguments.folder).absolute().name,
+        "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
-        "lines_in_a_piece": arguments.pieces or LINES_AT_ONCE,
+        "pieces": arguments.pieces or LINES_AT_ONCE,
         "steps": [one.step for one in runs],
         "configs": [corpus.digest(to_json(one.config).encode()) for one in runs],
         "content_of_terms": terms and corpus.digest(Path(terms).read_bytes()),

@@ -19,6 +19,7 @@ from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
@@ -77,7 +78,7 @@ class Run(TextPredictor):
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
     def __repr__(self) -> str:
-        return describe(self.folder, self.config, self.params, self.step)
+        return describe(self.folder, self.config, parameter_shapes(self.config.model), self.step)
 
     @cached_property
     def best_score(self) -> BestScore | None:
@@ -607,7 +608,7 @@ def load(
     except TooLarge as error:
         remedy = "weights_dtype bfloat16, " if weights_dtype == "float32" else ""
         raise ValueError(f"{error}: use {remedy}a lower decode.batch_tokens, or more devices") from None
-    if placement.tensor > 1:
+    if placement.tensor > 1 and (mesh is None or mesh.tensor != placement.tensor):
         note(placement.in_words())
     local = placement.mesh or local
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
@@ -632,7 +633,7 @@ def load_ensemble(
 
     The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
     all runs read. Everything but translation, such as `metrics`, is the first run's alone. The other arguments are those of `load`;
-    without a mesh the devices are divided as the first run alone needs.
+    the devices are divided as the first run alone needs.
 
     Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.
 
@@ -640,7 +641,7 @@ def load_ensemble(
     """
     path, *further = paths
     first = load(path, weights=weights, weights_dtype=weights_dtype, mesh=mesh)
-    shared = mesh or MeshConfig(tensor=first.placement.tensor)
+    shared = MeshConfig(tensor=first.placement.tensor)
     others = [load(other, weights=weights, weights_dtype=weights_dtype, mesh=shared) for other in further]
     for other in others:
         check_translates(other.config.model)

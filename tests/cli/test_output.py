@@ -116,10 +116,10 @@ def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):
     write(parsed("translate", *words, "--part", "1/1"), Shouting())
     facts = read_sealed(tmp_path / "out" / "corpus.json")
     assert facts["run"] == "RUN" and facts["steps"] == [3] and facts["files"] == ["lines"] and facts["beam_size"] == 4
-    assert facts["lines_in_a_piece"] == 4096 and facts["command"] == "translate" and facts["number_of_lines"] == 1
+    assert facts["pieces"] == 4096 and facts["command"] == "translate" and facts["number_of_lines"] == 1
     assert not {"part", "join", "output", "settings"} & facts.keys() and json.dumps(facts)
     write(parsed("translate", *words, "--join"), Shouting())
-    for other, name in ((["--scores"], "scores"), (["--pieces", "7"], "lines_in_a_piece"), (["--alpha", "2"], "alpha")):
+    for other, name in ((["--scores"], "scores"), (["--pieces", "7"], "pieces"), (["--alpha", "2"], "alpha")):
         with pytest.raises(ValueError, match=f"begun with {name} = "):
             write(parsed("translate", *words, *other), Shouting())
     (tmp_path / "terms").write_text("dog\tKatze\n")
@@ -151,8 +151,9 @@ def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path)
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("translate", ["in", "-o", "out.txt"], "-o out.txt is no folder: write -o out.txt/ for"),
-        ("embed", ["in", "-o", "out.npy", "--part", "1/2"], "-o out.npy is no folder: write -o out.npy/ for"),
+        ("translate", ["in", "--pieces", "0"], "--pieces is for a folder of answers: add -o OUT/, or leave it out"),
+        ("translate", ["in", "-o", "out.txt"], "-o out.txt has no slash at its end: write -o out.txt/ for"),
+        ("embed", ["in", "-o", "out.npy", "--part", "1/2"], "-o out.npy has no slash at its end: write -o out.npy/ for"),
         ("classify", ["in", "--pieces", "7"], "--pieces is for a folder of answers: add -o OUT/, or leave"),
         ("generate", ["--file", "in", "--join"], "--join is for a folder of answers: add -o OUT/, or leave"),
         ("translate", ["in", "-o", "out", "--pieces", "0"], "--pieces is 0: it must be at least 1"),

@@ -207,8 +207,10 @@ def test_a_mesh_that_does_not_fit_is_refused(mesh: MeshConfig, message: str):
 
 
 def test_the_line_names_groups_and_tensor(folder: Path, capsys: pytest.CaptureFixture[str]):
-    flaxformer_lite.load(folder, mesh=MeshConfig(tensor=2))
+    flaxformer_lite.load(folder, mesh=MeshConfig(fsdp=2))
     assert re.search(r"8 devices answer in 4 groups, .*mesh\.tensor 2", capsys.readouterr().err)
+    flaxformer_lite.load(folder, mesh=MeshConfig(tensor=2))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_that_no_group_holds_is_refused_with_the_figures_and_the_remedy(

@@ -39,7 +39,7 @@ class MeshConfig(Checked, at="train.mesh"):
         if num_devices % fixed or (fixed != num_devices and -1 not in sizes):
             raise ValueError(
                 f"{in_words(sizes)} do not make up {num_devices} device{'s' if num_devices > 1 else ''}: choose sizes whose "
-                f"product is {num_devices}, or -1 for one of them"
+                f"product {'divides' if -1 in sizes else 'is'} {num_devices}, or -1 for one of them"
             )
         data, fsdp, tensor = (num_devices // fixed if size == -1 else size for size in sizes)
         return data, fsdp, tensor

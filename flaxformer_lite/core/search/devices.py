@@ -70,13 +70,18 @@ class Workload:
     def search_bytes(self) -> int:
         """Returns the bytes of the largest batch of a search, on all devices of a group: its state and three times its logits.
 
-        A cache grows by half of its last size, and both are there then.
+        Batches of short sources have more rows. A cache grows by half of its last size, and both are there then.
         """
         if any(model.num_decoder_layers == 0 for model in self.models):
             return 0
         decoder = Decoder(tuple(Transformer(model) for model in self.models), self.decode)
-        (batch, *_) = decoder.batches([self.longest] * self.decode.batch_tokens)
-        row = Row([0] * self.longest, self.decode, decoder.max_length([0] * self.longest))
+        lengths = {2**power for power in range(3, self.longest.bit_length())} | {self.longest}
+        return max(self.batch_bytes(decoder, length) for length in lengths)
+
+    def batch_bytes(self, decoder: Decoder, length: int) -> int:
+        """Returns the bytes of the largest batch of sources of a length."""
+        (batch, *_) = decoder.batches([length] * self.decode.batch_tokens)
+        row = Row([0] * length, self.decode, decoder.max_length([0] * length))
         inputs, settings = decoder.inputs([row], batch)
         variables = [{"params": parameter_shapes(model)} for model in self.models]
         _, state = jax.eval_shape(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.bounds import LARGEST
+from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.search.batches import padded_rows
 from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.core.search.forced import Forced
@@ -109,7 +110,7 @@ class ServedRun:
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
-        self.about = describe_model(run.config.model, run.params)
+        self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
         """The settings of `data.languages`."""

@@ -212,7 +212,7 @@ def test_one_pass_of_the_loop_is_a_step():
         (["--decode", "--memory", "8GiB", "--rows", "0"], "--rows is 0: it must be at least 1"),
         (
             ["--decode", "--memory", "8GiB", "--mesh.tensor", "3"],
-            "train.mesh.data -1, train.mesh.fsdp 1, train.mesh.tensor 3",
+            "--mesh.fsdp 1, --mesh.tensor 3",
         ),
         (["--decode", "--memory", "1MiB", "--devices", "2"], "the model does not fit"),
         pytest.param(
