@@ -153,7 +153,11 @@ def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path)
     [
         ("translate", ["in", "--pieces", "0"], "--pieces is for a folder of answers: add -o OUT/, or leave it out"),
         ("translate", ["in", "-o", "out.txt"], "-o out.txt has no slash at its end: write -o out.txt/ for"),
-        ("embed", ["in", "-o", "out.npy", "--part", "1/2"], "-o out.npy has no slash at its end: write -o out.npy/ for"),
+        (
+            "embed",
+            ["in", "-o", "out.npy", "--part", "1/2"],
+            "-o out.npy has no slash at its end: write -o out.npy/ for",
+        ),
         ("classify", ["in", "--pieces", "7"], "--pieces is for a folder of answers: add -o OUT/, or leave"),
         ("generate", ["--file", "in", "--join"], "--join is for a folder of answers: add -o OUT/, or leave"),
         ("translate", ["in", "-o", "out", "--pieces", "0"], "--pieces is 0: it must be at least 1"),
