@@ -8,6 +8,7 @@ A group computes what a single device computes for a batch of that shape, so the
 nothing while they search: each ends by itself. Devices of a group exchange activations, never weights.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -100,10 +101,13 @@ class Placement:
         joined = jax.tree.map(lambda *parts: jnp.concatenate(parts), *arrays, *rest)
         return jax.device_put(joined, NamedSharding(self.mesh, PartitionSpec(ROW_AXES)))
 
-    def by_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def by_rows(
+        self, function: Callable[..., Any], outputs_for: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
         """Returns a function of variables and of arrays with rows, which each group applies to its own rows; for use in a jit.
 
-        A number without rows is the same in all groups; of the returned ones the largest of all groups counts.
+        A number without rows is the same in all groups; of the returned ones the largest of all groups counts. `outputs_for`
+        returns a tree like that of the function for the same arrays; None: the function is traced once more for it.
         """
         if self.mesh is None:
             return function
@@ -114,7 +118,8 @@ class Placement:
                 outputs = function(variables, *arrays)
                 return jax.tree.map(lambda x: x if x.ndim else jax.lax.pmax(x, ROW_AXES), outputs)
 
-            outputs = jax.eval_shape(function, variables, *arrays)
+            known = outputs_for or functools.partial(function, variables)
+            outputs = jax.eval_shape(known, *arrays)
             return jax.shard_map(
                 of_group,
                 mesh=mesh,

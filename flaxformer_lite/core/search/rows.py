@@ -85,7 +85,11 @@ class Search:
         config: DecodeConfig,
     ) -> tuple[Any, Decoded]:
         """Returns the state once so many steps are done, or at most `few` rows are active; and the answers in it."""
-        function = self.placement.by_rows(functools.partial(self.advance_rows, config=config))
+
+        def outputs_for(inputs: SearchInputs, state: Any, *numbers: Array) -> tuple[Any, Decoded]:
+            return state, self.method.answers(inputs, config, state)
+
+        function = self.placement.by_rows(functools.partial(self.advance_rows, config=config), outputs_for)
         advanced: tuple[Any, Decoded] = function(variables, inputs, state, max_steps, few)
         return advanced
 
