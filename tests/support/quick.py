@@ -26,6 +26,8 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "core/objectives/test_objectives.py::test_losses_and_metrics_are_sums_over_rows_with_a_gradient": 3,
     "core/search/test_drawn_decoding.py::test_recorded_draws_of_generate": 4,
     "core/search/test_drawn_placements.py::test_drawn_searches_answer_as_on_one_device": 4,
+    "core/search/test_placement.py::test_devices_of_a_group_give_the_same_tokens": 3,
+    "core/search/test_placement.py::test_the_number_of_groups_changes_no_bit": 3,
     "core/search/test_search.py::test_rules_for_answers_equal_uncached_reference": 2,
     "interop/hf/test_carried.py::test_every_field_that_is_still_true_is_in_the_export": 8,
     "interop/hf/test_decoder_only.py::test_a_model_trained_here_finds_its_family": 3,
