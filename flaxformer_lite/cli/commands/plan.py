@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.base.console import Failure, Progress
+from flaxformer_lite.cli.options import chosen_mesh
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 
 if TYPE_CHECKING:
@@ -107,13 +108,12 @@ def decode(arguments: argparse.Namespace, config: "Config") -> None:
     from flaxformer_lite.tools.planning.fit import size
 
     check_decode(arguments)
-    typed = {axis: vars(arguments)[f"mesh.{axis}"] for axis in ("tensor", "fsdp")}
     with Progress() as progress:
         progress.update(f"planning for {arguments.topology or arguments.memory}")
         plans = plans_of(
             config,
             fit=arguments.fit,
-            axes={axis: number for axis, number in typed.items() if number is not None},
+            mesh=chosen_mesh(arguments),
             topology=arguments.topology,
             num_devices=arguments.devices or 1,
             memory=None if arguments.memory is None else size(arguments.memory),
@@ -132,7 +132,7 @@ def check_decode(arguments: argparse.Namespace) -> None:
     topology, devices = arguments.topology, arguments.devices
     if arguments.num_slices != 1:
         raise ValueError("--decode plans for the chips of one host: leave out --num-slices")
-    if arguments.fit and any(vars(arguments)[f"mesh.{axis}"] is not None for axis in ("tensor", "fsdp")):
+    if arguments.fit and chosen_mesh(arguments) is not None:
         raise ValueError("--fit chooses the mesh: leave out --mesh.tensor and --mesh.fsdp")
     if topology is None and arguments.memory is None:
         raise ValueError("--topology or --memory: give a slice such as v5e:2x4, or a device's memory such as 80GiB")

@@ -201,10 +201,13 @@ class Decoder:
 
     def compile(self, weights: Weights | VariableDict, rows: int, source: Sequence[int]) -> None:
         """Compiles the programs for this number of sources of this length; answers none of them."""
-        row = Row(source, self.config, self.max_length(source))
-        (batch, *_) = self.batches([len(source)] * rows)
-        inputs, settings = self.inputs([row] * len(batch.members), batch)
+        inputs, settings = self.largest_inputs(rows, source)
         self.search.compile(self.weights(weights), self.joined([inputs]), settings)
+
+    def largest_inputs(self, rows: int, source: Sequence[int]) -> tuple[SearchInputs, SearchSettings]:
+        """Returns the inputs of the largest batch that so many copies of a source give, and the settings of its search."""
+        (batch, *_) = self.batches([len(source)] * rows)
+        return self.inputs([Row(source, self.config, self.max_length(source))] * len(batch.members), batch)
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""

@@ -22,7 +22,7 @@ from flaxformer_lite.core.parallel.sharding import (
     shard_bytes,
     with_shardings,
 )
-from flaxformer_lite.core.search.decoder import Decoder, Row
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.search import grow_cache
 from flaxformer_lite.core.search.settings import DecodeConfig
@@ -48,7 +48,7 @@ class Workload:
 
     def divided_by(self, tensor: int) -> str:
         """Returns why so many devices cannot divide a model; "" if they can."""
-        mesh = AbstractMesh((1, 1, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+        mesh = group_of(tensor)
         try:
             for model in self.models:
                 check_heads(model, mesh)
@@ -59,7 +59,7 @@ class Workload:
 
     def parameter_bytes(self, tensor: int) -> int:
         """Returns the bytes of the parameters on each of so many devices that divide them."""
-        mesh = AbstractMesh((1, 1, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+        mesh = group_of(tensor)
         total = 0
         for model in self.models:
             shapes = padded_vocabulary(parameter_shapes(model), tensor)
@@ -80,17 +80,25 @@ class Workload:
 
     def batch_bytes(self, decoder: Decoder, length: int) -> int:
         """Returns the bytes of the largest batch of sources of a length."""
-        (batch, *_) = decoder.batches([length] * self.decode.batch_tokens)
-        row = Row([0] * length, self.decode, decoder.max_length([0] * length))
-        inputs, settings = decoder.inputs([row], batch)
+        inputs, settings = decoder.largest_inputs(self.decode.batch_tokens, [0] * length)
         variables = [{"params": parameter_shapes(model)} for model in self.models]
         _, state = jax.eval_shape(
             lambda variables, inputs: decoder.search.start_rows(variables, inputs, settings), variables, inputs
         )
         capacity = decoder.search.capacity(inputs, settings, settings.max_new_tokens)
         cache = jax.eval_shape(lambda cache: grow_cache(cache, capacity), state.cache)
-        logits = batch.rows * settings.config.beam_size * self.models[0].output_size * jnp.dtype(jnp.float32).itemsize
+        logits = (
+            len(inputs.tokens)
+            * settings.config.beam_size
+            * self.models[0].output_size
+            * jnp.dtype(jnp.float32).itemsize
+        )
         return tree_bytes(state._replace(cache=cache)) + tree_bytes(cache) // 2 + 3 * logits
+
+
+def group_of(tensor: int) -> AbstractMesh:
+    """Returns the mesh of one group of devices."""
+    return AbstractMesh((1, 1, tensor), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def tree_bytes(tree: PyTree) -> int:

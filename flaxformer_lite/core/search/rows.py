@@ -86,26 +86,19 @@ class Search:
     ) -> tuple[Any, Decoded]:
         """Returns the state once so many steps are done, or at most `few` rows are active; and the answers in it."""
 
-        def outputs_for(inputs: SearchInputs, state: Any, *numbers: Array) -> tuple[Any, Decoded]:
+        def of_group(
+            variables: Sequence[VariableDict], inputs: SearchInputs, state: Any, *limits: Int[Array, ""]
+        ) -> tuple[Any, Decoded]:
+            step = functools.partial(self.method.step, self.models, variables, inputs, config)
+            state = advance(step, state, *limits)
             return state, self.method.answers(inputs, config, state)
 
-        function = self.placement.by_rows(functools.partial(self.advance_rows, config=config), outputs_for)
+        def outputs_for(inputs: SearchInputs, state: Any, *limits: Int[Array, ""]) -> tuple[Any, Decoded]:
+            return state, self.method.answers(inputs, config, state)
+
+        function = self.placement.by_rows(of_group, outputs_for)
         advanced: tuple[Any, Decoded] = function(variables, inputs, state, max_steps, few)
         return advanced
-
-    def advance_rows(
-        self,
-        variables: Sequence[VariableDict],
-        inputs: SearchInputs,
-        state: Any,
-        max_steps: Int[Array, ""],
-        few: Int[Array, ""],
-        config: DecodeConfig,
-    ) -> tuple[Any, Decoded]:
-        """Returns the result of `advance` for the rows of one group of devices."""
-        step = functools.partial(self.method.step, self.models, variables, inputs, config)
-        state = advance(step, state, max_steps, few)
-        return state, self.method.answers(inputs, config, state)
 
     def _grow(self, cache: Any, capacity: int) -> Any:
         """Returns the cache with so many slots."""

@@ -32,7 +32,7 @@ from flaxformer_lite.core.parallel.sharding import (
     with_shardings,
 )
 from flaxformer_lite.core.search.batches import ANSWERS_FACTOR, padded_length
-from flaxformer_lite.core.search.decoder import Decoder, Row
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.devices import USABLE, Workload, divisors, place
 from flaxformer_lite.core.search.generation import generation_settings
 from flaxformer_lite.core.search.placement import Placement
@@ -79,9 +79,7 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> Task:
         placement.within(lambda variables: step_layouts(decoder.models, variables, work.decode.num_ids)), given
     )
     weights = Weights(given, laid_out(given, placed(copies, NamedSharding(mesh, PartitionSpec(*ACTIVATIONS["D V"])))))
-    (batch, *_) = decoder.batches([work.longest] * work.decode.batch_tokens)
-    source = [0] * work.longest
-    inputs, settings = decoder.inputs([Row(source, work.decode, decoder.max_length(source))], batch)
+    inputs, settings = decoder.largest_inputs(work.decode.batch_tokens, [0] * work.longest)
     return Task(decoder, mesh, weights, placed(inputs, batch_sharding(mesh), placement.groups), settings)
 
 
@@ -362,12 +360,9 @@ def row_tokens(work: Workload) -> int:
     return max(length, -(-int(answer) // ANSWERS_FACTOR))
 
 
-def plans_of(config: Config, *, fit: bool, axes: dict[str, int], **chosen: Any) -> list[DecodePlan]:
-    """Returns one plan, or all of a search by `fit_decode`. axes: sizes of the mesh; the others are arguments of `decode_plan`."""
-    if fit:
-        return [*fit_decode(config, **chosen)]
-    mesh = MeshConfig(data=1 if -1 in axes.values() else -1, **axes) if axes else None
-    return [decode_plan(config, mesh=mesh, **chosen)]
+def plans_of(config: Config, *, fit: bool, mesh: MeshConfig | None, **chosen: Any) -> list[DecodePlan]:
+    """Returns one plan, or all of a search by `fit_decode`, which has no mesh; the others are arguments of `decode_plan`."""
+    return [*fit_decode(config, **chosen)] if fit else [decode_plan(config, mesh=mesh, **chosen)]
 
 
 def fit_decode(
