@@ -117,10 +117,9 @@ def write_pieces(
     """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing."""
     folder = corpus.Corpus(Path(arguments.output), ending)
     share = corpus.part_of_process(os.environ) if arguments.part is None else corpus.typed_part(arguments.part)
-    corpus.answer_pieces(folder, facts(arguments, run), pieces_of(blocks), share)
-    missing = folder.missing() if arguments.join else []
-    if missing:
-        note(f"{folder.folder} is not joined: {counted(len(missing), 'piece')} of other processes are missing")
+    missing = corpus.answer_pieces(folder, facts(arguments, run), pieces_of(blocks), share)
+    if arguments.join and missing:
+        note(f"{folder.folder} is not joined: {counted(missing, 'piece')} of other processes are missing")
     elif arguments.join:
         join(folder.folder)
 

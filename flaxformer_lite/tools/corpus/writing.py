@@ -12,8 +12,10 @@ MOST_FAILURES = 3
 """Pieces one after the other that fail twice: then the fault is not theirs, and it ends the work."""
 
 
-def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Piece], part: Part) -> None:
+def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Piece], part: Part) -> int:
     """Writes the answers of those pieces of a part that are missing in the folder of the corpus.
+
+    Returns the number of pieces that are missing after it: those of other processes.
 
     Args:
         facts: whatever decides the answers, with values that JSON has. An earlier start in the folder must have had the same.
@@ -52,6 +54,7 @@ def answer_pieces(corpus: Corpus, facts: Mapping[str, Any], pieces: Iterable[Pie
         raise Failure(
             f"{counted(len(failed), 'piece')} failed twice: {'; '.join(failed)}; start the same command again"
         )
+    return missing
 
 
 def answer_twice(piece: Piece, progress: Progress) -> bytes:
