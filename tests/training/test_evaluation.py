@@ -207,17 +207,17 @@ MIB = 2**20
 
 
 def large(**train: Any) -> Config:
-    """A model of 14.1 MiB, 7.1 on each of 2 devices, 3.6 on each of 4; a search needs 1.0, the state 7.3 on each of 8."""
+    """A model of 14.1 MiB, 7.1 on each of 2 devices, 3.6 on each of 4; a search needs 1.9, the state 7.3 on each of 8."""
     model = replace(SMALL, d_model=256, d_ff=1024, num_encoder_layers=2, num_decoder_layers=2)
     config = with_train(tiny_config(model=model), mesh=MeshConfig(data=1, fsdp=8), text_metrics=(), **train)
     return replace(config, decode=replace(config.decode, batch_tokens=64))
 
 
-@pytest.mark.parametrize(("mebibytes", "tensor"), [(None, 1), (25, 1), (24, 2), (15, 4)])
+@pytest.mark.parametrize(("mebibytes", "tensor"), [(None, 1), (26, 1), (24, 2), (15, 4)])
 def test_a_model_that_training_divides_is_divided_as_the_memory_needs(
     mebibytes: int | None, tensor: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """Oracle: by hand, 7.3 + (14.1 + 1.0) / 0.9 are 24.1 MiB, and 7.3 + (7.1 + 0.5) / 0.9 are 15.7."""
+    """Oracle: by hand, 7.3 + (14.1 + 1.9) / 0.9 are 25.1 MiB, and 7.3 + (7.1 + 1.0) / 0.9 are 16.2."""
     config = large()
     monkeypatch.setattr(evaluation, "memory_of", lambda device: mebibytes and mebibytes * MIB)
     runner = make_runner("mesh", train_task(config), make_mesh(config.train.mesh))
