@@ -15,7 +15,7 @@ from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.config.settings import has_mark
 from flaxformer_lite.core.base.annotations import Answers
-from flaxformer_lite.core.model.layers import round_kernels
+from flaxformer_lite.core.model.layers import rounded_shapes
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
@@ -119,11 +119,6 @@ def restore_weights(
     # Frozen parameters may be saved in bfloat16.
     used = rounded_shapes(parameter_shapes(config.model), dtype)
     return step, jax.tree.map(lambda x, like: x.astype(like.dtype), params, used)
-
-
-def rounded_shapes(shapes: PyTree, dtype: str) -> PyTree:
-    """Returns the shapes of parameters with the types that `round_kernels` gives them."""
-    return jax.eval_shape(lambda params: round_kernels(params, dtype), shapes)
 
 
 def available(checkpoints: Checkpoints, weights: str) -> str:

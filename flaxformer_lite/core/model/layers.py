@@ -127,6 +127,11 @@ def round_kernels(params: PyTree, dtype: Dtype) -> PyTree:
     return jax.tree_util.tree_map_with_path(rounded, params)
 
 
+def rounded_shapes(shapes: PyTree, dtype: str) -> PyTree:
+    """Returns the shapes of parameters with the types that `round_kernels` gives them."""
+    return jax.eval_shape(lambda params: round_kernels(params, dtype), shapes)
+
+
 # Dropout ---------------------------------------------------------------------------------------------------------------
 
 DropoutScaling = Literal["training", "evaluation"]

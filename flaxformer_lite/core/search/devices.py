@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.model.config import check_heads
-from flaxformer_lite.core.model.layers import round_kernels
+from flaxformer_lite.core.model.layers import rounded_shapes
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import (
@@ -59,13 +59,12 @@ class Workload:
 
     def parameter_bytes(self, tensor: int) -> int:
         """Returns the bytes of the parameters on each of so many devices that divide them."""
-        mesh = group_of(tensor)
-        total = 0
-        for model in self.models:
-            shapes = padded_vocabulary(parameter_shapes(model), tensor)
-            of_type = jax.eval_shape(lambda params: round_kernels(params, self.weights_dtype), shapes)
-            total += shard_bytes(with_shardings(of_type, parameter_sharding(shapes, mesh)))
-        return total
+        return sum(shard_bytes(self.parameters(model, group_of(tensor))) for model in self.models)
+
+    def parameters(self, model: ModelConfig, mesh: Mesh | AbstractMesh) -> PyTree:
+        """Returns shapes, types and shardings of a model's parameters on a mesh."""
+        shapes = padded_vocabulary(parameter_shapes(model), mesh.shape["tensor"])
+        return with_shardings(rounded_shapes(shapes, self.weights_dtype), parameter_sharding(shapes, mesh))
 
     def search_bytes(self) -> int:
         """Returns the bytes of the largest batch of a search, on all devices of a group: its state and three times its logits.

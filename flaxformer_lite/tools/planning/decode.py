@@ -19,17 +19,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.contexts import map_own
-from flaxformer_lite.core.model.layers import round_kernels
-from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import (
     ACTIVATIONS,
     batch_sharding,
-    padded_vocabulary,
-    parameter_sharding,
     replicated,
     shard_bytes,
-    with_shardings,
 )
 from flaxformer_lite.core.search.batches import ANSWERS_FACTOR, padded_length
 from flaxformer_lite.core.search.decoder import Decoder
@@ -72,9 +67,7 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> Task:
     (model,), placement = work.models, Placement(mesh)
     member = Transformer(model, placement.tensor)
     decoder = Decoder(member, work.decode, config.objective.prompt_attention, placement)
-    shapes = padded_vocabulary(parameter_shapes(model), placement.tensor)
-    rounded = jax.eval_shape(functools.partial(round_kernels, dtype=work.weights_dtype), shapes)
-    given = ({"params": with_shardings(rounded, parameter_sharding(shapes, mesh))},)
+    given = ({"params": work.parameters(model, mesh)},)
     copies = jax.eval_shape(
         placement.within(lambda variables: step_layouts(decoder.models, variables, work.decode.num_ids)), given
     )
