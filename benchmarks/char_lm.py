@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sides import ask, start
+from sides import processor, run_alone, settle
 
 TIMED_STEPS = 100
 WARM_UP_STEPS = 5
@@ -39,22 +39,24 @@ def main() -> None:
     if options.train:
         train_side(options)
         return
+    settle(threads=1)
+    print(processor(), flush=True)
     rows = []
     for seed in range(options.seeds):
         for side in ["ours", *(f"torch {rate:g}" for rate in options.peer_rates)]:
-            words = [__file__, "--train", side, "--seed", str(seed), "--cpu-minutes", str(options.cpu_minutes)]
-            process = start(words, threads=1)
-            rows.append({"side": side, "seed": seed, **ask(process)})
-            process.communicate()
+            words = [sys.executable, __file__, "--train", side, "--seed", str(seed)]
+            figures = run_alone([*words, "--cpu-minutes", str(options.cpu_minutes)], {})
+            if figures is None:
+                sys.exit(f"{side} failed")
+            rows.append({"side": side, "seed": seed, **figures})
             print(json.dumps(rows[-1]), flush=True)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"options": vars(options), "rows": rows}, file, indent=1)
+            json.dump({"options": vars(options), "processor": processor(), "rows": rows}, file, indent=1)
 
 
 def train_side(options: argparse.Namespace) -> None:
-    """Trains one side when a line comes, and answers with what it reached."""
-    sys.stdin.readline()
+    """Trains one side, and prints what it reached."""
     config, data = experiment(options.seed)
     side = ours if options.train == "ours" else pytorch
     rate = config.optimizer.schedule.peak_rate if side is ours else float(options.train.split()[1])

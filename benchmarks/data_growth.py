@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sides import processor
 
 SAMPLE = 50_000
 """Records on which the tokenizer is trained, and the library alone is timed."""
@@ -50,6 +51,7 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options, options.measure)))
         return
+    print(processor(), flush=True)
     alone = library(options)
     rows = []
     print(
@@ -67,7 +69,7 @@ def main() -> None:
             flush=True,
         )
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=2))
+        Path(options.json).write_text(json.dumps({"processor": processor(), "rows": rows}, indent=2))
 
 
 def start(options: argparse.Namespace, records: int) -> dict[str, Any]:

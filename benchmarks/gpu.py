@@ -34,7 +34,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sides import run_alone
+from sides import processor, run_alone
 
 ROWS = {"transformer_big": 512, "bert_large": 64, "llama_1b": 8}
 """Rows of a batch, by the models of scaling.py: pairs of 64 + 64 tokens, rows of 512, rows of 2,048."""
@@ -80,6 +80,7 @@ def main() -> None:
         ready = run_alone([options.peer_python, "-c", "import torch; print(int(torch.cuda.is_available()))"], {})
         if not ready and not (options.toy and ready == 0):
             parser.error(f"--peer torch: {options.peer_python} has no PyTorch, or its PyTorch finds no GPU")
+    print(processor(), flush=True)
     failed = []
     for shape in [options.shape] if options.shape else ROWS:
         try:
@@ -128,7 +129,9 @@ def compare(options: argparse.Namespace, shape: str) -> None:
     if options.json:
         figures = {"plan": planned, "rounds": rounds, "decode": answered}
         with open(options.json, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"shape": shape, "options": vars(options), **figures}) + "\n")
+            file.write(
+                json.dumps({"shape": shape, "options": vars(options), "processor": processor(), **figures}) + "\n"
+            )
 
 
 def report(shape: str, planned: Figures, rounds: dict[str, list[Figures]]) -> list[str]:

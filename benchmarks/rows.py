@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from sides import processor
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data.dataset import Dataset
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--batches", type=int, default=8)
     options = parser.parse_args()
+    print(processor(), flush=True)
     for name in options.configs:
         data, digest, least = dataset(load_config(name)), hashlib.sha256(), float("inf")
         for step in range(options.batches):

@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sides import processor
+
 BARE = 2000
 """Sentences of the measurement without a server."""
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -68,6 +70,7 @@ def main() -> None:
         status = server.wait(60)
     times = sorted(1000 * outcome.seconds for outcome in outcomes)
     report = {
+        "processor": processor(),
         "requests": options.requests,
         "given_up": gone,
         "lost": options.requests - gone - sum(outcome.status == 200 for outcome in outcomes),

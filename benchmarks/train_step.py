@@ -1,29 +1,29 @@
 """Compares a train step on the CPU with PyTorch's: the same model, the same batch, dropout on, Adam, label smoothing.
 
-python benchmarks/train_step.py --shape tiny --peer torch-compile torch [--threads 1] [--rounds 7] [--steps 5] [--json FILE]
+python benchmarks/train_step.py --shape tiny [--peer torch torch-compile] [--threads 1] [--rounds 7] [--steps 5] [--json FILE]
 
-Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. `-bf16` is PyTorch's autocast. All sides run
-in processes of their own on the same cores, take turns of `--steps` steps, and start with steps and a round that are not counted.
-Every row of the batch is full, so neither side pays for padding; PyTorch gets no padding mask. If the rounds of a peer differ by
-more than 10 % there is no ratio to it, and the exit status is 1. The columns:
+Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. `torch` is eager, and `-bf16` is autocast.
+All sides run in one process and take turns of `--steps` steps; the first steps and the first round are not counted. With `--alone`
+one side has the process for itself. Every row of the batch is full, so neither side pays for padding; PyTorch gets no padding mask.
+If the rounds of a peer differ by more than 10 % there is no ratio to it, and the exit status is 1. The columns:
 
   user s, system s, wall s   of one step, the median over the rounds; CPU: user and system
-  ratio                      the peer's divided by ours, round by round: the median, and the least and the most
+  ratio                      the side's divided by ours, round by round: the median, and the least and the most
 
 With `--peak` it also prints which part of the machine's float32 matrix product the step reaches (operations by training/flops.py).
 """
 
 import argparse
 import dataclasses
+import functools
 import json
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from sides import SHAPES, VOCAB_SIZE, ask, refusal, start
+from sides import SHAPES, VOCAB_SIZE, Ratio, Times, processor, ratio, refusal, settle, take_turns
 
 CONFIG = "multi30k_en_de"
 """The config of this package that has everything but the sizes."""
@@ -33,25 +33,18 @@ PEERS = ("torch", "torch-compile", "torch-bf16", "torch-compile-bf16", "hf")
 WARM_UP = 3
 """Steps that are not counted, among them the one that compiles."""
 
+CLOCKS = ("cpu", "wall")
+
 Step = Callable[[], float]
-
-
-class Times(NamedTuple):
-    """Seconds of one step."""
-
-    user: float
-    system: float
-    wall: float
-
-    @property
-    def cpu(self) -> float:
-        return self.user + self.system
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--peer", choices=PEERS, nargs="+", default=[])
+    parser.add_argument("--peer", choices=PEERS, nargs="*", default=["torch", "torch-compile"])
+    parser.add_argument(
+        "--alone", choices=("ours", *PEERS), metavar="SIDE", help="one side, with no other in its process"
+    )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="model.dtype of our side")
     parser.add_argument("--matmul-dtype", choices=("bfloat16",), help="model.matmul_dtype of our side")
     parser.add_argument("--threads", type=int, default=1)
@@ -59,76 +52,58 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--peak", action="store_true", help="compare with the machine's matrix product")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        measure(options)
-    else:
-        compare(options)
+    settle(options.threads)
+    sys.exit(0 if compare(options) else 1)
 
 
-def compare(options: argparse.Namespace) -> None:
-    """Lets both sides take turns, and prints the table."""
-    sides = ["ours", *options.peer]
-    processes = {side: start(words_of(side, options), options.threads) for side in sides}
-    for side, process in processes.items():
-        assert process.stdout is not None
-        print(f"{side}: {process.stdout.readline().strip()}", flush=True)
-    rounds: dict[str, list[Times]] = {side: [] for side in sides}
-    for number in range(options.rounds + 1):
-        for side, process in processes.items():
-            times = Times(*ask(process))
-            rounds[side] += [times] if number else []
-    for process in processes.values():
-        process.communicate("end\n")
-    sys.exit(0 if report(options, rounds) else 1)
-
-
-def words_of(side: str, options: argparse.Namespace) -> list[str]:
-    """Returns the words that start the process of one side."""
-    words = [__file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
-    words += ["--dtype", options.dtype, *(["--matmul-dtype", options.matmul_dtype] if options.matmul_dtype else [])]
-    return [*words, "--threads", str(options.threads), *(["--peak"] if options.peak else [])]
-
-
-def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> bool:
-    """Prints medians, and the ratios of the rounds; returns False where the rounds of a peer allow none."""
-    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, {options.threads} thread(s)")
-    print(f"model.dtype {options.dtype}, model.matmul_dtype {options.matmul_dtype}")
-    print(f"{'':20} {'user s':>8} {'system s':>8} {'wall s':>8}")
-    for side, times in rounds.items():
-        print(f"{side:20} " + " ".join(f"{statistics.median(column):8.3f}" for column in zip(*times, strict=True)))
-    ratios, trusted = {}, True
-    for peer in options.peer:
-        if why := refusal(peer, [times.cpu for times in rounds[peer]]):
-            print(why)
-            trusted = False
-            continue
-        for name in ("cpu", "wall"):
-            pairs = zip(rounds["ours"], rounds[peer], strict=True)
-            found = sorted(getattr(theirs, name) / getattr(ours, name) for ours, theirs in pairs)
-            ratios[f"{peer} {name}"] = (statistics.median(found), found[0], found[-1])
-            print(f"ratio to {peer} by {name:4} {statistics.median(found):.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
+def compare(options: argparse.Namespace) -> bool:
+    """Lets the sides take turns, and prints the table; returns whether every peer has a ratio."""
+    print(processor(), flush=True)
+    sides = [options.alone] if options.alone else ["ours", *options.peer]
+    calls = {side: functools.partial(several, warm(side, options), options.steps) for side in sides}
+    turns = take_turns(calls, options.rounds)
+    rounds = {side: [times.per(options.steps) for times in of_side] for side, of_side in turns.items()}
+    refusals = {side: refusal(side, [times.cpu for times in rounds[side]]) for side in sides[1:]}
+    ratios = {side: ratios_of(rounds["ours"], rounds[side]) for side, why in refusals.items() if not why}
+    print("\n".join([*report(options, rounds, ratios), *filter(None, refusals.values())]))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"options": vars(options), "rounds": rounds, "ratios": ratios}, file, indent=1)
-    return trusted
+            json.dump({"options": vars(options), "processor": processor(), "rounds": rounds, "ratios": ratios}, file)
+    return len(ratios) == len(refusals)
 
 
-def measure(options: argparse.Namespace) -> None:
-    """Runs the steps of one side whenever a line comes, and answers with their times."""
-    step, words = {"ours": ours, "hf": hugging_face}.get(options.measure, pytorch)(options)
-    loss = [step() for _ in range(WARM_UP)][-1]
-    print(f"{words}; loss {loss:.3f}", flush=True)
-    for line in sys.stdin:
-        if line.strip() != "go":
-            break
-        before, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-        for _ in range(options.steps):
-            step()
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = (after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, time.perf_counter() - wall)
-        print(json.dumps([x / options.steps for x in seconds]), flush=True)
+def warm(side: str, options: argparse.Namespace) -> Step:
+    """Makes a side, takes its first steps, and returns its step."""
+    step, words = {"ours": ours, "hf": hugging_face}.get(side, pytorch)(side, options)
+    several(step, WARM_UP - 1)
+    print(f"{side}: {words}; loss {step():.3f}", flush=True)
+    return step
+
+
+def several(step: Step, number: int) -> None:
+    for _ in range(number):
+        step()
+
+
+def ratios_of(ours: list[Times], theirs: list[Times]) -> dict[str, Ratio]:
+    """Returns the ratios by both clocks."""
+    return {clock: ratio([getattr(t, clock) for t in ours], [getattr(t, clock) for t in theirs]) for clock in CLOCKS}
+
+
+def report(
+    options: argparse.Namespace, rounds: dict[str, list[Times]], ratios: dict[str, dict[str, Ratio]]
+) -> list[str]:
+    """Returns the lines of the table: medians of the rounds, and the ratios that they allow."""
+    sizes = f"{ROWS} rows of {LENGTH} + {LENGTH} tokens, {options.threads} thread(s)"
+    lines = [f"{options.shape}: {sizes}; ours: dtype {options.dtype}, matmul_dtype {options.matmul_dtype}"]
+    lines.append(f"{'':20}{'user s':>9}{'system s':>9}{'wall s':>9}{'ratio by CPU':>22}{'by wall':>22}")
+    for side, times in rounds.items():
+        medians = "".join(f"{statistics.median(column):9.3f}" for column in zip(*times, strict=True))
+        lines.append(
+            f"{side:20}{medians}" + "".join(f"{ratios[side][clock]!s:>22}" for clock in CLOCKS if side in ratios)
+        )
+    return lines
 
 
 # This package ----------------------------------------------------------------------------------------------------------
@@ -161,7 +136,7 @@ def random_tokens(vocab_size: int) -> tuple[Any, Any]:
     return tuple(rng.integers(4, vocab_size, (ROWS, LENGTH), dtype=np.int32) for _ in range(2))  # type: ignore[return-value]
 
 
-def ours(options: argparse.Namespace) -> tuple[Step, str]:
+def ours(side: str, options: argparse.Namespace) -> tuple[Step, str]:
     """The train step as the trainer compiles it."""
     import jax
     import numpy as np
@@ -211,7 +186,7 @@ def matrix_peak(size: int = 2048) -> float:
 # PyTorch ---------------------------------------------------------------------------------------------------------------
 
 
-def pytorch(options: argparse.Namespace) -> tuple[Step, str]:
+def pytorch(side: str, options: argparse.Namespace) -> tuple[Step, str]:
     """The Transformer of torch_models.py in the same shape, with fused Adam."""
     import torch
     from torch_models import Transformer
@@ -222,8 +197,8 @@ def pytorch(options: argparse.Namespace) -> tuple[Step, str]:
     torch.manual_seed(0)
     settings = json.loads(to_json(experiment(options.shape)))["model"]
     translator = Transformer(settings, LENGTH, label_smoothing=0.1)
-    compiled = torch.compile(translator) if "compile" in options.measure else translator
-    half = options.measure.endswith("bf16")
+    compiled = torch.compile(translator) if "compile" in side else translator
+    half = side.endswith("bf16")
 
     def loss_of(source: Any, shifted: Any, target: Any) -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
@@ -251,7 +226,7 @@ def torch_step(model: Any, loss_of: Callable[..., Any], vocab_size: int) -> tupl
     return step, f"torch {torch.__version__}, {sum(p.numel() for p in model.parameters()):,} parameters"
 
 
-def hugging_face(options: argparse.Namespace) -> tuple[Step, str]:
+def hugging_face(side: str, options: argparse.Namespace) -> tuple[Step, str]:
     """MarianMT of the same shape; its norms come after the sublayers."""
     import torch
     from torch.nn import functional

@@ -1,9 +1,13 @@
-"""Benchmarks that need a device that is rarely there: their toy forms run on a CPU."""
+"""Benchmarks: what their sides share, small tables of those for a CPU, and toy forms of those for a device that is rarely there."""
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -44,11 +48,9 @@ def test_the_report_has_an_mfu_only_where_the_peak_is_known(gpu: ModuleType):
     assert small[3].split()[3] == "2.5e-03" and "memory 9.8e-04, 2.0e-03 TFLOP a step" in small[4]
 
 
-def test_there_is_no_ratio_where_the_rounds_of_the_baseline_differ(monkeypatch: pytest.MonkeyPatch):
+def test_there_is_no_ratio_where_the_rounds_of_the_baseline_differ(sides: ModuleType):
     """Worked by hand: 0.09 and 0.11 of a median of 1.0."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    from sides import refusal  # type: ignore[import-not-found]
-
+    refusal = sides.refusal
     assert refusal("torch", [1.0, 1.05, 0.96]) is None
     why = refusal("torch", [1.0, 1.06, 0.95])
     assert why == "no ratio: the rounds of torch differ by 11%, more than 10%: try a quieter machine"
@@ -115,3 +117,100 @@ def test_a_flipped_bit_is_reported_by_a_run_and_not_by_orbax(monkeypatch: pytest
     counts = {side: bit_flips.count(side, tmp_path / side, 6, seed=1) for side in bit_flips.SIDES}
     assert counts["a run"] == {"reported": 6}
     assert counts["Orbax alone"]["wrong"] > 3
+
+
+# Sides that take turns -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import sides  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(sides, "PAUSE", 0.0)
+    return sides
+
+
+def test_sides_take_turns_and_the_first_round_is_not_counted(sides: ModuleType):
+    calls: list[str] = []
+    times = sides.take_turns({"ours": lambda: calls.append("ours"), "torch": lambda: calls.append("torch")}, rounds=2)
+    assert calls == ["ours", "torch"] * 3
+    assert [len(of_side) for of_side in times.values()] == [2, 2] and list(times) == ["ours", "torch"]
+
+
+def test_cpu_seconds_are_those_of_all_threads(sides: ModuleType):
+    """A side that computes in a thread of its own, as CTranslate2 does, and one that waits."""
+
+    def in_a_thread() -> None:
+        thread = threading.Thread(target=lambda: hashlib.sha256(bytes(200_000_000)).digest())
+        thread.start()
+        thread.join()
+
+    busy, idle = sides.timed(in_a_thread), sides.timed(lambda: time.sleep(0.1))
+    assert busy.cpu > 0.05 and idle.cpu < 0.05 and idle.wall >= 0.1
+
+
+def test_ratios_are_of_rounds(sides: ModuleType):
+    """Worked by hand: 2 / 1, 3 / 2 and 3 / 1."""
+    assert str(sides.ratio([1.0, 2.0, 1.0], [2.0, 3.0, 3.0])) == "2.00 (1.50 to 3.00)"
+    assert sides.Times(4.0, 2.0, 8.0).per(2) == (2.0, 1.0, 4.0) and sides.Times(4.0, 2.0, 8.0).cpu == 6.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("cpu family\t: 6", "model\t\t: 207", "model name\t: A Xeon", "flags\t\t: avx2 avx512f avx512_bf16 amx_bf16"),
+         ("A Xeon, ", "family 6, model 207, avx512f, avx512_bf16 and amx_bf16")),
+        (("cpu family\t: 25", "model\t\t: 1", "model name\t: AMD EPYC", "flags\t\t: avx2"),
+         ("AMD EPYC, ", "family 25, model 1, avx2, no bfloat16")),
+        (("CPU implementer\t: 0x41",), ("", " cores")),
+    ],
+)  # fmt: skip
+def test_the_processor_is_named(sides: ModuleType, tmp_path: Path, lines: tuple[str, ...], words: tuple[str, str]):
+    """Two processors, as /proc/cpuinfo describes each: its last one counts; one whose description has other fields."""
+    (tmp_path / "cpuinfo").write_text("\n".join([*lines, "", *lines, ""]))
+    found = sides.processor(tmp_path / "cpuinfo")
+    assert found.startswith(words[0]) and found.endswith(words[1])
+    assert f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores" in found
+
+
+def test_every_benchmark_that_measures_time_names_the_processor():
+    """All but those that ask a TPU's compiler, and time only how long it takes."""
+    texts = {path.name: path.read_text() for path in FOLDER.glob("*.py")}
+    timing = {name for name, text in texts.items() if re.search(r"perf_counter\(|thread_time\(|take_turns\(", text)}
+    assert {"train_step.py", "decode.py", "gpu.py", "serve.py", "rows.py"} <= timing
+    silent = {name for name in timing if "print" in texts[name] and "processor()" not in texts[name]}
+    assert silent == {"layout.py", "scaling.py"}
+
+
+def benchmark(tmp_path: Path, *words: str) -> list[str]:
+    """Returns the lines of a benchmark."""
+    command = [sys.executable, str(FOLDER / words[0]), *words[1:]]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
+
+
+def in_rows(lines: list[str], *names: str) -> list[list[str]]:
+    """Returns the cells of the rows with these names; a ratio is three words."""
+    return [line.split() for name in names for line in lines if line.startswith(f"{name:14} ")]
+
+
+@needs.torch
+@pytest.mark.slow
+def test_one_table_has_our_step_and_pytorch_eager_and_compiled(tmp_path: Path):
+    lines = benchmark(tmp_path, "train_step.py", "--shape", "tiny", "--rounds", "1", "--steps", "1")
+    ours, eager, compiled = in_rows(lines, "ours", "torch", "torch-compile")
+    assert f"1 of {os.cpu_count()} cores" in lines[0] and len(ours) == 4
+    for theirs in (eager, compiled):
+        assert len(theirs) == 12 and float(theirs[8]) == pytest.approx(float(theirs[3]) / float(ours[3]), abs=0.02)
+
+
+@needs.ctranslate2
+@pytest.mark.slow
+def test_translations_of_both_sides_are_the_same(tmp_path: Path):
+    lines = benchmark(tmp_path, "decode.py", "--shape", "tiny", "--beam-size", "2", "--rounds", "1")
+    ours, theirs = in_rows(lines, "ours", "ctranslate2")
+    assert f"1 of {os.cpu_count()} cores" in lines[0] and len(ours) == 3
+    assert theirs[-3:] == ["64", "of", "64"] and len(theirs) == 10
