@@ -1,4 +1,4 @@
-"""What benchmarks share: a process with set cores, threads and memory, sides that take turns in it, the processor's name."""
+"""Parts that benchmarks share: a process with set cores, threads and memory, sides that take turns, the processor's name."""
 
 import json
 import os
