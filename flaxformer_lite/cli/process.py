@@ -122,14 +122,16 @@ def has_tunables() -> bool:
 
 
 def keep_programs(environment: MutableMapping[str, str]) -> None:
-    """Sets a folder of the user's where JAX keeps compiled programs for the next start, unless `JAX_COMPILATION_CACHE_DIR` is set.
+    """Sets a folder of the user's where JAX keeps compiled programs for the next start, and the seconds from which one is kept.
 
     Must be called before JAX is imported. Each kind of CPU has its own folder, since a program for one may not run on another.
-    JAX removes what was not used longest; several processes may share the folder. `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
+    JAX removes what was not used longest; several processes may share the folder. A folder in `JAX_COMPILATION_CACHE_DIR` stays,
+    without a limit to its size. `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
     """
     from flaxformer_lite.base.hardware import cpu_kind
     from flaxformer_lite.base.remote_files import cache_root
 
+    environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")  # JAX itself says 1
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
     folder = cache_root() / "programs" / cpu_kind()
@@ -140,4 +142,3 @@ def keep_programs(environment: MutableMapping[str, str]) -> None:
     if os.access(folder, os.W_OK):
         environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**31))  # bytes, for each kind of CPU
-        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")  # JAX itself says 1

@@ -90,16 +90,25 @@ def test_compiled_programs_are_kept_below_the_users_cache_for_each_kind_of_cpu(
     assert all(folder.is_dir() for folder in folders)
 
 
-def test_a_folder_of_the_users_choice_stays_and_a_home_that_cannot_be_written_keeps_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("seconds", "kept_from"), [({}, "0.3"), ({"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "7"}, "7")]
+)
+def test_a_folder_of_the_users_choice_stays_without_a_limit_and_keeps_short_programs_too(
+    seconds: dict[str, str], kept_from: str
 ):
-    environment = {"JAX_COMPILATION_CACHE_DIR": ""}
-    keep_programs(environment)
-    assert environment == {"JAX_COMPILATION_CACHE_DIR": ""}
+    """Oracle: the environment by hand. JAX alone keeps no program that compiles in less than a second."""
+    keep_programs(environment := {"JAX_COMPILATION_CACHE_DIR": "", **seconds})
+    assert environment == {
+        "JAX_COMPILATION_CACHE_DIR": "",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": kept_from,
+    }
+
+
+def test_a_home_that_cannot_be_written_keeps_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     keep_programs(environment := {})
-    assert environment == {}
+    assert "JAX_COMPILATION_CACHE_DIR" not in environment
 
 
 def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: pytest.CaptureFixture) -> None:
