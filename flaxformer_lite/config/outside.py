@@ -53,6 +53,17 @@ def import_file(file: Path) -> ModuleType:
     return module
 
 
+def import_named(name: str) -> None:
+    """Imports a file or a module, as `--import` names it. Raises: ValueError if that fails."""
+    if name.endswith(".py"):
+        import_file(Path(name))
+        return
+    try:
+        IMPORTED[name] = name, importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"--import {name}: {error}; name its file, or add its folder to PYTHONPATH") from error
+
+
 @contextlib.contextmanager
 def mistakes_in(file: Path) -> Iterator[None]:
     """Turns an exception in the code of a file into a ValueError with the line; a ValueError passes as it is."""

@@ -91,8 +91,13 @@ def check_torch(
     return True
 
 
-def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: Tokenizers | None) -> bool:
-    """Compares a folder by CTranslate2: the log-probabilities of answers to sources, or of each next token of texts."""
+def check_ctranslate2(
+    folder: Path, config: Config, params: PyTree, tokenizers: Tokenizers | None, *, end: int | None = None
+) -> bool:
+    """Compares a folder by CTranslate2: the log-probabilities of answers to sources, or of each next token of texts.
+
+    end: the id of the folder's end token, of a folder that names no start; None: it has both as `decode` says.
+    """
     try:
         import ctranslate2
     except ImportError:
@@ -104,8 +109,9 @@ def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: 
     rows, names = texts(model, decode, sizes[1]), token_names(target, sizes[1])
     if model.num_encoder_layers:
         sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
+        started = rows if end is None else [[decode.start_id, *row] for row in rows]
         results = ctranslate2.Translator(str(folder), **options).score_batch(
-            named(sources, source_names), named(rows, names)
+            named(sources, source_names), named(started, names)
         )
         theirs = np.asarray([result.log_probs for result in results])
         outputs = answers(
@@ -115,7 +121,7 @@ def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: 
             input_ids=sources if source is None else [source.as_source(row) for row in sources],
             decoder_input_ids=[[decode.start_id, *row] for row in rows],
         )
-        ours = log_probs(outputs.logits, [[*row, decode.eos_ids[0]] for row in rows])
+        ours = log_probs(outputs.logits, [[*row, decode.eos_ids[0] if end is None else end] for row in rows])
     else:
         logits = ctranslate2.Generator(str(folder), **options).forward_batch(named(rows, names))
         following = [row[1:] for row in rows]

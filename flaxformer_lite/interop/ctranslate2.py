@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.core.model.layers import ACTIVATIONS
 from flaxformer_lite.core.model.masks import Exclude, Masking, Penalize, Replace
@@ -46,27 +47,35 @@ MASKED_SCORE = -10_000.0
 MIN_POSITIONS = 1024
 """The smallest computed table of positions: CTranslate2's default limit of tokens."""
 FORMAT_VERSION = 6
-TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3}
+TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "bfloat16": 5}
 MAX_BYTES = 2**32 - 1
 """The largest array: its size is written in 32 bits."""
 
 
-def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, output: Path) -> tuple[int, list[str]]:
+def export_run(
+    config: Config,
+    params: PyTree,
+    tokenizers: Tokenizers | None,
+    output: Path,
+    dtype: str = "float32",
+    changes: Mapping[str, Any] = {},
+) -> tuple[int, list[str]]:
     """Writes the folder. Returns the number of arrays, and notes for the user.
+
+    dtype: the type of matrices and tables, see `stored_as`. changes: attributes in place of those of `options_of`.
 
     Raises: ValueError that lists the settings that CTranslate2 does not support.
     """
-    model, data, decode = config.model, config.data, config.decode
+    model, decode = config.model, config.decode
     if wrong := unsupported_settings(model):
         raise CannotExpress("; ".join(f"{path} is {value}" for path, value in wrong.items()), wrong, "CTranslate2")
     if not decode.eos_ids:
         raise ValueError(
             "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"
         )
-    room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
-    written = variables(model, params, room)
+    written = stored_as(dtype, variables(model, params, num_positions(config)))
     if model.num_encoder_layers:
         kind, revision = "TransformerSpec", 7
         files = {"source_vocabulary": names[0], "target_vocabulary": names[1]}
@@ -74,11 +83,20 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     else:
         kind, revision = "TransformerDecoderSpec", 8
         files = {"vocabulary": names[1]}
-    options = options_of(model, decode, source if model.num_encoder_layers else target, names[1])
+    options = {**options_of(model, decode, source if model.num_encoder_layers else target, names[1]), **changes}
     documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
     with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
         write_model(file, kind, revision, written)
     return sum(x.ndim > 0 for x in written.values()), notes(model, decode)
+
+
+def num_positions(config: Config) -> int:
+    """Returns the number of positions of an export: the most tokens of a source, or of an answer; LARGEST without a table."""
+    data, decode = config.data, config.decode
+    if type(config.model.positions) in (RelativeBias, Rotary):
+        return LARGEST
+    room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
+    return min(room, config.model.positions.max_positions or room)
 
 
 def options_of(
@@ -217,6 +235,31 @@ def write_array(file: BinaryIO, name: str, array: np.ndarray) -> None:
 def write_string(file: BinaryIO, text: str) -> None:
     encoded = text.encode()
     file.write(struct.pack("<H", len(encoded) + 1) + encoded + b"\0")
+
+
+def stored_as(dtype: str, variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the variables with matrices and tables in another type: bfloat16, or int8 with a scale for each output.
+
+    Arrays of several names stay one array.
+    """
+    if dtype == "float32":
+        return dict(variables)
+    changed: dict[int, tuple[np.ndarray, ...]] = {}
+    stored = dict(variables)
+    for name, x in variables.items():
+        if not (name.endswith("/weight") and x.ndim == 2):
+            continue
+        if id(x) not in changed:
+            changed[id(x)] = (x.astype(jnp.bfloat16),) if dtype == "bfloat16" else rounded(x)
+        stored |= dict(zip((name, f"{name}_scale"), changed[id(x)], strict=False))
+    return stored
+
+
+def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a matrix [out, in] in eight bits, and for each output the number by which it was multiplied."""
+    largest = np.abs(matrix).max(axis=1)
+    scale = np.float32(127) / np.where(largest == 0, np.float32(127), largest)
+    return np.rint(matrix * scale[:, None]).astype(np.int8), scale
 
 
 # Names and attributes --------------------------------------------------------------------------------------------------
