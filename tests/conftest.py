@@ -75,6 +75,13 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     use_one_device(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def jax_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX answers where no engine is named, as without CTranslate2; `tests/engine` has what that answers."""
+    for module in ("cli.engines", "run.run"):
+        monkeypatch.setattr(f"flaxformer_lite.{module}.is_installed", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def float64() -> Iterator[None]:
     """64-bit numbers for a whole file."""

@@ -278,6 +278,10 @@ def note(line: str) -> None:
         write_line(line)
 
 
+note_once = functools.cache(note)
+"""Writes each line once, also where many calls have the same to say."""
+
+
 def write_line(line: str) -> None:
     """Writes a line to stderr: without line breaks, without its middle if it is long, and printable on a terminal."""
     stream, line = Stderr(), " ".join(line.splitlines())

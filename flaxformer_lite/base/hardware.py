@@ -4,7 +4,6 @@ import contextlib
 import csv
 import glob
 import hashlib
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -116,15 +115,21 @@ def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
     """
     if "JAX_PLATFORMS" in environment or any(name.startswith("TPU_") for name in environment):
         return
-    if importlib.util.find_spec("libtpu") is None or importlib.metadata.entry_points(group="jax_plugins"):
+    if importlib.util.find_spec("libtpu") is None:
+        return
+    from importlib.metadata import entry_points  # it costs a tenth of the start of a command
+
+    if entry_points(group="jax_plugins"):
         return
     if not (has_tpu() or has_nvidia_device()):
         environment["JAX_PLATFORMS"] = "cpu"
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {}
     for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return versions

@@ -175,14 +175,14 @@ LineCheck = Callable[[LineChunk, int], object]
 """Raises ValueError, with the place, if line `number` of a chunk has no answer."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of commands that process lines with a run."""
+def add_arguments(parser: argparse.ArgumentParser, engine: str | None = None) -> None:
+    """Adds the arguments of commands that process lines with a run. engine: see `add_weights`."""
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument(
         "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; default: stdin"
     )
     add_column(parser)
-    add_weights(parser)
+    add_weights(parser, engine=engine)
 
 
 def add_column(parser: argparse.ArgumentParser) -> None:

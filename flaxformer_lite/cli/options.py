@@ -1,10 +1,8 @@
 """Options that several commands share: settings of decoding, weights, translation, and `--import`."""
 
 import argparse
-import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
@@ -12,6 +10,8 @@ from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 if TYPE_CHECKING:
     from flaxformer_lite.core.parallel import MeshConfig
 
+ENGINES = ("auto", "jax", "ctranslate2")
+"""The values of `engine/rules.py: Engine`, named here too: most commands need no settings of decoding."""
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
 
@@ -24,15 +24,30 @@ def add_setting(
     parser.set_defaults(settings={**(parser.get_default("settings") or {}), setting: option})
 
 
-def add_weights(parser: argparse.ArgumentParser, default: str = "the config's weights") -> None:
-    """Adds the options that say which weights of a run are used, and in which type: the arguments of `load`."""
+def add_weights(
+    parser: argparse.ArgumentParser, default: str = "the config's weights", engine: str | None = None
+) -> None:
+    """Adds the options that say which weights of a run are used, and in which type: the arguments of `load`.
+
+    engine: the default of `--engine`; None: the command has one engine, JAX.
+    """
     parser.add_argument("--weights", help=f"last, best, ema or average:N; default: {default}")
     parser.add_argument(
         "--weights-dtype",
-        choices=WEIGHTS_DTYPES,
+        choices=WEIGHTS_DTYPES if engine is None else (*WEIGHTS_DTYPES, "int8"),
         default=WEIGHTS_DTYPES[0],
-        help="type of the products with weights; bfloat16 is faster on GPUs, TPUs and CPUs that multiply it; default: float32",
+        help="type of the products with weights; bfloat16 is faster on GPUs, TPUs and CPUs that multiply it"
+        + ("" if engine is None else ", int8 is CTranslate2's")
+        + "; default: float32",
     )
+    if engine is not None:
+        parser.add_argument(
+            "--engine",
+            choices=ENGINES,
+            default=engine,
+            help="what searches; auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX; default: "
+            f"{engine}",
+        )
     for axis in ("tensor", "fsdp"):
         parser.add_argument(
             f"--mesh.{axis}",
@@ -43,8 +58,23 @@ def add_weights(parser: argparse.ArgumentParser, default: str = "the config's we
 
 
 def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the typed choices of `add_weights`, as keywords of `load`."""
-    return {"weights": arguments.weights, "weights_dtype": arguments.weights_dtype, "mesh": chosen_mesh(arguments)}
+    """Returns the typed choices of `add_weights`, as keywords of `load`.
+
+    Raises: ValueError for int8 without CTranslate2, which alone has it; JAX then holds float32 beside it.
+    """
+    dtype = arguments.weights_dtype
+    if dtype == "int8" and arguments.engine == "jax":
+        raise ValueError("--weights-dtype int8 is CTranslate2's: choose --engine ctranslate2, or float32 or bfloat16")
+    dtype = "float32" if dtype == "int8" else dtype
+    return {"weights": arguments.weights, "weights_dtype": dtype, "mesh": chosen_mesh(arguments)}
+
+
+def chosen_engine(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the typed engine, as keywords of `Run.searching`; int8 chooses CTranslate2."""
+    if arguments.engine == "jax":
+        return {}
+    dtype = arguments.weights_dtype
+    return {"engine": "ctranslate2" if dtype == "int8" else arguments.engine, "weights_dtype": dtype}
 
 
 def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":
@@ -129,12 +159,6 @@ def add_imports(parser: argparse.ArgumentParser) -> None:
 def import_typed(arguments: argparse.Namespace) -> None:
     """Imports what `--import` names. Raises: ValueError if that fails."""
     for name in getattr(arguments, "imports", []):
-        from flaxformer_lite.config.outside import IMPORTED, import_file  # with JAX, which most mistakes do not need
+        from flaxformer_lite.config.outside import import_named  # with JAX, which most mistakes do not need
 
-        if name.endswith(".py"):
-            import_file(Path(name))
-        else:
-            try:
-                IMPORTED[name] = name, importlib.import_module(name)
-            except ImportError as error:
-                raise ValueError(f"--import {name}: {error}; name its file, or add its folder to PYTHONPATH") from error
+        import_named(name)

@@ -18,6 +18,7 @@ from flaxformer_lite.files.text.tables import container
 from flaxformer_lite.tools import corpus
 
 if TYPE_CHECKING:
+    from flaxformer_lite.engine.engine_run import EngineRun
     from flaxformer_lite.run import Run
 
 NO_FACTS = (
@@ -88,7 +89,7 @@ def join(folder: Path) -> None:
 
 
 def write_answers(
-    blocks: Iterable[LineChunk], answering: Answering[Answer], arguments: argparse.Namespace, run: "Run"
+    blocks: Iterable[LineChunk], answering: Answering[Answer], arguments: argparse.Namespace, run: "Run | EngineRun"
 ) -> None:
     """Writes the answers of a command to stdout, or into its folder."""
     if not is_folder(arguments):
@@ -112,7 +113,7 @@ def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Itera
 
 
 def write_pieces(
-    blocks: Iterable[tuple[LineChunk, Write]], arguments: argparse.Namespace, run: "Run", ending: str
+    blocks: Iterable[tuple[LineChunk, Write]], arguments: argparse.Namespace, run: "Run | EngineRun", ending: str
 ) -> None:
     """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing."""
     folder = corpus.Corpus(Path(arguments.output), ending)
@@ -142,19 +143,16 @@ def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piec
         )
 
 
-def facts(arguments: argparse.Namespace, run: "Run") -> dict[str, Any]:
+def facts(arguments: argparse.Namespace, run: "Run | EngineRun") -> dict[str, Any]:
     """Returns what decides the answers: the weights, the configs and the options. Names of folders may differ between hosts."""
-    from flaxformer_lite.config import to_json  # with JAX
-
     terms = getattr(arguments, "terms", None)
-    runs = [run, *run.others]
     return {
         "run": Path(arguments.folder).absolute().name,
         "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
         "pieces": arguments.pieces or LINES_AT_ONCE,
-        "steps": [one.step for one in runs],
-        "configs": [corpus.digest(to_json(one.config).encode()) for one in runs],
+        "steps": [step for step, _ in run.origin],
+        "configs": [config for _, config in run.origin],
         "content_of_terms": terms and corpus.digest(Path(terms).read_bytes()),
         **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
     }

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import chosen_weights
+from flaxformer_lite.cli.options import chosen_engine, chosen_weights
 from flaxformer_lite.cli.translation import (
     chosen,
     decode_settings,
@@ -56,7 +56,7 @@ def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tupl
     scores, hypotheses = score(
         loaded,
         data,
-        decode | forced_texts(loaded, arguments),
+        decode | forced_texts(loaded, arguments) | chosen_engine(arguments),
         lambda answers, metrics: chosen(answers, arguments, metrics),
     )
     report = {

@@ -4,34 +4,41 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.cli.options import chosen_weights, typed_settings
-from flaxformer_lite.config import Config
 from flaxformer_lite.core.search import Sampling
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import LanguageTokenizers
-from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
-from flaxformer_lite.files.text.terms import Terms, known_ids
-from flaxformer_lite.run import Run, load_ensemble
+from flaxformer_lite.engine.engine_run import EngineRun
+from flaxformer_lite.engine.texts import TextTranslator
+
+if TYPE_CHECKING:
+    from flaxformer_lite.config import Config
+    from flaxformer_lite.files.metrics import MetricConfig
+    from flaxformer_lite.run import Run
+
+Translator = TypeVar("Translator", bound=TextTranslator)
 
 
-def load_runs(arguments: argparse.Namespace) -> Run:
+def load_runs(arguments: argparse.Namespace) -> "Run":
     """Returns the run of `RUN`, with those of `--ensemble`, and the weights that were chosen."""
+    from flaxformer_lite.run import load_ensemble  # with JAX
+
     runs = load_ensemble([arguments.folder, *arguments.ensemble], **chosen_weights(arguments))
     return in_direction(runs, arguments)
 
 
-def in_direction(loaded: Run, arguments: argparse.Namespace) -> Run:
+def in_direction(loaded: Translator, arguments: argparse.Namespace) -> Translator:
     """Returns the run for the languages of `--from` and `--to`, if any was typed."""
     codes = arguments.source_language, arguments.target_language
     return loaded.between(*codes) if any(code is not None for code in codes) else loaded
 
 
-def tell_direction(loaded: Run, arguments: argparse.Namespace) -> None:
+def tell_direction(loaded: TextTranslator, arguments: argparse.Namespace) -> None:
     """Prints the direction of a run of several languages, where the options do not name all of it."""
     codes = arguments.source_language, arguments.target_language
     if isinstance(loaded.tokenizers, LanguageTokenizers) and None in codes:
@@ -43,7 +50,7 @@ def tell_direction(loaded: Run, arguments: argparse.Namespace) -> None:
             )
 
 
-def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+def decode_settings(loaded: TextTranslator, arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the settings of decoding to override. Raises: ValueError if the options do not go together."""
     decode = typed_settings(arguments)
     if arguments.temperature is not None and arguments.samples is None:
@@ -56,17 +63,21 @@ def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any
         temperature = 1.0 if arguments.temperature is None else arguments.temperature
         decode |= {"sampling": Sampling(temperature=temperature), "beam_size": 1, "num_hypotheses": arguments.samples}
     else:
-        decode = {"num_hypotheses": decode.get("beam_size", loaded.config.decode.beam_size), **decode}
+        decode = {"num_hypotheses": decode.get("beam_size", loaded.decode.beam_size), **decode}
     if decode["num_hypotheses"] < 2:
         raise ValueError("--minimum-risk compares candidates, but there is only 1: raise --beam-size or --samples")
     return decode
 
 
-def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+def forced_texts(loaded: TextTranslator, arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of `Run.hypotheses` for the texts that translations must have.
 
     Raises: ValueError for a file of terms with a mistake, or for terms that the model cannot write.
     """
+    if not (arguments.terms or arguments.placeholders or arguments.prefix):
+        return {}
+    from flaxformer_lite.files.text.terms import Terms, known_ids
+
     keywords: dict[str, Any] = {}
     if arguments.terms:
         keywords["terms"] = Terms.read(arguments.terms)
@@ -83,7 +94,7 @@ def forced_texts(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(f"--prefix: {error}") from None
         keywords["prefix"] = arguments.prefix
-    if keywords and arguments.samples is not None:
+    if arguments.samples is not None:
         raise ValueError("--terms, --placeholders and --prefix are for a search: leave them or --samples out")
     return keywords
 
@@ -97,26 +108,28 @@ def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def translating(loaded: Run, arguments: argparse.Namespace) -> "Translating":
+def translating(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> "Translating":
     """Returns the way in which `translate` answers lines. Raises: ValueError if the options do not go together."""
     decode, forced = decode_settings(loaded, arguments), forced_texts(loaded, arguments)
     if forced and arguments.ids:
         raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
-    typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
+    typed, configured = arguments.num_hypotheses, loaded.searching(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
     kind = TranslatingIds if arguments.ids else Translating
-    return kind(loaded, decode | forced, arguments, metrics_of(loaded.config), n_best)
+    metrics = None if isinstance(loaded, EngineRun) else metrics_of(loaded.config)
+    return kind(loaded, decode | forced, arguments, metrics, n_best)
 
 
 @dataclass(frozen=True)
 class Translating(Answering[list[ScoredText]]):
     """Translations of texts."""
 
-    run: Run
+    run: TextTranslator
     decode: dict[str, Any]
     """Keywords of `Run.hypotheses`."""
     arguments: argparse.Namespace
-    metrics: MetricConfig
+    metrics: "MetricConfig | None"
+    """For `--minimum-risk`, which CTranslate2 does not answer."""
     n_best: bool
     """Whether all hypotheses of a line are written, and not the best alone."""
 
@@ -160,18 +173,21 @@ class TranslatingIds(Translating):
         return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
-def metrics_of(config: Config) -> MetricConfig:
+def metrics_of(config: "Config") -> "MetricConfig":
     """Returns the settings of metrics for texts like the targets that the run was trained on."""
+    from flaxformer_lite.files.metrics import with_language
+
     source = config.data.test or config.data.eval or config.data.train
     return config.metrics if source is None else with_language(config.metrics, source.target_names())
 
 
 def chosen(
-    answers: list[list[ScoredText]], arguments: argparse.Namespace, metrics: MetricConfig
+    answers: list[list[ScoredText]], arguments: argparse.Namespace, metrics: "MetricConfig | None"
 ) -> list[list[ScoredText]]:
     """Returns the answers, best first: as they are, or by `--minimum-risk`."""
-    if not arguments.minimum_risk:
+    if not arguments.minimum_risk or metrics is None:
         return answers
+    from flaxformer_lite.files.metrics import resolve
     from flaxformer_lite.tools.research.minimum_bayes_risk import minimum_bayes_risk
 
     if arguments.minimum_risk == "bleu":

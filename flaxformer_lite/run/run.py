@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args, overload
 
 import jax
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, PyTree
 
-from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.base.console import note, note_once, warn
+from flaxformer_lite.config import to_json
+from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
@@ -24,7 +26,8 @@ from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
 from flaxformer_lite.core.runners import MeshRunner
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
+from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
+from flaxformer_lite.core.search.decoder import Decoder, check_translates
 from flaxformer_lite.core.search.devices import TooLarge, Workload, place
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
@@ -34,13 +37,18 @@ from flaxformer_lite.core.search.generation import (
     generate_texts,
     generation_settings,
     stream_text,
-    translate,
 )
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers
-from flaxformer_lite.core.text.special_ids import TooLong, check_token_ids, cut_warning, truncated
+from flaxformer_lite.core.text.special_ids import TooLong, cut_warning, truncated
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.engine.engine_run import EngineRun, open_engine
+from flaxformer_lite.engine.exports import RunWeights, text_digest
+from flaxformer_lite.engine.rules import INSTEAD, Engine, is_installed, not_obeyed, obstacles, uses_cpu
+from flaxformer_lite.engine.search import EngineSearch
+from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
@@ -51,7 +59,7 @@ from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attent
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
-from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
+from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
@@ -61,7 +69,7 @@ CONTINUATION_TOKENS = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Run(TextPredictor):
+class Run(TextTranslator, TextPredictor):
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
     Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. A `Run` keeps the
@@ -74,6 +82,10 @@ class Run(TextPredictor):
     """The parameters as searches read them, by the models and `decode.num_ids`: see `weights`."""
     unfit: set[str] = dataclasses.field(default_factory=set)
     """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
+    origin_of_params: tuple[RunWeights, PyTree] | None = None
+    """The checkpoint that `load` read, and the parameters, by which others are known."""
+    engines: dict[RunWeights, EngineRun] = dataclasses.field(default_factory=dict)
+    """The exports that CTranslate2 has read."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
@@ -85,101 +97,62 @@ class Run(TextPredictor):
         """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
         return best_score(self.folder, self.config)
 
+    @property
+    def decode(self) -> DecodeConfig:
+        return self.config.decode
+
+    @property
+    def source_ids(self) -> int:
+        return self.config.model.vocab_size
+
+    @property
+    def origin(self) -> list[tuple[int, str]]:
+        """The step of each member, and a digest of its config, which decide what an answer is."""
+        return [(run.step, text_digest(to_json(run.config))) for run in self.members]
+
+    def directed(self, tokenizers: Tokenizers, decode: DecodeConfig) -> "Run":
+        return dataclasses.replace(self, tokenizers=tokenizers, config=dataclasses.replace(self.config, decode=decode))
+
     # Translation -------------------------------------------------------------------------------------------------------
 
-    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """Returns the best translation of each text, in order; an empty one for an empty text. `options`: see `hypotheses`.
-
-        Example: `run.translate(["20 November 2026"], beam_size=4)`.
-        """
-        return [hypotheses[0].text for hypotheses in self.hypotheses(texts, **options)]
-
-    def between(self, source: str | None = None, target: str | None = None) -> "Run":
-        """Returns the run for texts of one direction, by the codes of `data.languages`. It shares what is compiled.
-
-        None: the code of `data.languages.direction`, or a model that does not read the source's language.
-
-        Example: `run.between("eng_Latn", "fra_Latn").translate(["A dog."])`.
-
-        Raises: ValueError if the run has no languages, or not these; the message has the nearest.
-        """
-        tokenizers, config = self.required_tokenizers, self.config
-        if not isinstance(tokenizers, LanguageTokenizers):
-            raise ValueError(
-                f"the run {self.folder.path} translates in one direction (data.languages is None): leave out from and to"
-            )
-        decode = dataclasses.replace(config.decode, **tokenizers.ids(source, target).decode)
-        return dataclasses.replace(
-            self, tokenizers=tokenizers.between(source, target), config=dataclasses.replace(config, decode=decode)
-        )
-
-    def in_own_direction(self) -> "Run":
-        """Returns the run for texts of `data.languages.direction`, if it has one."""
-        languages = self.config.data.languages
-        return self.between() if languages is not None and languages.direction else self
-
-    def check_direction(self) -> None:
-        """Raises: ValueError if the decoder reads a language, and none is named."""
-        tokenizers = self.required_tokenizers
-        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.target != "source":
-            tokenizers.languages.checked(None, None)
-
-    def hypotheses(
+    def requests(
         self,
         texts: Sequence[str],
+        sources: Sequence[Sequence[int]],
+        warn: WarnCallback,
+        first_line: int,
         *,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        first_line: int = 1,
         terms: Terms | Mapping[str, str] | None = None,
         placeholders: bool = False,
         prefix: str | Sequence[str] = "",
-        **decode: Any,
-    ) -> list[list[ScoredText]]:
-        """Returns the `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
+        **options: Any,
+    ) -> tuple[Searches, list[Request]]:
+        """Returns what searches, and what is asked of it for each source.
 
-        Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number. `terms`: texts of
-        sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning of every
-        translation, or of each. A text that cannot be written is left out, and a line without room for all has none of them; a
-        warning says so.
-
-        Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
-
-        Raises: ValueError if the model does not translate, the run has no tokenizer, or a setting is out of range.
+        `terms`: texts of sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning
+        of every translation, or of each. A text that cannot be written is left out, and a line without room for all has none of
+        them; a warning says so. `options`: see `searching`.
         """
-        check_list("texts", texts)
-        self.unknown.report(texts, warn)
-        sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
-        decoder, requests = self.translation_decoder(**decode), [Request(source) for source in sources]
-        if (wanted := Terms.of(terms, placeholders)) or prefix:
-            needs = self.forced(decoder, texts, sources, wanted, prefix)
-            alike = isinstance(prefix, str) and not wanted
-            if first_line == 1:
-                self.unfit.clear()
-            for line, (one, reason) in enumerate(needs, first_line):
-                if reason and not (alike and prefix in self.unfit):
-                    lines = "it is"
-                    if alike:
-                        self.unfit.add(str(prefix))
-                        lines = "it and all lines like it are"
-                    warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
-            requests = [Request(source, forced=one) for source, (one, _) in zip(sources, needs, strict=True)]
-        answers = translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)
-        warn_of_missing(answers, warn, "line", first_line)
-        return answers
-
-    def hypotheses_of_ids(
-        self, sources: Sequence[Sequence[int]], *, progress: ProgressCallback = no_progress, **decode: Any
-    ) -> list[list[Hypothesis]]:
-        """Returns the best translations of token ids as token ids. No EOS is added; `decode.pad_id` is padding.
-
-        Example: `run.hypotheses_of_ids([[17, 5, 9, 3]])[0][0].tokens`.
-
-        Raises: ValueError as `check_sources` does.
-        """
-        self.check_sources(sources)
-        decoder = self.translation_decoder(**decode)
-        return decoder.generate(self.weights(decoder), sources, progress)
+        wanted = Terms.of(terms, placeholders)
+        if not (wanted or prefix):
+            return super().requests(texts, sources, warn, first_line, **options)
+        if options.pop("engine", "jax") == "ctranslate2" or options.pop("weights_dtype", None) == "int8":
+            raise ValueError(
+                "CTranslate2 has no terms, placeholders and prefixes: leave them out, or choose engine jax"
+            )
+        decoder = self.translation_decoder(**options)
+        needs = self.forced(decoder, texts, sources, wanted, prefix)
+        alike = isinstance(prefix, str) and not wanted
+        if first_line == 1:
+            self.unfit.clear()
+        for line, (one, reason) in enumerate(needs, first_line):
+            if reason and not (alike and prefix in self.unfit):
+                lines = "it is"
+                if alike:
+                    self.unfit.add(str(prefix))
+                    lines = "it and all lines like it are"
+                warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
+        return decoder, [Request(source, forced=one) for source, (one, _) in zip(sources, needs, strict=True)]
 
     def forced(
         self,
@@ -221,15 +194,58 @@ class Run(TextPredictor):
         """True for the ids of the target that go on with the word before them."""
         return going_on(self.required_tokenizers.target, self.config.model.output_size)
 
-    def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
-        """Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`."""
-        limit = self.max_source_length
-        for number, source in enumerate(sources):
-            check_token_ids(source, self.config.model.vocab_size, f"source {number} has")
-            if len(source) > limit:
+    def searching(self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any) -> Decoder | EngineSearch:
+        """Returns what searches under the config's settings with `decode` changed.
+
+        engine: jax, ctranslate2, or auto, which is CTranslate2 on a CPU where it is installed and obeys all settings.
+        weights_dtype: that of CTranslate2's weights, float32, bfloat16 or int8; None: that of the loaded ones.
+
+        Raises: ValueError if the model does not translate, or CTranslate2 is asked for and cannot answer.
+        """
+        if engine not in get_args(Engine):
+            raise ValueError(f"engine is {engine!r}: it must be one of {', '.join(get_args(Engine))}")
+        if engine == "jax" and weights_dtype is not None:
+            raise ValueError(
+                f"weights_dtype is {weights_dtype!r}, but engine is jax, whose type load chooses: leave it out"
+            )
+        search = None
+        if engine == "ctranslate2" or (engine == "auto" and uses_cpu() and is_installed()):
+            try:
+                search = self.engine_search(self.config.decode.changed(decode), weights_dtype)
+            except (ValueError, OSError) as error:
+                if engine == "ctranslate2":
+                    raise
+                note_once(f"engine jax: {str(error).removesuffix(INSTEAD)}")
+        return search or self.translation_decoder(**decode)
+
+    def engine_of(self, options: Mapping[str, Any]) -> str:
+        """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""
+        forced = {"terms", "placeholders", "prefix"}
+        wanted = {name: value for name, value in options.items() if name not in forced}
+        has_forced = any(options.get(name) for name in forced)
+        return "ctranslate2" if not has_forced and isinstance(self.searching(**wanted), EngineSearch) else "jax"
+
+    def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
+        """Returns a search by CTranslate2. Raises: ValueError if it cannot answer as this run does; OSError."""
+        check_translates(self.config.model)
+        if self.others:
+            raise ValueError(f"CTranslate2 has no ensembles: use one run{INSTEAD}")
+        if wrong := obstacles(settings):
+            raise ValueError(not_obeyed(wrong))
+        if self.origin_of_params is None or self.origin_of_params[1] is not self.params:
+            raise ValueError(
+                f"CTranslate2 reads checkpoints, and these parameters are not those of one: load it{INSTEAD}"
+            )
+        wanted = self.origin_of_params[0]
+        wanted = wanted._replace(dtype=weights_dtype or wanted.dtype)
+        if wanted not in self.engines:
+            opened = open_engine(wanted)
+            if opened.step != self.step:
                 raise ValueError(
-                    f"source {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
+                    f"{wanted.run} was trained on since it was loaded, to step {opened.step}: load it again{INSTEAD}"
                 )
+            self.engines[wanted] = opened
+        return self.engines[wanted].search(settings)
 
     def translation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of sources under the config's settings with `decode` changed; the same settings share one.
@@ -250,8 +266,16 @@ class Run(TextPredictor):
             self.decoders[program] = Decoder(models, program, objective.prompt_attention, self.placement)
         return self.decoders[program].under(settings)
 
-    def weights(self, decoder: Decoder) -> Weights:
-        """Returns the parameters as a decoder's searches read them, kept for the next call."""
+    @overload
+    def weights(self, decoder: Decoder) -> Weights: ...
+
+    @overload
+    def weights(self, decoder: Decoder | EngineSearch) -> Weights | None: ...
+
+    def weights(self, decoder: Decoder | EngineSearch) -> Weights | None:
+        """Returns the parameters as a decoder's searches read them, kept for the next call; None: CTranslate2 has its own."""
+        if isinstance(decoder, EngineSearch):
+            return None
         key = decoder.models, decoder.config.num_ids
         kept, members = self.laid_out.get(key), self.members
         if kept is not None and all(one["params"] is run.params for one, run in zip(kept.given, members, strict=True)):
@@ -268,20 +292,6 @@ class Run(TextPredictor):
     def max_source_length(self) -> int:
         """Tokens of the longest source; of an ensemble, of the longest that all runs read."""
         return min(run.config.data.max_source_length for run in self.members)
-
-    @property
-    def max_source_tokens(self) -> int:
-        """Tokens of the longest source, special ones not counted."""
-        return self.max_source_length - len(self.required_tokenizers.source.as_source([]))
-
-    def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
-        """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""
-        self.check_direction()
-        most, rows = self.max_source_tokens, self.required_tokenizers.source.encode_batch(list(texts))
-        return [
-            truncated(row, most, "source", "max_source_length", cut_warning(warn, line))
-            for line, row in enumerate(rows, first_line)
-        ]
 
     # Generation --------------------------------------------------------------------------------------------------------
 
@@ -611,6 +621,7 @@ def load(
     if placement.tensor > 1 and (mesh is None or mesh.tensor != placement.tensor):
         note(placement.in_words())
     local = placement.mesh or local
+    wanted = RunWeights(str(path), weights, step, weights_dtype, tuple(IMPORTED))
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)
     params = with_padded_vocabulary(params, local)
@@ -619,7 +630,8 @@ def load(
     )
     if tokenizers is not None:
         tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest)
-    return Run(folder, config, params, tokenizers, step, placement).in_own_direction()
+    loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=(wanted, params))
+    return loaded.in_own_direction()
 
 
 def load_ensemble(

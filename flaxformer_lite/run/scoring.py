@@ -10,7 +10,7 @@ from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.data import DataSource, ParallelText
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.mixture import open_parts
@@ -108,8 +108,8 @@ def score(
                 answers[i] = answer
             before += len(numbers)
     hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
-    objective_metrics = objective.text_metrics
-    scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores
+    objective_metrics, engine = objective.text_metrics, {"engine": run.engine_of(decode)}
+    scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores | engine
     for source, where in parts.items():
         of_part = text_report(hypotheses[where], references[where], settings)
         of_part |= objective_metrics(hypotheses[where], references[where])

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -11,7 +12,6 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
@@ -24,13 +24,11 @@ from flaxformer_lite.core.search.encoder import (
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
-from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine.texts import ReadsTexts, WarnCallback, check_list
 from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
 """The sign for a masked token in a text, whatever the tokenizer calls it."""
-
-WarnCallback = Callable[[str], None]
 
 
 class Reporting(TypedDict, total=False):
@@ -83,7 +81,7 @@ def class_prediction(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> Cl
 
 
 @dataclass(frozen=True, repr=False)
-class TextPredictor:
+class TextPredictor(ReadsTexts):
     """A model with its parameters, tokenizers and config, which predicts for whole texts: vectors, classes, masked tokens."""
 
     folder: RunFolder
@@ -96,30 +94,14 @@ class TextPredictor:
     placement: Placement = ONE_DEVICE
     """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
 
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
     @cached_property
     def model(self) -> Transformer:
         """The model with kernels that run on this machine."""
         return Transformer(self.config.model.for_use, self.placement.tensor)
-
-    @property
-    def required_tokenizers(self) -> Tokenizers:
-        """The tokenizers. Raises: ValueError if the run has none."""
-        if self.tokenizers is None:
-            raise ValueError(
-                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate; from Python "
-                "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
-            )
-        return self.tokenizers
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the texts that the model reads."""
-        return self.required_tokenizers.source
-
-    @cached_property
-    def unknown(self) -> UnknownText:
-        """Warns of text that is not in the vocabulary, once for each character."""
-        return UnknownText(self.tokenizer)
 
     @cached_property
     def batch_predictors(self) -> dict[tuple[Any, ...], BatchPredictor]:
@@ -288,11 +270,3 @@ class TextPredictor:
                 "model"
             )
         return mask_id
-
-
-def check_list(name: str, texts: object) -> None:
-    """Raises: ValueError if `texts` is one string, or a list with something else."""
-    if isinstance(texts, str):
-        raise ValueError(f"{name} is one string, {texts[:40]!r}: pass a list of strings")
-    if isinstance(texts, Sequence) and not all(isinstance(text, str | Sequence) for text in texts):
-        raise ValueError(f"{name} is {cut(repr(texts))}: it must be a list of strings")

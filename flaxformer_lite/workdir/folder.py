@@ -9,6 +9,7 @@ hypotheses/          all translations of an evaluation, one per line, of the sam
 evaluations/         the scores of `evaluate`, one JSON file per split
 tensorboard/         event files of train.trackers; wandb/ those of Weights & Biases; trackers.json the names of the runs there
 profile/             traces of train.profile
+engine/              exports for CTranslate2, which translates on a CPU: engine/exports.py
 imported.json        the origin of weights from another system, with that system's config; a run that starts from others has theirs
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
@@ -49,8 +50,7 @@ from flaxformer_lite.files.text.kinds import (
     SENTENCE_FILES,
     FromRun,
     copy_files,
-    load_language_tokenizers,
-    load_tokenizers,
+    load_run_tokenizers,
     save_tokenizers,
 )
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
@@ -321,18 +321,13 @@ class RunFolder:
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""
-        tokenizers = load_tokenizers(self.path, two=data.target_tokenizer is not None)
-        tokenizers.check_ids(vocab_sizes)
-        if data.languages is None:
-            return tokenizers
-        added = load_language_tokenizers(self.path, data.languages.codes)
-        if added and data.subword_sampling is not None:
+        two = data.target_tokenizer is not None
+        tokenizers = load_run_tokenizers(self.path, vocab_sizes, two=two, languages=data.languages)
+        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.own and data.subword_sampling is not None:
             raise ValueError(
                 "data.subword_sampling is set, but pieces of added languages are not sampled: set it to None"
             )
-        for tokenizer in added.values():
-            Tokenizers(tokenizer, tokenizer).check_ids(vocab_sizes)
-        return LanguageTokenizers.of(tokenizers, data.languages, added)
+        return tokenizers
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
         """Adds a row to metrics.jsonl, and returns it as it stands in the file: None for a number that is not finite.

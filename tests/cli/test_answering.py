@@ -17,7 +17,7 @@ from flaxformer_lite.cli.commands.fill_mask import Filling
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
 from flaxformer_lite.cli.translation import Translating
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import ClassPrediction, TokenPrediction
 

@@ -20,9 +20,8 @@ from flaxformer_lite.cli.answering import Answering, answer_lines
 from flaxformer_lite.cli.commands import classify, embed, generate, translate
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
 from flaxformer_lite.files.text.files import line_chunks
-from tests.support.experiments import tiny_config
 
-RUN = cast(Any, SimpleNamespace(step=3, others=(), config=tiny_config()))
+RUN = cast(Any, SimpleNamespace(origin=[(3, "of a config")]))
 COMMANDS = {"translate": translate, "classify": classify, "embed": embed, "generate": generate}
 
 
@@ -130,7 +129,7 @@ def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):
 class Measuring:
     """A run whose vector of a text has its length."""
 
-    step, others, config = RUN.step, RUN.others, RUN.config
+    origin = RUN.origin
 
     def embed(self, texts: list[str], **report: object) -> np.ndarray:
         return np.float32([[len(text), 1] for text in texts]).reshape(-1, 2)

@@ -16,7 +16,7 @@ from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import SpanCorruption
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files import metrics
 from flaxformer_lite.files.data import Dates, Mixture, ParallelText

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.cli import translation
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.search.settings import Sampling
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import Run

@@ -22,6 +22,7 @@ run
 training
 workdir
 config
+engine
 files
 core base
 """

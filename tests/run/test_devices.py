@@ -19,7 +19,7 @@ from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.search import DecodeConfig
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.search.devices import GIB, Workload, place
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters

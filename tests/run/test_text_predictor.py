@@ -29,10 +29,10 @@ from flaxformer_lite.core.objectives import Classification, MaskedLM
 from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run.text_predictor import check_list
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device

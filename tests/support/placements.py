@@ -6,7 +6,7 @@ import numpy as np
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.parallel import MeshConfig, make_mesh, parameter_sharding
-from flaxformer_lite.core.search.decoder import Hypothesis
+from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.placement import Placement
 
 

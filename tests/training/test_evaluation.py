@@ -25,7 +25,8 @@ from flaxformer_lite.core.parallel.sharding import gather_to_each, parameter_sha
 from flaxformer_lite.core.runners import MeshRunner as Runner
 from flaxformer_lite.core.runners import abstract_state, make_runner
 from flaxformer_lite.core.search import DecodeConfig, Sampling
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis
+from flaxformer_lite.core.search.answers import Hypothesis
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import Tokenizer, Tokenizers

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bleu-tokenizer", metavar="NAME", help="sacreBLEU's tokenizer; default: metrics.bleu_tokenizer of the config"
     )
-    add_weights(parser)
+    add_weights(parser, engine="jax")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -8,6 +8,8 @@ import argparse
 import math
 from pathlib import Path
 
+from flaxformer_lite.cli.options import ENGINES
+
 RULE_NAMES = ("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation")
 """The rules of the cleaning; named here too, because their file needs JAX."""
 
@@ -28,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hours", type=float, metavar="H", help="time for all, from 0.05 on; default: what the text is worth"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="what translates the held-out text; auto: CTranslate2 on a CPU where it is installed and obeys all settings",
     )
     parser.add_argument(
         "--keep",
@@ -51,7 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.pair import make  # with JAX
 
     folder = Path(arguments.output)
-    if make(arguments.files, folder, columns=columns, keep=arguments.keep, hours=hours, tell=print) is None:
+    options = {"columns": columns, "keep": arguments.keep, "hours": hours, "engine": arguments.engine}
+    if make(arguments.files, folder, tell=print, **options) is None:
         raise KeyboardInterrupt
     print(
         f"\nflaxformer-lite translate {folder} < FILE\nflaxformer-lite serve {folder}\nflaxformer-lite evaluate {folder}"

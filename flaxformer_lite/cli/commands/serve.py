@@ -9,7 +9,7 @@ import importlib.util
 import os
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import add_weights, chosen_weights
+from flaxformer_lite.cli.options import add_weights, chosen_engine, chosen_weights
 from flaxformer_lite.tools.serve import Limits
 
 LIMIT_OPTIONS = {
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a further name of this server, such as that of the proxy before it; may be repeated",
     )
-    add_weights(parser, "each config's weights")
+    add_weights(parser, "each config's weights", engine="auto")
     parser.add_argument(
         "--warm-up",
         action="store_true",
@@ -75,6 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         allowed_hosts=arguments.allow_host,
         weights=chosen_weights(arguments),
+        engine=chosen_engine(arguments),
         warm_up=arguments.warm_up,
         say=note,
     )

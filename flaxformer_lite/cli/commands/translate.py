@@ -14,7 +14,7 @@ from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    input_lines.add_arguments(parser)
+    input_lines.add_arguments(parser, engine="auto")
     add_translation(parser)
     n_best = "write the N best of the beam; default: decode.num_hypotheses, if above 1"
     add_setting(parser, "--n-best", "num_hypotheses", int, "N", n_best)
@@ -28,10 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if is_joined_alone(arguments):
         return
-    from flaxformer_lite.cli import translation  # with JAX
+    from flaxformer_lite.cli import engines, translation
 
     texts = text_columns(arguments, arguments.files, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
-    loaded = translation.load_runs(arguments)
+    loaded = engines.without_jax(arguments) or translation.load_runs(arguments)
     translation.tell_direction(loaded, arguments)
     write_answers(blocks, translation.translating(loaded, arguments), arguments, loaded)

@@ -64,12 +64,3 @@ def pad_rows(
         start = len(row) - len(sequence) if left else 0
         row[start : start + len(sequence)] = sequence
     return array
-
-
-def check_lengths(name: str, lengths: Sequence[int], max_positions: int | None, first_index: int = 0) -> None:
-    """Raises: ValueError if a sequence is longer than `max_positions`, counting sequences from `first_index`."""
-    for i, length in enumerate(lengths, first_index):
-        if max_positions is not None and length > max_positions:
-            raise ValueError(
-                f"{name} {i} has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it"
-            )

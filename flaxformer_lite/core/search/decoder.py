@@ -16,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
 from flaxformer_lite.core.search.batches import (
     InputBatch,
-    check_lengths,
     pad_rows,
     padded_length,
     plan_batches,
@@ -33,29 +33,7 @@ from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
 from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, laid_out, step_layouts
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 from flaxformer_lite.core.search.terms import row_terms
-from flaxformer_lite.core.text.special_ids import check_token_ids
-
-
-class Hypothesis(NamedTuple):
-    """One answer as token ids."""
-
-    tokens: list[int]
-    """Token ids without the EOS that ends them."""
-    score: float
-    """The value that ranks it, by `decode.length_penalty`; higher is better."""
-
-
-NO_ANSWER = Hypothesis([], -math.inf)
-"""Stands for the answer where no score is finite: see `warn_of_missing`."""
-
-
-class ScoredText(NamedTuple):
-    """One answer as text."""
-
-    text: str
-    score: float
-    """The value that ranks it, by `decode.length_penalty`; higher is better."""
-
+from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
 
 Watch = Callable[[int], Callable[[list[int]], int | None]]
 """Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
@@ -385,20 +363,6 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
         ]
         answers.append([one for one in ranked if math.isfinite(one.score)] or [NO_ANSWER])
     return answers
-
-
-def warn_of_missing(
-    answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
-) -> None:
-    """Warns of `NO_ANSWER`s, in one line. `name`: "source" or "prompt", whose numbers start at `first`."""
-    missing = [i for i, texts in enumerate(answers, first) if any(text.score == NO_ANSWER.score for text in texts)]
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
-        warn(
-            f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
-            "numbers; use another checkpoint, or, if the rules of decode leave no token, lower suppress_ids, no_repeat_ngram or "
-            "min_new_tokens"
-        )
 
 
 def check_seed(seed: int) -> None:

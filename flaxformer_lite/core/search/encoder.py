@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
-from flaxformer_lite.core.search.batches import InputBatch, check_lengths, pad_rows, padded_rows, plan_batches
+from flaxformer_lite.core.search.batches import InputBatch, pad_rows, padded_rows, plan_batches
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.text import EncodedText
+from flaxformer_lite.core.text.special_ids import check_lengths
 
 
 class BatchPredictor:

@@ -1,10 +1,7 @@
 """The tokens that an answer must have: terms, and a beginning."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
-from jaxtyping import Bool
+from typing import Any, NamedTuple
 
 MOST_TERMS, MOST_TOKENS = 16, 64
 """The most terms of an answer, and the most tokens of a term: they decide the size of the compiled search."""
@@ -25,8 +22,9 @@ class Forced:
 
     terms: tuple[NeededTokens, ...] = ()
     beginning: tuple[int, ...] = ()
-    going_on: Bool[np.ndarray, "V"] | None = field(default=None, compare=False)
-    """True for the ids that go on with the word before them, which `NeededTokens.whole` asks of; None: no id does."""
+    going_on: Any = field(default=None, compare=False)
+    """`Bool[np.ndarray, "V"]`, True for the ids that go on with the word before them, which `NeededTokens.whole` asks of; None: no
+    id does."""
 
     @property
     def length(self) -> int:

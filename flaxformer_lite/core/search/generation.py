@@ -3,18 +3,18 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flax.typing import VariableDict
 
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.search.decoder import Decoder, ScoredText, Watch
+from flaxformer_lite.core.search.answers import ScoredText
+from flaxformer_lite.core.search.decoder import Decoder, Watch
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text import Tokenizer
 
 DEFAULT_NEW_TOKENS = 100
 """The maximum length of a generated text if no setting limits it: the length of a prompt says nothing about it."""
@@ -100,23 +100,6 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
-
-
-def translate(
-    decoder: Decoder,
-    weights: Weights | VariableDict,
-    requests: Sequence[Request],
-    tokenizers: Tokenizers,
-    progress: ProgressCallback,
-) -> list[list[ScoredText]]:
-    """Returns the `decode.num_hypotheses` best translations of each source, best first.
-
-    `requests`: their sources have no special ids yet; an empty one has one empty translation, with a score of 0.
-    """
-    framed = tokenizers.source.as_source
-    rows = [replace(one, source=framed(one.source) if len(one.source) else ()) for one in requests]
-    answers = decoder.generate(weights, rows, progress)
-    return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
 
 
 def generate_texts(

@@ -209,7 +209,4 @@ def answer_score(config: DecodeConfig, log_prob: Float[Array, "*B"], length: Int
 
     Reference: Wu et al. 2016, arXiv:1609.08144, equation 14 (gnmt, without the coverage term).
     """
-    if config.length_penalty == "none":
-        return log_prob
-    length = length.astype(log_prob.dtype)
-    return log_prob / (length if config.length_penalty == "average" else (5 + length) / 6) ** config.alpha
+    return log_prob if config.length_penalty == "none" else log_prob / config.divisor(length.astype(log_prob.dtype))

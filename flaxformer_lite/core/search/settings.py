@@ -150,6 +150,12 @@ class DecodeConfig(Checked, at="decode"):
         """The first of `eos_ids`; None if there is none."""
         return next(iter(self.eos_ids), None)
 
+    def divisor(self, length: Any) -> Any:
+        """Returns the number by which `length_penalty` divides the log-probability of an answer; lengths may be arrays."""
+        if self.length_penalty == "none":
+            return 1
+        return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+
     def changed(self, changes: Mapping[str, Any], other_names: Collection[str] = ()) -> "DecodeConfig":
         """Returns the settings with some changed by name.
 

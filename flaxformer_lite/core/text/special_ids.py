@@ -1,16 +1,24 @@
 """Token ids: those that stand for no text, their checks before they reach a model, and cuts of texts that are too long."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, SupportsIndex, TypeVar
-
-import numpy as np
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 """The special ids of tokenizers trained here; one from elsewhere has its own."""
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 """Their labels in `Tokenizer.pieces`, in the order of the ids."""
 
-Ids = TypeVar("Ids", list[int], np.ndarray)
+
+@runtime_checkable
+class Sliced(Protocol):
+    """A list of token ids, or an array of them. A translation by another library than JAX needs no array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: Any) -> Any: ...
+
+
+Ids = TypeVar("Ids", bound=Sliced)
 TooLong = Callable[[str, int, int, str], None]
 """Receives the name of a text that is cut, its length and the maximum, in tokens, and the setting of `data` that is the maximum."""
 
@@ -63,11 +71,21 @@ def check_token_ids(ids: Iterable[int | None], vocab_size: int, where: str) -> N
             )
 
 
+def check_lengths(name: str, lengths: Sequence[int], max_positions: int | None, first_index: int = 0) -> None:
+    """Raises: ValueError if a sequence is longer than `max_positions`, counting sequences from `first_index`."""
+    for i, length in enumerate(lengths, first_index):
+        if max_positions is not None and length > max_positions:
+            raise ValueError(
+                f"{name} {i} has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it"
+            )
+
+
 def truncated(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:
     """Returns the first `most` ids of a text; `too_long` is called if there are more."""
     if len(ids) > most:
         too_long(name, len(ids), most, setting)
-    return ids[:most]
+    cut: Ids = ids[:most]
+    return cut
 
 
 def cut_warning(warn: Callable[[str], None], line: int = 1) -> TooLong:

@@ -13,6 +13,7 @@ from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
+from flaxformer_lite.core.text.languages import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.subwords import (
@@ -125,6 +126,23 @@ def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
     source = load_tokenizer(folder)
     two = any(folder.glob("target_tokenizer.*")) if two is None else two
     return Tokenizers(source, load_tokenizer(folder, "target_tokenizer") if two else source)
+
+
+def load_run_tokenizers(
+    folder: Path, vocab_sizes: tuple[int, int], *, two: bool, languages: Languages | None
+) -> Tokenizers:
+    """Returns the tokenizers of a run that has these languages. `two`: see `load_tokenizers`.
+
+    Raises: ValueError if one is missing or damaged, or has ids past the `vocab_sizes`.
+    """
+    tokenizers = load_tokenizers(folder, two=two)
+    tokenizers.check_ids(vocab_sizes)
+    if languages is None:
+        return tokenizers
+    added = load_language_tokenizers(folder, languages.codes)
+    for tokenizer in added.values():
+        Tokenizers(tokenizer, tokenizer).check_ids(vocab_sizes)
+    return LanguageTokenizers.of(tokenizers, languages, added)
 
 
 @dataclass(frozen=True, kw_only=True)

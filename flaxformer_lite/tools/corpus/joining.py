@@ -4,8 +4,6 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
-
 from flaxformer_lite.base.atomic_files import write_chunks
 from flaxformer_lite.tools.corpus.folder import ANSWERS, Corpus, digest, name_of, read_manifest, writing_to
 
@@ -51,6 +49,8 @@ def checked(corpus: Corpus, number: int) -> Iterator[bytes]:
 
 def as_one_array(contents: Iterable[bytes], rows: int) -> Iterator[bytes]:
     """Yields the bytes of one .npy file with the rows of several, `rows` in all."""
+    import numpy as np  # of pieces of text nobody needs it
+
     for number, content in enumerate(contents):
         array = np.load(io.BytesIO(content))
         if number == 0:

@@ -11,6 +11,8 @@ from flaxformer_lite.base import hardware
 from flaxformer_lite.base.hardware import NvidiaGPU
 from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.core.base.accelerators import AMPERE
+from flaxformer_lite.engine.exports import MOST_BYTES, cache, size
+from flaxformer_lite.engine.rules import INSTALL
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
@@ -50,6 +52,8 @@ class Facts:
     """The machine has a TPU, whether JAX uses it or not."""
     devices: tuple[Device, ...] = ()
     """The devices of JAX."""
+    exports: int = 0
+    """Bytes of the exports for CTranslate2 in the user's cache."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Error messages of JAX, by import, gpu and tpu: of its import, and of devices that the machine has."""
 
@@ -134,6 +138,8 @@ def diagnosis(facts: Facts) -> list[str]:
         *(("hardware", name) for name in hardware),
         *(("JAX uses", describe_device(device)) for device in facts.devices),
     ]
+    if facts.exports:
+        rows.append(("exports", f"{facts.exports / 2**30:.1f} GiB in {cache()}, of {MOST_BYTES / 2**30:.0f} at most"))
     lines = [f"{name:<20} {value}" for name, value in rows]
     for gpu in dict.fromkeys(facts.gpus):
         if gpu.compute_capability and float(gpu.compute_capability) < AMPERE:
@@ -141,6 +147,10 @@ def diagnosis(facts: Facts) -> list[str]:
                 f"note: {gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, "
                 f"both from {AMPERE} on; train with --model.dtype float32"
             )
+    if "ctranslate2" not in facts.versions and {device.platform for device in facts.devices} == {"cpu"}:
+        lines.append(
+            f"note: translate, serve and pair on this CPU are faster by CTranslate2, and start 10 times sooner: {INSTALL}"
+        )
     wrong = list(problems(facts))
     for problem in wrong:
         lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
@@ -173,6 +183,7 @@ def collect() -> Facts:
         "gpus": gpus,
         "bfloat16": hardware.multiplies_bfloat16(),
         "tpu": tpu,
+        "exports": size(cache()),
     }
     try:
         import jax

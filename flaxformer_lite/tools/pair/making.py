@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.base.progress import no_progress
+from flaxformer_lite.engine.rules import Engine
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
 from flaxformer_lite.tools.pair.folder import prepare
-from flaxformer_lite.tools.pair.scores import score_int8
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import finite
 
@@ -40,6 +40,7 @@ def make(
     columns: Sequence[int | str] = (),
     keep: Collection[str] = (),
     hours: float | None = None,
+    engine: Engine = "auto",
     tell: Callable[[str], None] = lambda result: None,
 ) -> Made | None:
     """Makes a translator of parallel files in a run folder, or continues it; None if a signal stopped the training.
@@ -48,6 +49,7 @@ def make(
         files: a file of sources and one of targets, or one table with both; `columns` are those of the table.
         keep: rules of the cleaning that remove nothing.
         hours: the time for all; None: what the text is worth.
+        engine: what translates the held-out text, see `Run.searching`.
         tell: is called with each result, a line, once it is there.
 
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
@@ -58,21 +60,21 @@ def make(
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
     run, data = load(folder), scored_data(config, "test", None, None)
-    scores = scored_once(run, data, folder)
+    scores = scored_once(run, data, folder, engine)
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     exported = folder / "ctranslate2"
     if not exported.is_dir():
         export_ctranslate2(folder, exported)
-    exported_scores = export_scored_once(run, data, exported)
+    exported_scores = int8_scored_once(run, data, exported)
     if exported_scores is not None:
-        tell(f"BLEU {exported_scores['bleu']:.2f}  of CTranslate2 in int8: {exported}")
+        tell(f"BLEU {exported_scores['bleu']:.2f}  in int8, by --engine ctranslate2 --weights-dtype int8")
     page = report_once(folder)
     if page is not None:
         tell(str(page))
     return Made(scores, exported, exported_scores, page)
 
 
-def scored_once(run: Run, data: ScoredData, folder: Path) -> dict[str, Any]:
+def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dict[str, Any]:
     """Returns the scores of a run at its step; new ones replace the export and the report of an earlier step."""
     file = folder / "data" / "scores.json"
     scores: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -81,7 +83,7 @@ def scored_once(run: Run, data: ScoredData, folder: Path) -> dict[str, Any]:
     shutil.rmtree(folder / "ctranslate2", ignore_errors=True)
     for made in (export_scores(folder), folder / "report.html"):
         made.unlink(missing_ok=True)
-    scores, hypotheses = score(run, data, {})
+    scores, hypotheses = score(run, data, {"engine": engine})
     about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
     scores = finite(about | scores)
     save_scores(run, scores, data.pairs, hypotheses)
@@ -93,16 +95,18 @@ def export_scores(folder: Path) -> Path:
     return folder / "evaluations" / "ctranslate2.json"
 
 
-def export_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, Any] | None:
-    """Returns the scores of an export; None, with a note, without CTranslate2."""
-    if importlib.util.find_spec("ctranslate2") is None:
-        note(f"{exported} is made, and its BLEU left out: CTranslate2 is not installed (pip install ctranslate2)")
-        return None
+def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, Any] | None:
+    """Returns the scores of the translations with weights of eight bits; None, with a note, if CTranslate2 cannot make them."""
     file = export_scores(exported.parent)
     if not file.is_file():
-        write_whole(file, json.dumps(score_int8(run, exported, data), indent=2) + "\n")
-    scores: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return scores
+        try:
+            scores, _ = score(run, data, {"engine": "ctranslate2", "weights_dtype": "int8"})
+        except ValueError as error:
+            note(f"{exported} is made, and its BLEU left out: {error}")
+            return None
+        write_whole(file, json.dumps(finite(scores), indent=2) + "\n")
+    saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return saved
 
 
 def report_once(folder: Path) -> Path | None:

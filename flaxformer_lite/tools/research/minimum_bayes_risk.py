@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from flaxformer_lite.core.search.decoder import ScoredText
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import DEFAULT, MetricConfig, make_bleu, make_chrf, resolve
 
 Utility = Literal["chrf", "bleu"]

@@ -1,7 +1,7 @@
 """The application: the page, health, metrics and both interfaces over the runs, without a socket."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,12 +27,14 @@ def make_app(
     *,
     token: str | None = None,
     hosts: Collection[str] | None = None,
+    engine: Mapping[str, Any] = {},
 ) -> Starlette:
     """Returns the application that serves runs by their names; its `state.service.worker` is to be closed at the end.
 
     `token`: the bearer token that requests must have; None: none. `hosts`: names that Host headers may have; None: any.
+    `engine`: keywords of `Run.searching`.
     """
-    service = Service(runs, limits or Limits())
+    service = Service(runs, limits or Limits(), engine)
     routes = [
         Route("/", show_page),
         Route("/health", health),

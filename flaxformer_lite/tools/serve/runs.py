@@ -3,16 +3,18 @@
 `…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called by the worker alone.
 """
 
+import contextlib
 import dataclasses
 import secrets
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.batches import padded_rows
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis, check_translates
+from flaxformer_lite.core.search.decoder import Decoder, check_translates
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.generation import (
     TextStream,
@@ -26,6 +28,7 @@ from flaxformer_lite.core.search.generation import (
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
@@ -95,9 +98,14 @@ class Key(NamedTuple):
 
 
 class ServedRun:
-    """A run under a name. Raises: ValueError if it has no tokenizer, or nothing that a server can answer."""
+    """A run under a name.
 
-    def __init__(self, name: str, run: Run, limits: Limits) -> None:
+    engine: the keywords of `Run.searching` by which it translates what CTranslate2 obeys; {}: JAX answers all.
+
+    Raises: ValueError if it has no tokenizer, or nothing that a server can answer, or CTranslate2 is asked for and cannot answer.
+    """
+
+    def __init__(self, name: str, run: Run, limits: Limits, engine: Mapping[str, Any] = {}) -> None:
         self.name, self.run, self.limits = name, run, limits
         self.tokenizers = run.required_tokenizers
         checks: dict[str, Callable[[], object]] = {
@@ -110,6 +118,10 @@ class ServedRun:
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
+        self.engine: Mapping[str, Any] = {}
+        if engine and "translate" in self.tasks and run.engine_of(engine) == "ctranslate2":
+            self.engine = engine
+            note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
@@ -148,13 +160,13 @@ class ServedRun:
     ) -> Job:
         """Returns the job of translating texts, in the direction that is named, with terms and beginnings.
 
-        A search returns all of its beam, so that requests for fewer share a program.
+        A search of JAX returns all of its beam, so that requests for fewer share a program.
         """
         changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
         run = self.between(direction)
         run.check_direction()
         settings = run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
-        if settings.sampling is None:
+        if settings.sampling is None and not self.engine:
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
         settings, limit = with_limit(settings, max_new_tokens)
         tokenizer = run.required_tokenizers.source
@@ -254,6 +266,8 @@ class ServedRun:
 
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
+        if self.engine:
+            return
         if "translate" in self.tasks:
             languages = self.run.config.data.languages
             code = None if languages is None or languages.direction else languages.codes[0]
@@ -296,17 +310,24 @@ class ServedRun:
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder = self.decoder(program)
-        before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
-        answered = decoder.generate(
-            self.run.weights(decoder),
-            [prompt.request for prompt in prompts],
-            watch=watch_stops(self.tokenizers.target, before, stops),
-        )
+        decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
+        if (search := self.engine_search(prompts)) is not None:
+            answered = search.generate(None, requests)
+        else:
+            before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
+            watch = watch_stops(self.tokenizers.target, before, stops)
+            answered = decoder.generate(self.run.weights(decoder), requests, watch=watch)
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
             for prompt, hypotheses in zip(prompts, answered, strict=True)
         ]
+
+    def engine_search(self, prompts: Sequence[Prompt]) -> EngineSearch | None:
+        """Returns the search by CTranslate2, where it was chosen and obeys all that sources of one program ask."""
+        if self.engine and all(prompt.forced == Forced() for prompt in prompts):
+            with contextlib.suppress(ValueError):
+                return self.run.engine_search(prompts[0].settings, self.engine["weights_dtype"])
+        return None
 
     def decoder(self, program: DecodeConfig) -> Decoder:
         """Returns the decoder of a program, and drops those that were not used longest."""

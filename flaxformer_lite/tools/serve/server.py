@@ -64,10 +64,13 @@ def serve(
     port: int,
     allowed_hosts: Sequence[str],
     weights: dict[str, Any],
+    engine: dict[str, Any],
     warm_up: bool,
     say: Callable[[str], None],
 ) -> bool:
     """Serves runs until SIGTERM or SIGINT, answers the open requests, and returns whether the model has stopped computing.
+
+    engine: the keywords of `Run.searching` by which runs that translate do so.
 
     It may still compute for clients that have gone: the end of Python would crash that thread.
 
@@ -81,7 +84,7 @@ def serve(
             runs.append(load(folder, **weights))
         names = run_names([run.folder for run in runs])
         hosts = (*LOOPBACK, *allowed) if host in LOOPBACK else None
-        app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
+        app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts, engine=engine)
         service = app.state.service
         for served in service.runs.by_name.values() if warm_up else ():
             served.warm_up(say)

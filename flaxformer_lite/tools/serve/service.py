@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -25,9 +25,9 @@ Shape = TypeVar("Shape", bound=Asked)
 class Service:
     """The runs, their worker, and the way of a request to its answer."""
 
-    def __init__(self, runs: dict[str, Run], limits: Limits) -> None:
+    def __init__(self, runs: dict[str, Run], limits: Limits, engine: Mapping[str, Any] = {}) -> None:
         self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
-        self.runs = ServedRuns([ServedRun(name, run, limits) for name, run in runs.items()])
+        self.runs = ServedRuns([ServedRun(name, run, limits, engine) for name, run in runs.items()])
         self.worker = Worker(self.runs, limits, self.metrics.observe_call, self.runs.groups)
         self.metrics.watch(self.worker)
 

@@ -17,7 +17,8 @@ from flaxformer_lite.core.model.config import LanguageModelHead, SlidingWindow
 from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
 from flaxformer_lite.core.search import DecodeConfig, Forced, NeededTokens, Request, Sampling
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis
+from flaxformer_lite.core.search.answers import Hypothesis
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.placements import assert_same_bits, parameters, placed

@@ -5,7 +5,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 
-from flaxformer_lite.core.search.decoder import Decoder, ScoredText
+from flaxformer_lite.core.search.answers import ScoredText, translate
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import (
     DEFAULT_NEW_TOKENS,
     GrowingText,
@@ -13,7 +14,6 @@ from flaxformer_lite.core.search.generation import (
     decode_after,
     encode_prompt,
     generation_settings,
-    translate,
     truncate_at_stop,
 )
 from flaxformer_lite.core.search.request import in_order

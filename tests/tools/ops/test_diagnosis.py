@@ -104,3 +104,13 @@ def test_the_report_shows_devices_and_notes():
     assert any("bfloat16 (--model.matmul-dtype" in line for line in diagnosis(machine(bfloat16=True)))
     (note,) = (line for line in lines if line.startswith("note: "))
     assert "Tesla T4 has compute capability 7.5" in note and "--model.dtype float32" in note
+
+
+def test_a_cpu_without_its_fastest_engine_is_told_what_that_brings():
+    (note,) = (line for line in diagnosis(LAPTOP) if line.startswith("note: "))
+    assert "CTranslate2" in note and note.endswith('pip install "flaxformer-lite[ctranslate2]"')
+    facts = machine(versions={"ctranslate2": "4.8.5"}, exports=3 * 2**29)
+    lines = [" ".join(line.split()) for line in diagnosis(facts)]
+    assert not [line for line in lines if line.startswith("note: ")]
+    (exports,) = (line for line in lines if line.startswith("exports "))
+    assert exports.startswith("exports 1.5 GiB in ") and exports.endswith(", of 16 at most")

@@ -16,7 +16,8 @@ import pytest
 
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import Classification
-from flaxformer_lite.core.search.decoder import Decoder, Hypothesis
+from flaxformer_lite.core.search.answers import Hypothesis
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import truncate_at_stop
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers

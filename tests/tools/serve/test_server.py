@@ -287,7 +287,14 @@ def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
         if " at http://127.0.0.1:" in line:
             signal.raise_signal(signal.SIGTERM)
 
-    options: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "allowed_hosts": (), "weights": {}, "warm_up": False}
+    options: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "allowed_hosts": (),
+        "weights": {},
+        "engine": {},
+        "warm_up": False,
+    }
     missed: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
     try:

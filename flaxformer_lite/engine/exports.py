@@ -1,0 +1,242 @@
+"""The folder that CTranslate2 reads: made once for each state of a run, and found again by that state.
+
+    RUN/engine/float32-1f0c…/      an export: `model.bin` and what CTranslate2 reads, tokenizers, and the sealed `engine.json`
+    ~/.cache/flaxformer_lite/engine/  the same, where the run is at a URL or its folder is read-only
+
+The name has a digest of all that decides an answer: config.json, tokenizers, and of every checkpoint its manifest and the digests
+of its files. So a run that was trained on, evaluated or edited has another export, and which weights `best` or `average:N` are is
+asked only where an export is made. `engine.json` has the digest of each file of the export, which is compared when it is read.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flaxformer_lite.base.console import WARNING, note, warn
+from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, local_files
+from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.engine.rules import INSTEAD
+
+PACKAGE = Path(__file__).parents[1]
+FACTS = "engine.json"
+"""The facts of an export, and the digests of its files."""
+STATE_FILES = (
+    *("config.json", "tokenizer.*", "target_tokenizer.*"),
+    *("checkpoints/*/meta/meta.json", "checkpoints/*/state/digests.json"),
+)
+"""The files of a run that tell one state of it from another."""
+MAKERS = ("ctranslate2.py", "engine_export.py")
+"""The files of `interop` that decide what is in an export: another release makes another one."""
+KEPT = 3
+"""The exports that a run folder keeps: those that were used last."""
+MOST_BYTES = 2**34
+"""The bytes of all exports in the user's cache; those that were not used longest go."""
+CHANGED, CANNOT = 75, 76
+"""The exit status of the process that exports if the run has changed meanwhile, and if CTranslate2 cannot have such a model."""
+ATTEMPTS = 3
+
+
+class RunWeights(NamedTuple):
+    """The weights of a run that are wanted, and the type in which they are stored."""
+
+    run: str
+    """A run folder, or the URL of one."""
+    weights: str | None = None
+    """last, best, ema or average:N; None: the config's."""
+    step: int | None = None
+    dtype: str = "float32"
+    imports: tuple[str, ...] = ()
+    """The files and modules that define classes of the config."""
+
+
+class Export(NamedTuple):
+    """A whole export."""
+
+    folder: Path
+    facts: dict[str, Any]
+
+
+def cache() -> Path:
+    """Returns the folder of exports in the user's cache."""
+    return cache_root() / "engine"
+
+
+def has_run(run: str) -> bool:
+    """Returns whether there is a run folder; another one is the business of who reads runs."""
+    return is_url(run) or Path(run, "config.json").is_file()
+
+
+def own_settings(run: str) -> DecodeConfig:
+    """Returns the settings of decoding in the config.json of a run. Raises: ValueError if it has no such settings."""
+    with local_files(run, ["config.json"]) as folder:
+        try:
+            return decode_settings(json.loads((folder / "config.json").read_bytes())["decode"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{run}: config.json has no settings of decoding: {describe_error(error)}") from None
+
+
+def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:
+    """Returns the settings that a config.json has as `decode`."""
+    values = with_tuples(tree)
+    return DecodeConfig(**values | {"sampling": values["sampling"] and Sampling(**values["sampling"])})
+
+
+def with_tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings from JSON, whose lists are tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()}
+
+
+def state_of(wanted: RunWeights) -> str:
+    """Returns a digest of all that decides an answer. Raises: ValueError if a URL cannot be read; OSError."""
+    with local_files(wanted.run, STATE_FILES) as folder:
+        files = sorted({file for pattern in STATE_FILES for file in folder.glob(pattern) if file.is_file()})
+        digests = {file.relative_to(folder).as_posix(): digest(file) for file in files}
+    makers = [digest(PACKAGE / "interop" / name) for name in MAKERS]
+    facts = [makers, digests, wanted.weights, wanted.step, wanted.dtype]
+    return f"{wanted.dtype}-{text_digest(json.dumps(facts))[:32]}"
+
+
+def digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def places(run: str) -> list[Path]:
+    """Returns the folders where exports of a run may lie, the preferred one first."""
+    own = [] if is_url(run) else [Path(run) / "engine"]
+    return [*own, cache()]
+
+
+def ready(wanted: RunWeights) -> Export:
+    """Returns the export of a run as it is now; JAX makes it, in a process of its own, where there is none.
+
+    Raises: ValueError if CTranslate2 cannot have the model, or the export cannot be made; the message tells why.
+    """
+    for _ in range(ATTEMPTS):
+        name = state_of(wanted)
+        if (export := found(wanted.run, name)) is not None or (export := made(wanted, name)) is not None:
+            return export
+    raise ValueError(f"{wanted.run} changes while it is exported: try again{INSTEAD}")
+
+
+def found(run: str, name: str) -> Export | None:
+    """Returns a whole export of this name; a damaged one goes, with a warning. None: there is none.
+
+    Raises: ValueError if it is known that CTranslate2 cannot have the model.
+    """
+    for folder in (place / name for place in places(run)):
+        with contextlib.suppress(OSError, DamageError):
+            raise ValueError(read_sealed(folder.with_suffix(".json"))["reason"])
+        try:
+            if folder.is_dir():
+                export = opened(folder)
+                with contextlib.suppress(OSError):
+                    os.utime(folder)  # the time of its last use
+                return export
+        except DamageError as damage:
+            warn(f"{folder} is damaged ({damage}): it is made anew")
+            shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def opened(folder: Path) -> Export:
+    """Returns the export in a folder. Raises: DamageError if a file is missing or not as it was written."""
+    try:
+        facts = read_sealed(folder / FACTS)
+        for name, expected in facts["files"].items():
+            if digest(folder / name) != expected:
+                raise DamageError(f"{name} is not as it was written")
+    except OSError as error:
+        raise DamageError(f"{Path(error.filename or folder).name}: {error.strerror}") from None
+    return Export(folder, facts)
+
+
+def made(wanted: RunWeights, name: str) -> Export | None:
+    """Returns the export of this name, made by one process at a time; None if the run has changed meanwhile.
+
+    Raises: ValueError if it cannot be made.
+    """
+    place = writable_place(wanted.run)
+    with one_at_a_time(place):
+        if (export := found(wanted.run, name)) is not None:
+            return export
+        for unfinished in place.glob(".*.unfinished"):  # of a process that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)
+        note(f"exporting {wanted.run} to CTranslate2, once for this state of the run: {place / name}")
+        status, reason = run_exporter(wanted, place / name)
+        if status == CHANGED:
+            return None
+        if status == CANNOT:
+            for other in place.glob("*.json"):
+                other.unlink()
+            write_sealed(place / f"{name}.json", {"reason": reason})
+        if status != 0:
+            raise ValueError(reason or f"the export ended with status {status}")
+        drop_oldest(place, name)
+    return opened(place / name)
+
+
+def writable_place(run: str) -> Path:
+    """Returns the first of the places where files can be written. Raises: ValueError if there is none."""
+    for place in places(run):
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            if os.access(place, os.W_OK):
+                return place
+    raise ValueError(
+        f"{' and '.join(map(str, places(run)))} cannot be written: make one writable for an export{INSTEAD}"
+    )
+
+
+@contextlib.contextmanager
+def one_at_a_time(place: Path) -> Iterator[None]:
+    """Waits until no other process makes an export there; where files cannot be locked, two may make one each."""
+    with open(place / ".lock", "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                note(f"waiting for another process that exports to {place}")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_exporter(wanted: RunWeights, output: Path) -> tuple[int, str]:
+    """Exports in a process with JAX, and tells its warnings. Returns the exit status, and the last line of the process."""
+    words = [sys.executable, "-m", "flaxformer_lite.interop.engine_export", json.dumps([wanted, str(output)])]
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    for line in lines:
+        if line.startswith(WARNING):
+            warn(line.removeprefix(WARNING))
+    return done.returncode, (lines or [""])[-1].removeprefix("error: ")
+
+
+def drop_oldest(place: Path, newest: str) -> None:
+    """Deletes exports beside the newest one that were not used longest, until the place is within its limits."""
+    exports = sorted((one for one in place.iterdir() if one.is_dir()), key=lambda one: one.stat().st_mtime)
+    others = [one for one in exports if one.name != newest]
+    is_cache = place == cache()
+    while others and (sum(map(size, exports)) > MOST_BYTES if is_cache else len(exports) > KEPT):
+        shutil.rmtree(others[0], ignore_errors=True)
+        exports.remove(others.pop(0))
+
+
+def size(folder: Path) -> int:
+    """Returns the bytes of the files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

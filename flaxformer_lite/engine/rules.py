@@ -1,0 +1,82 @@
+"""The choice of an engine: what CTranslate2 obeys as our own search does, and what this machine has."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Literal
+
+from flaxformer_lite.base.hardware import has_nvidia_device, has_tpu
+from flaxformer_lite.core.search.settings import DecodeConfig
+
+Engine = Literal["auto", "jax", "ctranslate2"]
+"""auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX."""
+OLDEST = (4, 8)
+"""The oldest release of CTranslate2 that is known to import no other library, and to answer as our own search does."""
+INSTEAD = ", or choose engine jax"
+"""The remedy where CTranslate2 is asked for and JAX could answer."""
+INSTALL = 'pip install "flaxformer-lite[ctranslate2]"'
+
+
+def obstacles(decode: DecodeConfig) -> list[str]:
+    """Returns the settings, with their values, that CTranslate2 lacks or obeys otherwise than our own search; [] if there are none.
+
+    Its rules renormalize the probabilities. Its beams stop once `beam_size` answers are finished; at the maximum length it drops
+    open beams that only answers after the best one may need.
+    """
+    beams = decode.beam_size > 1
+    renormalizes = beams and decode.renormalize  # a greedy answer is scored by the model's own probabilities
+    cut_beams = not decode.finish_at_limit or decode.forced_eos_id is not None
+    wrong = {
+        "sampling": decode.sampling is not None,
+        "repetition_penalty": decode.repetition_penalty != 1,
+        "no_repeat_ngram": decode.no_repeat_ngram > 0,
+        "suppress_ids": bool(decode.suppress_ids) and not renormalizes,
+        "min_new_tokens": decode.min_new_tokens > 0 and not renormalizes,
+        "length_penalty": beams and decode.length_penalty == "gnmt",
+        "early_stopping": beams and decode.early_stopping is not True,
+        "num_hypotheses": beams and decode.num_hypotheses > 1 and cut_beams,
+        "eos_ids": len({*decode.eos_ids}) != 1,
+        "bos_id": decode.bos_id is None,
+        "forced_eos_id": decode.forced_eos_id not in (None, *decode.eos_ids),
+    }
+    return [f"decode.{name} {getattr(decode, name)!r}" for name, is_wrong in wrong.items() if is_wrong]
+
+
+def not_obeyed(wrong: Sequence[str]) -> str:
+    """Returns the message for what `obstacles` returned."""
+    return f"CTranslate2 does not obey {', '.join(wrong)} as JAX does{INSTEAD}"
+
+
+def is_installed() -> bool:
+    """Returns whether CTranslate2 is installed, without importing it."""
+    return importlib.util.find_spec("ctranslate2") is not None
+
+
+def library() -> ModuleType:
+    """Returns the module of CTranslate2. Raises: ValueError, with the remedy, if it is not installed, too old or broken."""
+    # Threads of OpenMP that wait in a loop take a busy machine's time from those that compute: 5 CPU seconds became 43.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        import ctranslate2
+    except ImportError as error:
+        reason = str(error) if is_installed() else "it is not installed"
+        raise ValueError(f"ctranslate2 cannot be imported ({reason}): {INSTALL}") from None
+    version: str = getattr(ctranslate2, "__version__", "0.0")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise ValueError(
+            f"ctranslate2 {version} is installed, and {'.'.join(map(str, OLDEST))} is the oldest that fits: {INSTALL} --upgrade"
+        )
+    module: ModuleType = ctranslate2
+    return module
+
+
+def uses_cpu() -> bool:
+    """Returns whether JAX would use the CPU here, without importing it: by JAX_PLATFORMS, its plug-ins and the devices."""
+    if platforms := os.environ.get("JAX_PLATFORMS"):
+        return platforms.split(",")[0] == "cpu"
+    spec = importlib.util.find_spec("jax_plugins")
+    plugins = [name for path in (spec.submodule_search_locations or () if spec else ()) for name in os.listdir(path)]
+    others = any("cuda" not in name for name in plugins)
+    has_libtpu = importlib.util.find_spec("libtpu") is not None
+    return not (others or (plugins and has_nvidia_device()) or (has_libtpu and has_tpu()))

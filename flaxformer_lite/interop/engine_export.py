@@ -1,0 +1,93 @@
+"""The process that makes an export for the engine: `python -m flaxformer_lite.interop.engine_export '[WANTED, FOLDER]'`.
+
+`engine/exports.py` starts it, and reads its exit status and what it writes to stderr.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from flaxformer_lite.base.atomic_files import atomic_write
+from flaxformer_lite.base.console import write_line
+from flaxformer_lite.base.sealed_files import write_sealed
+from flaxformer_lite.config import to_json
+from flaxformer_lite.config.outside import import_named
+from flaxformer_lite.config.serialize import as_tree
+from flaxformer_lite.core.model.lora import merged
+from flaxformer_lite.core.parallel import MeshConfig
+from flaxformer_lite.core.search.decoder import check_translates
+from flaxformer_lite.engine.exports import CANNOT, CHANGED, FACTS, RunWeights, digest, state_of, text_digest
+from flaxformer_lite.engine.search import Sizes
+from flaxformer_lite.files.text.kinds import copy_files
+from flaxformer_lite.interop import check, ctranslate2
+from flaxformer_lite.interop.differences import CannotExpress
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in, why_damaged
+
+
+class Changed(Exception):
+    """The run has changed while it was exported: what was written goes."""
+
+
+def main(words: list[str]) -> int:
+    """Makes the export of the words. Returns an exit status: 0, CHANGED, or 2 or CANNOT after a line that tells why."""
+    fields, output = json.loads(words[0])
+    wanted = RunWeights(*fields)
+    try:
+        for name in wanted.imports:
+            import_named(name)
+        loaded = load(wanted.run, weights=wanted.weights, step=wanted.step, mesh=MeshConfig())
+        with atomic_write(Path(output)) as unfinished:
+            export(loaded, wanted.dtype, unfinished)
+            if state_of(wanted) != Path(output).name:
+                raise Changed
+    except Changed:
+        return CHANGED
+    except CannotExpress as error:
+        write_line(f"error: {error}")
+        return CANNOT
+    except (ValueError, OSError) as error:
+        write_line(f"error: {error}")
+        return 2
+    return 0
+
+
+def export(loaded: Run, dtype: str, output: Path) -> None:
+    """Writes a run as a new folder for the engine.
+
+    Raises: ValueError if a checkpoint is damaged, the model does not translate, or CTranslate2 cannot have it or answers otherwise.
+    """
+    folder, config, params = loaded.folder, loaded.config, loaded.params
+    check_translates(config.model)
+    for step in steps_in(folder.checkpoints):
+        if reason := why_damaged(folder.checkpoints, step):  # once it is mended other weights may be chosen
+            raise ValueError(f"checkpoint {step} of {folder.path} is damaged: {reason}")
+    if (lora := config.model.lora) is not None:
+        config, params = (
+            dataclasses.replace(config, model=dataclasses.replace(config.model, lora=None)),
+            merged(params, lora),
+        )
+    # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
+    pad = config.decode.pad_id
+    changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
+    ctranslate2.export_run(config, params, None, output, dtype, changes)
+    if dtype == "float32":
+        check.check_ctranslate2(output, config, params, None, end=pad)
+    copy_files(folder.path, output, TOKENIZER_FILES)
+    model, data, positions = config.model, config.data, ctranslate2.num_positions(config)
+    facts = {
+        "step": loaded.step,
+        "decode": as_tree(config.decode),
+        "sizes": Sizes(*model.vocab_sizes, model.positions.max_positions, positions, data.max_source_length),
+        "has_tokenizer": data.tokenizer is not None,
+        "has_target_tokenizer": data.target_tokenizer is not None,
+        "languages": None if data.languages is None else as_tree(data.languages),
+        "config": text_digest(to_json(loaded.config)),
+    }
+    files = {file.name: digest(file) for file in output.iterdir()}
+    write_sealed(output / FACTS, {**facts, "files": files})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

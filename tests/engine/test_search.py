@@ -1,0 +1,243 @@
+"""Answers of CTranslate2 for models, settings and sources drawn by a seed. Oracle: our own `Decoder`.
+
+Other seeds: `FLAXFORMER_LITE_SEED=7 pytest -m slow` with this file.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model import DotProduct, ModelConfig, Transformer
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead
+from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.core.model.positions import Learned, RelativeBias, Rotary
+from flaxformer_lite.core.search import DecodeConfig, Forced, Request, Sampling
+from flaxformer_lite.core.search.answers import Hypothesis
+from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.engine.rules import library, obstacles
+from flaxformer_lite.engine.search import EngineSearch, Sizes
+from flaxformer_lite.interop.ctranslate2 import export_run, num_positions
+from tests.support import needs
+from tests.support.experiments import normal_params, tiny_config
+from tests.support.quick import quick
+
+pytestmark = [needs.ctranslate2, pytest.mark.usefixtures("one_device")]
+FIRST = 100 * int(os.environ.get("FLAXFORMER_LITE_SEED", "0"))
+SIZE = {"vocab_size": 37, "d_model": 16, "num_heads": 2, "d_ff": 19, "num_encoder_layers": 1, "num_decoder_layers": 2}
+MODELS = (
+    ModelConfig(**SIZE, share_target_output=False),
+    ModelConfig(**SIZE, residual=POST_NORM, positions=Learned(max_positions=24), activation="gelu"),
+    ModelConfig(
+        **SIZE,
+        attention=DotProduct(num_kv_heads=1, bias=False),
+        positions=Rotary(),
+        norm=RMSNorm(),
+        activation="swiglu",
+    ),
+    ModelConfig(
+        **SIZE, positions=RelativeBias(num_buckets=8, max_distance=9), head=LanguageModelHead(bias=True, scale=0.5)
+    ),
+)
+TIE = 2e-5
+"""A difference of scores by which the order of a sum may decide between two answers."""
+
+
+class Searches(NamedTuple):
+    """The same model for both."""
+
+    model: ModelConfig
+    params: Any
+    translator: Any
+
+    def ours(self, decode: DecodeConfig, requests: list[Request]) -> list[list[Hypothesis]]:
+        return Decoder(Transformer(self.model), decode).generate({"params": self.params}, requests)
+
+    def theirs(self, decode: DecodeConfig, requests: list[Request]) -> list[list[Hypothesis]]:
+        return self.search(decode).generate(None, requests)
+
+    def search(self, decode: DecodeConfig) -> EngineSearch:
+        return EngineSearch(self.translator, decode, sizes(config_of(self.model)))
+
+
+def config_of(model: ModelConfig) -> Config:
+    config = tiny_config()
+    data = dataclasses.replace(config.data, max_source_length=20, max_target_length=20)
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def sizes(config: Config) -> Sizes:
+    model = config.model
+    return Sizes(
+        *model.vocab_sizes, model.positions.max_positions, num_positions(config), config.data.max_source_length
+    )
+
+
+def searches(model: ModelConfig, folder: Path, seed: int, dtype: str = "float32") -> Searches:
+    config = config_of(model)
+    params = jax.tree.map(lambda x: np.float32(0.6) * x, normal_params(config, seed))
+    changes = {"decoder_start_token": None, "bos_token": "0", "eos_token": "0"}
+    export_run(config, params, None, folder / "export", dtype, changes)
+    kind = "int8_float32" if dtype == "int8" else dtype
+    options = {"device": "cpu", "compute_type": kind, "inter_threads": 2, "intra_threads": 1}
+    return Searches(model, params, library().Translator(str(folder / "export"), **options))
+
+
+def draw(seed: int) -> tuple[ModelConfig, DecodeConfig, list[Request]]:
+    rng = np.random.default_rng([55, seed])
+    one_of = lambda *values: values[rng.integers(len(values))]  # noqa: E731
+    changes: dict[str, Any] = {
+        "beam_size": one_of(1, 1, 2, 3, 5),
+        "length_penalty": one_of("none", "average", "average"),
+        "finish_at_limit": one_of(True, False),
+        "max_length_ratio": one_of(0.0, 0.7, 1.5),
+        "max_length_extra": one_of(1, 3, 9),
+        "num_ids": one_of(None, None, 30),
+        "forced_bos_id": one_of(None, None, 7),
+        "forced_eos_id": one_of(None, None, 3),
+        "suppress_ids": one_of((), (), (5, 9)),
+        "min_new_tokens": one_of(0, 0, 2, 4),
+        "bos_id": one_of(2, 8),
+        "batch_tokens": one_of(16, 64, 2048),
+    }
+    if changes["length_penalty"] == "average":
+        changes["alpha"] = one_of(1.0, 0.6, 0.0, -0.5)
+    beams = changes["beam_size"] > 1
+    if not beams and one_of(True, False):
+        changes["length_penalty"] = "gnmt"
+        changes.setdefault("alpha", 0.6)
+    if not beams:  # its score is that of the probabilities before these rules
+        changes |= {"suppress_ids": (), "min_new_tokens": 0}
+    elif changes["forced_bos_id"] is not None:
+        changes["min_new_tokens"] = 2  # behind a forced token CTranslate2 ends the best beam alone
+    changes["renormalize"] = bool(changes["suppress_ids"] or changes["min_new_tokens"] or one_of(True, False))
+    if beams and changes["finish_at_limit"] and changes["forced_eos_id"] is None:
+        changes["num_hypotheses"] = one_of(1, changes["beam_size"])
+    decode = DecodeConfig(**changes)
+    requests = []
+    for _ in range(24):
+        source = [*rng.integers(4, SIZE["vocab_size"], rng.integers(0, 14)).tolist(), 3]
+        limit = one_of(None, None, None, 1, 2, 6)
+        own = dataclasses.replace(decode, bos_id=one_of(2, 8)) if rng.integers(4) == 0 else None
+        requests.append(Request(source, own, limit))
+    requests += [Request([]), Request([0, 0]), Request([5, 3, 0])]
+    return MODELS[seed % len(MODELS)], decode, requests
+
+
+def assert_same(ours: list[list[Hypothesis]], theirs: list[list[Hypothesis]]) -> None:
+    """The same texts with the same scores; another text only where the scores are as good as equal."""
+    assert len(ours) == len(theirs)
+    for number, (own, other) in enumerate(zip(ours, theirs, strict=True)):
+        assert len(own) == len(other), number
+        scores = [one.score for one in own]
+        assert [one.score for one in other] == pytest.approx(scores, rel=1e-4, abs=TIE), (number, own, other)
+        for mine, his in zip(own, other, strict=True):
+            assert mine.tokens == his.tokens or abs(mine.score - his.score) < TIE, (number, mine, his)
+
+
+@pytest.mark.parametrize("seed", quick(range(FIRST, FIRST + 60), lambda seed: seed % 20 < 2))
+def test_drawn_settings_mean_the_same(seed: int, tmp_path: Path):
+    model, decode, requests = draw(seed)
+    assert obstacles(decode) == [], decode
+    both = searches(model, tmp_path, seed)
+    assert_same(both.ours(decode, requests), both.theirs(decode, requests))
+
+
+SAME, DIVIDED, JAX = "the same", "the same, but for some values", "JAX answers"
+TABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "beam_size": (SAME, {}),
+    "sampling": (JAX, {"sampling": Sampling()}),
+    "length_penalty": (DIVIDED, {"length_penalty": "gnmt", "beam_size": 2}),
+    "alpha": (SAME, {}),
+    "early_stopping": (DIVIDED, {"early_stopping": False, "beam_size": 2}),
+    "finish_at_limit": (SAME, {}),
+    "num_hypotheses": (DIVIDED, {"num_hypotheses": 2, "beam_size": 2}),
+    "max_length_ratio": (SAME, {}),
+    "max_length_extra": (SAME, {}),
+    "max_new_tokens": (SAME, {}),
+    "min_new_tokens": (DIVIDED, {"min_new_tokens": 1}),
+    "forced_bos_id": (SAME, {}),
+    "forced_eos_id": (DIVIDED, {"forced_eos_id": 11}),
+    "num_ids": (SAME, {}),
+    "suppress_ids": (DIVIDED, {"suppress_ids": (4,)}),
+    "no_repeat_ngram": (JAX, {"no_repeat_ngram": 2}),
+    "repetition_penalty": (JAX, {"repetition_penalty": 1.2}),
+    "renormalize": (SAME, {}),
+    "pad_id": (SAME, {}),
+    "bos_id": (DIVIDED, {"bos_id": None}),
+    "eos_ids": (DIVIDED, {"eos_ids": (3, 4)}),
+    "batch_tokens": (SAME, {}),
+}
+"""Every setting of decoding: what CTranslate2 makes of it, and a value that it does not obey."""
+
+
+def test_every_setting_of_decoding_is_in_the_table():
+    assert TABLE.keys() == {field.name for field in dataclasses.fields(DecodeConfig)}
+
+
+@pytest.mark.parametrize("name", [name for name, (verdict, _) in TABLE.items() if verdict != SAME])
+def test_a_value_that_is_not_obeyed_is_refused_by_name(name: str):
+    decode = DecodeConfig(**TABLE[name][1])
+    assert any(line.startswith(f"decode.{name} ") for line in obstacles(decode))
+    with pytest.raises(ValueError, match=rf"decode\.{name} .*choose engine jax"):
+        EngineSearch(None, decode, sizes(config_of(MODELS[0])))
+
+
+def test_early_stopping_and_gnmt_are_obeyed_without_beams():
+    assert obstacles(DecodeConfig(early_stopping="never", length_penalty="gnmt", alpha=0.6)) == []
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Searches:
+    return searches(MODELS[1], tmp_path_factory.mktemp("both"), 3)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request([5, 37, 3]), "source 0 has 37, which is no token id"),
+        (Request([5, 0, 3]), "source 0 has decode.pad_id 0 within: leave it out, or choose engine jax"),
+        (Request([5] * 25), "source 0 has 25 tokens, but model.positions.max_positions is 24: shorten it"),
+        (Request([5, 3], forced=Forced(beginning=(4,))), "source 0 has terms or a beginning: leave them out"),
+        (
+            Request([5, 3], DecodeConfig(repetition_penalty=2.0)),
+            "source 0: CTranslate2 does not obey decode.repetition",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_refused(both: Searches, request_: Request, message: str):
+    with pytest.raises(ValueError, match=message):
+        both.theirs(DecodeConfig(), [request_])
+
+
+def test_an_answer_beyond_the_positions_of_the_export_is_refused():
+    model = MODELS[0]
+    with pytest.raises(ValueError, match="an answer may have 2000 tokens, and the export has 1024 positions"):
+        EngineSearch(None, DecodeConfig(max_new_tokens=2000), sizes(config_of(model)))
+
+
+def test_progress_counts_every_source_once(both: Searches):
+    seen: list[tuple[str, int, int]] = []
+    requests = [Request([5, 3]), Request([]), Request([9, 8, 3])]
+    decode = DecodeConfig(max_length_ratio=1.0, max_length_extra=1)
+    both.search(decode).generate(None, requests, lambda *counts: seen.append(counts))
+    assert seen[-1] == ("decoding", 3, 3)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+def test_eight_bits_are_near_the_scores_of_all(tmp_path: Path):
+    """Law: with weights in int8 the scores of greedy answers are those of float32 within a few per cent."""
+    model, requests = (
+        MODELS[0],
+        [Request([*source, 3]) for source in np.random.default_rng(0).integers(4, 37, (9, 8)).tolist()],
+    )
+    decode = DecodeConfig(max_new_tokens=3)
+    both = searches(model, tmp_path, 4, "int8")
+    pairs = zip(both.ours(decode, requests), both.theirs(decode, requests), strict=True)
+    near = [abs(own[0].score - other[0].score) < 0.1 for own, other in pairs]
+    assert sum(near) >= 7
