@@ -304,6 +304,10 @@ class Checkpoints:
         """Returns the manifest of a whole checkpoint, as it was written: see manifest.py."""
         return read_manifest(self._folder, step)
 
+    def newest_manifest(self) -> dict[str, Any]:
+        """Returns the newest manifest that can be read, of a whole or a damaged checkpoint; {} if there is none."""
+        return self._manifests.get(max(self._manifests, default=-1), {})
+
     def wait(self) -> None:
         """Waits until the checkpoint in progress is complete. Raises OSError, once, if saving it failed."""
         if self._orbax is None:

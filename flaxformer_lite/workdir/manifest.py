@@ -19,7 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import unflatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import warn
@@ -131,6 +134,25 @@ def leaf_types(tree: PyTree) -> dict[str, str]:
         path: f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
         for path, leaf in leaves_by_path(tree).items()
     }
+
+
+def listed_params(manifest: dict[str, Any], config: Config) -> PyTree | None:
+    """Returns shapes and types of the saved parameters as a manifest lists them; None unless its seal has this very model.
+
+    None too where it lists a part of them, as of a LoRA run, or was written before there were seals.
+    """
+    model = ((manifest.get("seal") or {}).get("config") or {}).get("model")
+    if "base" in manifest or model != json.loads(to_json(config))["model"]:
+        return None
+    return unflatten_dict(
+        {path: leaf_of(text) for path, text in manifest["leaves"].items() if path.startswith("params/")}, sep="/"
+    ).get("params")
+
+
+def leaf_of(text: str) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type that `leaf_types` wrote as this text."""
+    name, sizes = text.removesuffix("]").split("[")
+    return jax.ShapeDtypeStruct(tuple(int(size) for size in sizes.split(",") if size), jnp.dtype(name))
 
 
 def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
@@ -24,7 +25,7 @@ from flaxformer_lite.core.parallel.sharding import stored_sharding, with_shardin
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
-from flaxformer_lite.workdir.manifest import check_seal, seal
+from flaxformer_lite.workdir.manifest import check_seal, listed_params, seal
 from flaxformer_lite.workdir.mirror import open_run
 
 
@@ -71,9 +72,14 @@ def frozen_of(config: Config) -> Frozen | None:
     return Frozen(train.init_from, config.trainable, train.init_fresh, read)
 
 
-def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
-    """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices."""
-    shapes = jax.eval_shape(
+def abstract_params(config: Config, mesh: Mesh | None = None, checkpoints: Checkpoints | None = None) -> PyTree:
+    """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices.
+
+    checkpoints: of the run; if they are of this model, they have shapes and types, and none is traced, which takes most of a small
+    run's load.
+    """
+    listed = None if checkpoints is None else listed_params(checkpoints.newest_manifest(), config)
+    shapes = listed or jax.eval_shape(
         lambda params: with_frozen_dtype(params, config.trainable, config.train.frozen_dtype),
         parameter_shapes(config.model),
     )
@@ -101,7 +107,7 @@ def restore_weights(
     if weights is None:
         weights = "last" if step is not None else available(checkpoints, config.weights)
     check_weights(weights, config)
-    shapes = abstract_params(config, mesh)
+    shapes = abstract_params(config, mesh, checkpoints)
     if step is not None and weights not in ("last", "ema"):
         raise ValueError(
             f"weights {weights!r} choose their own step: leave out --step {step}, or set weights to last or ema"
@@ -116,8 +122,8 @@ def restore_weights(
         rounded = with_shardings(rounded_shapes(shapes, dtype), jax.tree.map(lambda x: x.sharding, shapes))
         field: Literal["params", "ema"] = "ema" if weights == "ema" else "params"
         params = checkpoints.restore_params(shapes, step, field=field, rounded=rounded)
-    # Frozen parameters may be saved in bfloat16.
-    used = rounded_shapes(parameter_shapes(config.model), dtype)
+    # Frozen parameters may be saved in bfloat16; the model's own are float32.
+    used = rounded_shapes(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), shapes), dtype)
     return step, jax.tree.map(lambda x, like: x.astype(like.dtype), params, used)
 
 

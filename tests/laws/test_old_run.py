@@ -9,9 +9,10 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import FORMAT
+from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir import parameter_digest
-from flaxformer_lite.workdir.manifest import sealed_config
+from flaxformer_lite.workdir.manifest import leaf_types, sealed_config
 from tests.support.paths import FIXTURES
 
 GOLDEN = sorted((FIXTURES / "runs").iterdir())
@@ -27,6 +28,8 @@ def test_a_run_of_every_format_is_loaded_and_compared_with_its_seal(golden: Path
     assert golden.name == f"format_{config['format']}" and sealed_config(golden / "checkpoints") is not None
     run = flaxformer_lite.load(golden)
     assert (run.step, parameter_digest(run.params)) == (expected["step"], expected["sha256"])
+    # A load trusts the tree that the checkpoint lists: the model of a release must still be of that tree.
+    assert leaf_types(run.params) == leaf_types(parameter_shapes(run.config.model))
 
 
 def test_this_format_has_its_folder():

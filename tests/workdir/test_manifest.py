@@ -1,15 +1,19 @@
 """Oracles: the law that any change of a file is noticed; edits of a config made by hand, and whether they decide an answer."""
 
+import dataclasses
 import random
 import shutil
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite.base.sealed_files import DamageError
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.text.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
@@ -20,12 +24,14 @@ from flaxformer_lite.workdir.manifest import (
     check_seal,
     difference,
     leaf_types,
+    listed_params,
     read_document,
+    seal,
     sealed_config,
     write_digests,
     write_own_digests,
 )
-from flaxformer_lite.workdir.weights import open_checkpoints
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
 
@@ -124,6 +130,27 @@ def edit(folder: Path, old: str, new: str) -> None:
     text = (folder / "config.json").read_text()
     assert text.count(old) == 1
     (folder / "config.json").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40))),
+        with_train(CONFIG, trainable=("decoder/*",), frozen_dtype="bfloat16"),
+    ],
+)
+def test_a_manifest_lists_the_parameters_that_a_trace_of_the_model_has(config: Config):
+    """Oracle: the traced model. A list of a part of them, of another model or without a seal counts for nothing."""
+    traced = abstract_params(config)
+    manifest = {"leaves": leaf_types({"params": traced, "ema": traced, "step": jnp.int32(0)})}
+    assert listed_params(manifest, config) is None
+    manifest["seal"] = seal(Path("nowhere"), config)
+    listed = listed_params(manifest, config)
+    assert jax.tree.structure(listed) == jax.tree.structure(traced) and leaf_types(listed) == leaf_types(traced)
+    assert listed_params({**manifest, "seal": None}, config) is None
+    assert listed_params({**manifest, "base": {}}, config) is None
+    assert listed_params(manifest, dataclasses.replace(config, model=dataclasses.replace(config.model, d_ff=5))) is None
 
 
 def test_an_untouched_run_is_used_and_resumed(run: Path):

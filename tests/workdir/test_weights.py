@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.sealed_files import read_sealed, sealed
 from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.run import write_run
+from flaxformer_lite.workdir import weights
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import parameter_digest
+from flaxformer_lite.workdir.manifest import leaf_types
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train
 
@@ -75,6 +81,36 @@ def test_what_is_not_used_is_named(source: tuple[Path, dict[str, Any]]) -> None:
     folder, flat = source
     _, said = start({path: x for path, x in flat.items() if not path.startswith("embedding")}, folder)
     assert said.endswith("; not used: embedding/embedding")
+
+
+def test_the_parameters_of_a_sealed_checkpoint_are_read_without_a_trace_of_the_model(
+    source: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the arrays that were written, and the tree of a traced model."""
+    folder, flat = RunFolder(source[0]), source[1]
+    traced = leaf_types(abstract_params(folder.config()))
+    monkeypatch.delattr(weights, "parameter_shapes")
+    with open_checkpoints(folder.config(), folder, read_only=True) as checkpoints:
+        for dtype in ("float32", "bfloat16"):
+            _, params = restore_weights(checkpoints, folder.config(), None, None, dtype=dtype)
+            expected = flatten_dict(
+                round_kernels(jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/")), dtype), sep="/"
+            )
+            assert leaf_types(flatten_dict(params, sep="/")) == leaf_types(expected)
+            jax.tree.map(np.testing.assert_array_equal, flatten_dict(params, sep="/"), expected)
+        assert leaf_types(abstract_params(folder.config(), None, checkpoints)) == traced
+
+
+def test_a_checkpoint_without_a_seal_is_compared_with_the_traced_model(source: tuple[Path, dict[str, Any]]) -> None:
+    """Oracle: by hand. Without the seal nothing but its tree says of which model a checkpoint is."""
+    folder = RunFolder(source[0])
+    file = folder.checkpoints / "7" / "meta" / "meta.json"
+    write_whole(file, json.dumps(sealed({**read_sealed(file), "seal": None})))
+    config = folder.config()
+    wider = dataclasses.replace(config, model=dataclasses.replace(config.model, d_ff=24))
+    message = r"another tree: .*float32\[2,23\], wanted float32\[2,24\].*use the config of"
+    with open_checkpoints(wider, folder, read_only=True) as checkpoints, pytest.raises(ValueError, match=message):
+        restore_weights(checkpoints, wider, None, None)
 
 
 def test_patterns_without_a_run_are_refused() -> None:
