@@ -92,7 +92,8 @@ def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
             for name in names:
                 for path in filesystem.glob(f"{root}/{name}") if "*" in name else [f"{root}/{name}"]:
                     with contextlib.suppress(FileNotFoundError):
-                        content, file = filesystem.cat_file(path), Path(copy, name).with_name(path.rpartition("/")[2])
+                        content, parts = filesystem.cat_file(path), path.split("/")
+                        file = Path(copy, *parts[-1 - name.count("/") :])
                         file.parent.mkdir(parents=True, exist_ok=True)
                         file.write_bytes(content)
         yield Path(copy)
