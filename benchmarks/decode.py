@@ -3,7 +3,9 @@
 python benchmarks/decode.py RUN --sentences FILE --peer ctranslate2 [--beam-size 1 5] [--batch 64] [--threads 1] [--rounds 5]
 python benchmarks/decode.py --shape m30k --peer ctranslate2
 
-With `--shape` a model of that size with random weights translates 64 sources of 15 random tokens, and every answer has 20 tokens.
+With `--engine` our side answers by CTranslate2 too, as `run.translate(…, engine="ctranslate2")` does: the row shows what that costs
+beside CTranslate2 alone. With `--shape` a model of that size with random weights translates 64 sources of 15 random tokens, and
+every answer has 20 tokens.
 
 Needs ctranslate2, or torch and transformers. The run is exported to each peer first. All sides get token ids in one process, in
 turns. The first pass over the sentences, which compiles, and the first round are not counted. With `--alone` one side has the
@@ -43,7 +45,10 @@ def main() -> None:
     parser.add_argument("--sentences", metavar="FILE", help="one sentence a line; with RUN")
     parser.add_argument("--shape", choices=SHAPES, help="random weights and tokens, in place of RUN and FILE")
     parser.add_argument("--peer", choices=PEERS, nargs="*", default=["ctranslate2"])
-    parser.add_argument("--alone", choices=("ours", *PEERS), help="one side, with no other in its process")
+    parser.add_argument(
+        "--engine", action="store_true", help="ours by engine ctranslate2 too, in --peer-type; with RUN"
+    )
+    parser.add_argument("--alone", choices=("ours", "engine", *PEERS), help="one side, with no other in its process")
     parser.add_argument("--beam-size", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--weights-dtype", choices=("float32", "bfloat16"), default="float32", help="our side")
     parser.add_argument("--peer-type", default="float32", help="compute type of CTranslate2, such as int8")
@@ -56,7 +61,9 @@ def main() -> None:
         parser.error("either RUN and --sentences, or --shape")
     settle(options.threads)
     print(processor(), flush=True)
-    names = [options.alone] if options.alone else ["ours", *options.peer]
+    if options.shape and options.engine:
+        parser.error("--engine is for RUN: answers of one length are not its own")
+    names = [options.alone] if options.alone else ["ours", *(["engine"] if options.engine else []), *options.peer]
     with tempfile.TemporaryDirectory() as folder:
         if options.shape:
             options.run, sources = random_run(options.shape, Path(folder))
@@ -71,6 +78,8 @@ def open_side(name: str, options: argparse.Namespace, folder: Path) -> Translate
     """Returns a side, for which the run is exported first if it is a peer."""
     if name == "ours":
         return ours(options, options.run)
+    if name == "engine":
+        return ours(options, options.run, engine="ctranslate2", weights_dtype=options.peer_type)
     exported = str(folder / name)
     subprocess.run([sys.executable, "-m", "flaxformer_lite", "export", name, options.run, exported], check=True)
     return {"ctranslate2": ctranslate2, "hf": hugging_face}[name](options, exported)
@@ -156,12 +165,12 @@ def encoded(options: argparse.Namespace) -> Ids:
     return [tokenizer.as_source(row) for row in tokenizer.encode_batch(lines)]
 
 
-def ours(options: argparse.Namespace, folder: str) -> Translate:
+def ours(options: argparse.Namespace, folder: str, **engine: str) -> Translate:
     import flaxformer_lite
 
     run = flaxformer_lite.load(folder, weights_dtype=options.weights_dtype)
     fewest, most = lengths(options)
-    settings = {"num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most}
+    settings = {"num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most, **engine}
 
     def translate(sources: Ids, beam: int) -> Ids:
         longest = 2 ** (max(map(len, sources)) - 1).bit_length()  # as batches round it up

@@ -1,6 +1,6 @@
 """Asks a server of a run for many translations at once, with clients that go, and compares it with the run without a server.
 
-python benchmarks/serve.py RUN [--sentences FILE] [--requests 10000] [--clients 64] [--gone 0.05]
+python benchmarks/serve.py RUN [--sentences FILE] [--requests 10000] [--clients 64] [--gone 0.05] [--engine jax]
 
 Starts `flaxformer-lite serve RUN` on a free port. Each client sends one sentence at a time over a connection that stays open. A
 share of the requests is given up at a random moment, and the connection closed. Every other answer must be the translation that the
@@ -50,13 +50,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--gone", type=float, default=0.05, help="share of the requests that are given up")
+    parser.add_argument("--engine", default="auto", help="what searches in the server: auto, jax or ctranslate2")
     options = parser.parse_args()
     expected, bare = bare_decoder(options)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "flaxformer_lite", "serve", options.run, "--port", "0", "--warm-up"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["serve", options.run, "--port", "0", "--warm-up", "--engine", options.engine]
+    server = subprocess.Popen([sys.executable, "-m", "flaxformer_lite", *words], stderr=subprocess.PIPE, text=True)
     try:
         port = wait_for_port(server)
         asyncio.run(load(port, list(expected), options.requests // 10, options.clients, 0))
