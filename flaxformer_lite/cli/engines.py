@@ -6,8 +6,8 @@ from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import typed_settings
 from flaxformer_lite.cli.translation import in_direction
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
-from flaxformer_lite.engine.exports import RunWeights, has_run, own_settings
-from flaxformer_lite.engine.rules import INSTEAD, is_installed, not_obeyed, obstacles, uses_cpu
+from flaxformer_lite.engine.exports import RunWeights, own_settings
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_installed, uses_cpu
 
 FOR_JAX = {
     **{name: f"--{name.replace('_', '-')}" for name in ("ensemble", "terms", "placeholders", "prefix")},
@@ -20,29 +20,32 @@ FOR_JAX = {
 def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
     """Returns the run of `RUN` as CTranslate2 reads it; None: JAX answers. A line says which, and `engine` too.
 
-    Raises: ValueError if CTranslate2 is asked for, by name or by int8, and cannot answer; OSError.
+    Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
+        report too; OSError.
     """
-    asked, chosen = arguments.engine, arguments.engine != "auto" or arguments.weights_dtype == "int8"
-    arguments.engine = "jax"
-    if asked == "jax" or not has_run(arguments.folder) or not (chosen or (uses_cpu() and is_installed())):
+    is_chosen = arguments.engine == "ctranslate2" or (arguments.engine == "auto" and arguments.weights_dtype == "int8")
+    if arguments.engine == "jax" or not (is_chosen or (uses_cpu() and is_installed())):
+        arguments.engine = "jax"
         return None
+    if (settings := own_settings(arguments.folder)) is None:
+        return None
+    wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
     try:
-        run = opened(arguments)
-    except (ValueError, OSError) as error:
-        if chosen:
+        check_options(arguments)
+        check_obeyed(settings.changed(typed_settings(arguments)))
+        run = open_engine(wanted)
+    except (CannotAnswer, OSError) as error:
+        if is_chosen:
             raise
-        note(f"engine jax: {str(error).removesuffix(INSTEAD)}")
+        arguments.engine = "jax"
+        note(f"engine jax: {getattr(error, 'reason', error)}")
         return None
     arguments.engine = "ctranslate2"
     note(f"engine ctranslate2: {arguments.weights_dtype}, step {run.step:,}")
-    return run
+    return in_direction(run, arguments)
 
 
-def opened(arguments: argparse.Namespace) -> EngineRun:
-    """Returns the run, exported if need be. Raises: ValueError if CTranslate2 cannot answer; OSError."""
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raises: CannotAnswer that lists the typed options that only JAX obeys."""
     if typed := [option for name, option in FOR_JAX.items() if vars(arguments)[name]]:
-        raise ValueError(f"CTranslate2 does not obey {', '.join(typed)}: leave it out{INSTEAD}")
-    if wrong := obstacles(own_settings(arguments.folder).changed(typed_settings(arguments))):
-        raise ValueError(not_obeyed(wrong))
-    wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
-    return in_direction(open_engine(wanted), arguments)
+        raise CannotAnswer(f"CTranslate2 does not obey {', '.join(typed)}: leave it out")

@@ -70,11 +70,10 @@ def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def chosen_engine(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the typed engine, as keywords of `Run.searching`; int8 chooses CTranslate2."""
+    """Returns the typed engine, as keywords of `Run.searching`."""
     if arguments.engine == "jax":
         return {}
-    dtype = arguments.weights_dtype
-    return {"engine": "ctranslate2" if dtype == "int8" else arguments.engine, "weights_dtype": dtype}
+    return {"engine": arguments.engine, "weights_dtype": arguments.weights_dtype}
 
 
 def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":

@@ -1,18 +1,20 @@
 """A run that CTranslate2 reads: `translate` from the shell, without JAX. And the search that a `Run` takes from the same export."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from flaxformer_lite.base.hardware import usable_cores
+from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.core.search.answers import Searches
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.languages import Languages
 from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, ready, with_tuples
-from flaxformer_lite.engine.rules import library
-from flaxformer_lite.engine.search import EngineSearch, Sizes
+from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, export_of, with_tuples
+from flaxformer_lite.engine.rules import CannotAnswer, library
+from flaxformer_lite.engine.search import EngineSearch, Sizes, without_padding
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.files.text.kinds import load_run_tokenizers
 
@@ -72,6 +74,12 @@ class EngineRun(TextTranslator):
         """Returns a search under these settings. Raises: ValueError if CTranslate2 does not obey them."""
         return EngineSearch(self.translator, decode, self.sizes)
 
+    def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
+        """Raises: ValueError also for padding within a source."""
+        super().check_sources(sources)
+        for number, source in enumerate(sources):
+            without_padding(source, self.decode.pad_id, f"source {number}")
+
     def weights(self, decoder: Searches) -> None:
         return None
 
@@ -82,21 +90,25 @@ class EngineRun(TextTranslator):
 def open_engine(wanted: RunWeights) -> EngineRun:
     """Returns the run as CTranslate2 reads it, exported first where that was not done yet.
 
-    Raises: ValueError if CTranslate2 is missing, or cannot have the model or the type of weights; OSError.
+    Raises: CannotAnswer if CTranslate2 is missing, or cannot have the model or the type of weights; ValueError if the run has no
+        such weights; OSError.
     """
-    ctranslate2 = library()
-    kind = COMPUTE_TYPES[wanted.dtype]
+    if wanted.dtype not in COMPUTE_TYPES:
+        raise ValueError(f"weights_dtype is {wanted.dtype!r}: it must be one of {', '.join(COMPUTE_TYPES)}")
+    ctranslate2, kind = library(), COMPUTE_TYPES[wanted.dtype]
     if kind not in ctranslate2.get_supported_compute_types("cpu"):
-        raise ValueError(
+        raise CannotAnswer(
             f"weights_dtype is {wanted.dtype}, whose products CTranslate2 does not have on this processor: use float32 or int8"
         )
-    export = ready(wanted)
+    export = export_of(wanted)
     facts, sizes = export.facts, Sizes(*export.facts["sizes"])
     is_large = (export.folder / "model.bin").stat().st_size > LARGE
     side_by_side, of_each = (1, usable_cores()) if is_large else (usable_cores(), 1)
-    translator = ctranslate2.Translator(
-        str(export.folder), device="cpu", compute_type=kind, inter_threads=side_by_side, intra_threads=of_each
-    )
+    threads = {"inter_threads": side_by_side, "intra_threads": of_each}
+    try:
+        translator = ctranslate2.Translator(str(export.folder), device="cpu", compute_type=kind, **threads)
+    except RuntimeError as error:
+        raise CannotAnswer(f"CTranslate2 cannot read {export.folder} ({describe_error(error)}): delete it") from None
     tokenizers = None
     if facts["has_tokenizer"]:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import WARNING, note, warn
-from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, local_files
+from flaxformer_lite.base.remote_files import cache_root, is_url, local_files
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.engine.rules import INSTEAD
+from flaxformer_lite.engine.rules import CannotAnswer
 
 PACKAGE = Path(__file__).parents[1]
+EXPORTS = "engine"
+"""The folder of exports in a run, and in the user's cache."""
 FACTS = "engine.json"
 """The facts of an export, and the digests of its files."""
 STATE_FILES = (
@@ -34,14 +37,15 @@ STATE_FILES = (
     *("checkpoints/*/meta/meta.json", "checkpoints/*/state/digests.json"),
 )
 """The files of a run that tell one state of it from another."""
-MAKERS = ("ctranslate2.py", "engine_export.py")
-"""The files of `interop` that decide what is in an export: another release makes another one."""
+MAKERS = ("engine/*.py", "interop/*.py", "core/model/lora.py", "core/search/settings.py", "workdir/weights.py")
+"""The files of this package that decide what is in an export: another release makes another one."""
 KEPT = 3
 """The exports that a run folder keeps: those that were used last."""
 MOST_BYTES = 2**34
 """The bytes of all exports in the user's cache; those that were not used longest go."""
-CHANGED, CANNOT = 75, 76
-"""The exit status of the process that exports if the run has changed meanwhile, and if CTranslate2 cannot have such a model."""
+CHANGED, CANNOT, MISTAKE = 75, 76, 77
+"""The exit status of the process that exports if the run has changed meanwhile; if CTranslate2 cannot have such a model; if the run
+has no such weights, or is no run."""
 ATTEMPTS = 3
 
 
@@ -67,21 +71,17 @@ class Export(NamedTuple):
 
 def cache() -> Path:
     """Returns the folder of exports in the user's cache."""
-    return cache_root() / "engine"
+    return cache_root() / EXPORTS
 
 
-def has_run(run: str) -> bool:
-    """Returns whether there is a run folder; another one is the business of who reads runs."""
-    return is_url(run) or Path(run, "config.json").is_file()
+def own_settings(run: str) -> DecodeConfig | None:
+    """Returns the settings of decoding of a run. None: there is no run, or not in this form, which is for JAX to say.
 
-
-def own_settings(run: str) -> DecodeConfig:
-    """Returns the settings of decoding in the config.json of a run. Raises: ValueError if it has no such settings."""
-    with local_files(run, ["config.json"]) as folder:
-        try:
-            return decode_settings(json.loads((folder / "config.json").read_bytes())["decode"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{run}: config.json has no settings of decoding: {describe_error(error)}") from None
+    Raises: ValueError if a URL cannot be read.
+    """
+    with local_files(run, ["config.json"]) as folder, contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        return decode_settings(json.loads((folder / "config.json").read_bytes())["decode"])
+    return None
 
 
 def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:
@@ -95,14 +95,18 @@ def with_tuples(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()}
 
 
-def state_of(wanted: RunWeights) -> str:
-    """Returns a digest of all that decides an answer. Raises: ValueError if a URL cannot be read; OSError."""
-    with local_files(wanted.run, STATE_FILES) as folder:
+def state_of(run: str) -> str:
+    """Returns a digest of all that decides the answers of a run. Raises: ValueError if a URL cannot be read; OSError."""
+    with local_files(run, STATE_FILES) as folder:
         files = sorted({file for pattern in STATE_FILES for file in folder.glob(pattern) if file.is_file()})
         digests = {file.relative_to(folder).as_posix(): digest(file) for file in files}
-    makers = [digest(PACKAGE / "interop" / name) for name in MAKERS]
-    facts = [makers, digests, wanted.weights, wanted.step, wanted.dtype]
-    return f"{wanted.dtype}-{text_digest(json.dumps(facts))[:32]}"
+    makers = [digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
+    return text_digest(json.dumps([makers, digests]))
+
+
+def name_of(wanted: RunWeights, state: str) -> str:
+    """Returns the name of the export of these weights in a state of their run."""
+    return f"{wanted.dtype}-{text_digest(json.dumps([state, wanted.weights, wanted.step]))[:32]}"
 
 
 def digest(file: Path) -> str:
@@ -116,43 +120,47 @@ def text_digest(text: str) -> str:
 
 def places(run: str) -> list[Path]:
     """Returns the folders where exports of a run may lie, the preferred one first."""
-    own = [] if is_url(run) else [Path(run) / "engine"]
+    own = [] if is_url(run) else [Path(run) / EXPORTS]
     return [*own, cache()]
 
 
-def ready(wanted: RunWeights) -> Export:
+def export_of(wanted: RunWeights) -> Export:
     """Returns the export of a run as it is now; JAX makes it, in a process of its own, where there is none.
 
-    Raises: ValueError if CTranslate2 cannot have the model, or the export cannot be made; the message tells why.
+    Raises: CannotAnswer if CTranslate2 cannot have the model, or the export cannot be made; ValueError if the run has no such
+        weights, or a URL cannot be read.
     """
     for _ in range(ATTEMPTS):
-        name = state_of(wanted)
-        if (export := found(wanted.run, name)) is not None or (export := made(wanted, name)) is not None:
-            return export
-    raise ValueError(f"{wanted.run} changes while it is exported: try again{INSTEAD}")
+        with contextlib.suppress(FileNotFoundError):  # a training deletes an older checkpoint
+            state = state_of(wanted.run)
+            export = find_export(wanted, state) or make_export(wanted, state)
+            if export is not None:
+                return export
+    raise CannotAnswer(f"{wanted.run} changes while it is exported: try again")
 
 
-def found(run: str, name: str) -> Export | None:
-    """Returns a whole export of this name; a damaged one goes, with a warning. None: there is none.
+def find_export(wanted: RunWeights, state: str) -> Export | None:
+    """Returns a whole export; a damaged one goes, with a warning. None: there is none.
 
-    Raises: ValueError if it is known that CTranslate2 cannot have the model.
+    Raises: CannotAnswer if it is known that CTranslate2 cannot have the model.
     """
-    for folder in (place / name for place in places(run)):
+    for folder in (place / name_of(wanted, state) for place in places(wanted.run)):
         with contextlib.suppress(OSError, DamageError):
-            raise ValueError(read_sealed(folder.with_suffix(".json"))["reason"])
+            raise CannotAnswer(read_sealed(folder.with_suffix(".json"))["reason"])
         try:
             if folder.is_dir():
-                export = opened(folder)
+                export = read_export(folder)
                 with contextlib.suppress(OSError):
                     os.utime(folder)  # the time of its last use
                 return export
         except DamageError as damage:
-            warn(f"{folder} is damaged ({damage}): it is made anew")
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.is_dir():  # else another process has deleted it meanwhile
+                warn(f"{folder} is damaged ({damage}): it is made anew")
+                delete(folder)
     return None
 
 
-def opened(folder: Path) -> Export:
+def read_export(folder: Path) -> Export:
     """Returns the export in a folder. Raises: DamageError if a file is missing or not as it was written."""
     try:
         facts = read_sealed(folder / FACTS)
@@ -164,59 +172,62 @@ def opened(folder: Path) -> Export:
     return Export(folder, facts)
 
 
-def made(wanted: RunWeights, name: str) -> Export | None:
-    """Returns the export of this name, made by one process at a time; None if the run has changed meanwhile.
+def make_export(wanted: RunWeights, state: str) -> Export | None:
+    """Returns an export that one process at a time makes; None if the run has changed meanwhile.
 
-    Raises: ValueError if it cannot be made.
+    Raises: CannotAnswer if it cannot be made; ValueError if the run has no such weights.
     """
     place = writable_place(wanted.run)
-    with one_at_a_time(place):
-        if (export := found(wanted.run, name)) is not None:
+    name = name_of(wanted, state)
+    with one_at_a_time(place) as is_alone:
+        if (export := find_export(wanted, state)) is not None:
             return export
-        for unfinished in place.glob(".*.unfinished"):  # of a process that was killed
+        for unfinished in place.glob(".*.unfinished") if is_alone else ():  # of a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)
         note(f"exporting {wanted.run} to CTranslate2, once for this state of the run: {place / name}")
-        status, reason = run_exporter(wanted, place / name)
-        if status == CHANGED:
-            return None
+        status, reason = run_exporter(wanted, state, place / name)
         if status == CANNOT:
             for other in place.glob("*.json"):
                 other.unlink()
             write_sealed(place / f"{name}.json", {"reason": reason})
-        if status != 0:
-            raise ValueError(reason or f"the export ended with status {status}")
-        drop_oldest(place, name)
-    return opened(place / name)
+            raise CannotAnswer(reason)
+        if status == MISTAKE:
+            raise ValueError(reason)
+        if status not in (0, CHANGED):
+            raise CannotAnswer(f"the export failed: {reason or f'its process ended with status {status}'}")
+        if status == 0:
+            drop_oldest(place, name)
+    return read_export(place / name) if status == 0 else None
 
 
 def writable_place(run: str) -> Path:
-    """Returns the first of the places where files can be written. Raises: ValueError if there is none."""
+    """Returns the first of the places where files can be written. Raises: CannotAnswer if there is none."""
     for place in places(run):
         with contextlib.suppress(OSError):
             place.mkdir(parents=True, exist_ok=True)
             if os.access(place, os.W_OK):
                 return place
-    raise ValueError(
-        f"{' and '.join(map(str, places(run)))} cannot be written: make one writable for an export{INSTEAD}"
-    )
+    raise CannotAnswer(f"{' and '.join(map(str, places(run)))} cannot be written: make one writable for an export")
 
 
 @contextlib.contextmanager
-def one_at_a_time(place: Path) -> Iterator[None]:
-    """Waits until no other process makes an export there; where files cannot be locked, two may make one each."""
+def one_at_a_time(place: Path) -> Iterator[bool]:
+    """Waits until no other process makes an export there. Yields whether files can be locked; else two may make one each."""
     with open(place / ".lock", "a", encoding="utf-8") as file:
+        is_alone = False
         with contextlib.suppress(OSError):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 note(f"waiting for another process that exports to {place}")
                 fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            is_alone = True
+        yield is_alone
 
 
-def run_exporter(wanted: RunWeights, output: Path) -> tuple[int, str]:
-    """Exports in a process with JAX, and tells its warnings. Returns the exit status, and the last line of the process."""
-    words = [sys.executable, "-m", "flaxformer_lite.interop.engine_export", json.dumps([wanted, str(output)])]
+def run_exporter(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
+    """Exports in a process with JAX, and tells its warnings. Returns the exit status, and the error that the process tells."""
+    words = [sys.executable, "-m", "flaxformer_lite.interop.engine_export", json.dumps([wanted, state, str(output)])]
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
     done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -224,17 +235,24 @@ def run_exporter(wanted: RunWeights, output: Path) -> tuple[int, str]:
     for line in lines:
         if line.startswith(WARNING):
             warn(line.removeprefix(WARNING))
-    return done.returncode, (lines or [""])[-1].removeprefix("error: ")
+    last = lines[-1] if lines else ""
+    return done.returncode, last.removeprefix("error: ") if last.startswith("error: ") else ""
 
 
 def drop_oldest(place: Path, newest: str) -> None:
     """Deletes exports beside the newest one that were not used longest, until the place is within its limits."""
     exports = sorted((one for one in place.iterdir() if one.is_dir()), key=lambda one: one.stat().st_mtime)
     others = [one for one in exports if one.name != newest]
-    is_cache = place == cache()
-    while others and (sum(map(size, exports)) > MOST_BYTES if is_cache else len(exports) > KEPT):
-        shutil.rmtree(others[0], ignore_errors=True)
+    while others and (sum(map(size, exports)) > MOST_BYTES if place == cache() else len(exports) > KEPT):
+        delete(others[0])
         exports.remove(others.pop(0))
+
+
+def delete(export: Path) -> None:
+    """Deletes an export, which vanishes at once for others."""
+    with contextlib.suppress(OSError):
+        export = export.rename(export.with_name(f".{secrets.token_hex(4)}.unfinished"))
+    shutil.rmtree(export, ignore_errors=True)
 
 
 def size(folder: Path) -> int:

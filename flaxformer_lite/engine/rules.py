@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Literal
 
@@ -13,20 +12,36 @@ Engine = Literal["auto", "jax", "ctranslate2"]
 """auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX."""
 OLDEST = (4, 8)
 """The oldest release of CTranslate2 that is known to import no other library, and to answer as our own search does."""
-INSTEAD = ", or choose engine jax"
-"""The remedy where CTranslate2 is asked for and JAX could answer."""
+MOST_ALPHA = 30
+"""The largest exponent of a length whose power is a number of float32, for lengths that occur."""
 INSTALL = 'pip install "flaxformer-lite[ctranslate2]"'
 
 
+class CannotAnswer(ValueError):
+    """CTranslate2 cannot answer, and JAX could; the message is the reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}, or choose engine jax")
+        self.reason = reason
+
+
+def check_obeyed(decode: DecodeConfig) -> None:
+    """Raises: CannotAnswer that lists the settings that CTranslate2 lacks, or obeys otherwise than our own search."""
+    if wrong := obstacles(decode):
+        raise CannotAnswer(f"CTranslate2 does not obey {', '.join(wrong)} as JAX does: change that")
+
+
 def obstacles(decode: DecodeConfig) -> list[str]:
-    """Returns the settings, with their values, that CTranslate2 lacks or obeys otherwise than our own search; [] if there are none.
+    """Returns the settings, with their values, that CTranslate2 lacks or obeys otherwise than our own search; [] without any.
 
     Its rules renormalize the probabilities. Its beams stop once `beam_size` answers are finished; at the maximum length it drops
-    open beams that only answers after the best one may need.
+    open beams that only answers after the best one may need. `EngineSearch.with_early_ends` needs probabilities without bans.
     """
     beams = decode.beam_size > 1
     renormalizes = beams and decode.renormalize  # a greedy answer is scored by the model's own probabilities
-    cut_beams = not decode.finish_at_limit or decode.forced_eos_id is not None
+    cuts_beams = not decode.finish_at_limit or decode.forced_eos_id is not None
+    may_end_early = beams and decode.forced_bos_id is not None and decode.min_new_tokens < 2
+    several, banned = decode.num_hypotheses > 1, bool(decode.suppress_ids) or decode.num_ids is not None
     wrong = {
         "sampling": decode.sampling is not None,
         "repetition_penalty": decode.repetition_penalty != 1,
@@ -34,18 +49,15 @@ def obstacles(decode: DecodeConfig) -> list[str]:
         "suppress_ids": bool(decode.suppress_ids) and not renormalizes,
         "min_new_tokens": decode.min_new_tokens > 0 and not renormalizes,
         "length_penalty": beams and decode.length_penalty == "gnmt",
+        "alpha": abs(decode.alpha) > MOST_ALPHA,
         "early_stopping": beams and decode.early_stopping is not True,
-        "num_hypotheses": beams and decode.num_hypotheses > 1 and cut_beams,
+        "num_hypotheses": beams and several and cuts_beams,
         "eos_ids": len({*decode.eos_ids}) != 1,
         "bos_id": decode.bos_id is None,
+        "forced_bos_id": may_end_early and (banned or several),
         "forced_eos_id": decode.forced_eos_id not in (None, *decode.eos_ids),
     }
     return [f"decode.{name} {getattr(decode, name)!r}" for name, is_wrong in wrong.items() if is_wrong]
-
-
-def not_obeyed(wrong: Sequence[str]) -> str:
-    """Returns the message for what `obstacles` returned."""
-    return f"CTranslate2 does not obey {', '.join(wrong)} as JAX does{INSTEAD}"
 
 
 def is_installed() -> bool:
@@ -54,19 +66,18 @@ def is_installed() -> bool:
 
 
 def library() -> ModuleType:
-    """Returns the module of CTranslate2. Raises: ValueError, with the remedy, if it is not installed, too old or broken."""
+    """Returns the module of CTranslate2. Raises: CannotAnswer, with the remedy, if it is not installed, too old or broken."""
     # Threads of OpenMP that wait in a loop take a busy machine's time from those that compute: 5 CPU seconds became 43.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import ctranslate2
     except ImportError as error:
         reason = str(error) if is_installed() else "it is not installed"
-        raise ValueError(f"ctranslate2 cannot be imported ({reason}): {INSTALL}") from None
+        raise CannotAnswer(f"ctranslate2 cannot be imported ({reason}): {INSTALL}") from None
     version: str = getattr(ctranslate2, "__version__", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise ValueError(
-            f"ctranslate2 {version} is installed, and {'.'.join(map(str, OLDEST))} is the oldest that fits: {INSTALL} --upgrade"
-        )
+        oldest = ".".join(map(str, OLDEST))
+        raise CannotAnswer(f"ctranslate2 is {version}: it must be {oldest} or newer: {INSTALL} --upgrade")
     module: ModuleType = ctranslate2
     return module
 

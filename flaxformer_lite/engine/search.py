@@ -16,18 +16,16 @@ from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
-from flaxformer_lite.engine.rules import INSTEAD, not_obeyed, obstacles
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed
 
 NO_PENALTY = 1e-30
 """An exponent of the length penalty that changes no score. At 0 CTranslate2 ends a search at the first finished best beam."""
 IMPOSSIBLE = -1e9
-"""Scores below it are those of beams that CTranslate2 has forbidden."""
-
-
+"""Log-probabilities below it are those of beams that CTranslate2 has forbidden."""
 Result = list[tuple[list[str], float]]
-"""The answers to a source, each as token ids in decimal digits, the end included, and its score."""
+"""The answers to a source, each as token ids in decimal digits, the end included, and its log-probability."""
 
 
 class Sizes(NamedTuple):
@@ -52,6 +50,8 @@ class SearchedRow(NamedTuple):
     """The token that the answer starts from, and the forced first one."""
     room: int
     """The most tokens that the model chooses; behind them `decode.forced_eos_id` needs no search."""
+    early_end: float | None = None
+    """The log-probability of an end right behind the forced token, where it is among the best beams: see `with_early_ends`."""
 
 
 class EngineSearch:
@@ -59,35 +59,39 @@ class EngineSearch:
 
     Args:
         translator: CTranslate2's, of an export whose tokens are named by their ids.
-        config: the settings of decoding. Raises: ValueError for those that CTranslate2 does not obey.
+        config: the settings of decoding.
         sizes: what the model has room for.
+
+    Raises: CannotAnswer for settings that CTranslate2 does not obey; ValueError for an id outside the vocabulary.
     """
 
     def __init__(self, translator: Any, config: DecodeConfig, sizes: Sizes) -> None:
-        if wrong := obstacles(config):
-            raise ValueError(not_obeyed(wrong))
+        check_vocabulary(config, sizes.target_ids)
+        check_obeyed(config)
         longest = min(config.max_length(sizes.longest_source), sizes.max_positions or LARGEST)
         if longest > sizes.positions:
-            raise ValueError(
+            raise CannotAnswer(
                 f"an answer may have {longest} tokens, and the export has {sizes.positions} positions: lower decode.max_new_tokens"
-                f"{INSTEAD}"
             )
-        self.translator, self.config, self.sizes = translator, config, sizes
+        self.translator, self.config, self.sizes, self.beams = translator, config, sizes, config.beam_size
         never = {*config.suppress_ids, *range(config.num_ids or sizes.target_ids, sizes.target_ids)}
-        self.exponent = 0.0
-        if config.beam_size > 1:
+        self.end, self.exponent = str(config.eos_ids[0]), 0.0
+        if self.beams > 1:
             self.exponent = (config.alpha if config.length_penalty == "average" else 0.0) or NO_PENALTY
-        self.options: dict[str, Any] = {
+        self.batches: dict[str, Any] = {
             "max_batch_size": config.batch_tokens,
             "batch_type": "tokens",
+            "max_input_length": 0,
             "asynchronous": True,
-            "beam_size": config.beam_size,
+        }
+        self.options: dict[str, Any] = {
+            "beam_size": self.beams,
             "length_penalty": self.exponent,
             "suppress_sequences": [[str(i)] for i in sorted(never)] or None,
-            "end_token": [str(config.eos_ids[0])],
+            "end_token": [self.end],
             "return_end_token": True,
             "return_scores": True,
-            "max_input_length": 0,
+            **self.batches,
         }
 
     def generate(
@@ -95,83 +99,113 @@ class EngineSearch:
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each request, best first, in their order; `weights` are those of the export.
 
-        Raises: ValueError for a source or a maximum length beyond the positions of the export, an id outside the vocabulary, or
-        padding within a source.
+        Raises: ValueError for a source beyond the model's positions, an id outside the vocabulary, or padding within a source.
         """
         rows = [self.row(number, Request.of(one)) for number, one in enumerate(requests)]
-        answers = {row.number: [Hypothesis([], 0.0)] for row in rows}
-        asked = [row for row in rows if row.source and row.room > 0]
-        done, again = len(rows) - len(asked), list[SearchedRow]()
-        for group in groups_of(row.room.bit_length() for row in asked).values():
-            alike = [asked[i] for i in group]
-            for row, result in self.results(alike, max(row.room for row in alike)):
-                if any(len(tokens) > row.room or not self.has_ended(tokens) for tokens, _ in result):
-                    again.append(row)
+        asked = self.with_early_ends([row for row in rows if row.source and row.room > 0])
+        answers = {row.number: [Hypothesis([], 0.0)] for row in rows if not row.source or row.room < 1}
+        left = list[SearchedRow]()
+        for numbers in groups_of((row.room.bit_length(), row.early_end is None) for row in asked).values():
+            alike = [asked[i] for i in numbers]
+            room = max(row.room for row in alike)
+            for row, result in self.results(alike, room):
+                has_one_answer = self.beams == 1 and row.room == room
+                if has_one_answer or all(len(tokens) <= row.room and tokens[-1] == self.end for tokens, _ in result):
+                    answers[row.number] = self.best(row, result)
+                    progress("decoding", len(answers), len(rows))
                 else:
-                    answers[row.number] = self.best(result)
-                    done += 1
-                progress("decoding", done, len(rows))
-        for room, group in groups_of(row.room for row in again).items():
-            for row, result in self.results([again[i] for i in group], room, patience=2):
-                answers[row.number] = self.best(result)
-                done += 1
-                progress("decoding", done, len(rows))
+                    left.append(row)
+        for numbers in groups_of((row.room, row.early_end is None) for row in left).values():
+            alike = [left[i] for i in numbers]
+            for row, result in self.results(alike, alike[0].room, whole=True):
+                answers[row.number] = self.best(row, result)
+                progress("decoding", len(answers), len(rows))
         return [answers[row.number] for row in rows]
 
     def row(self, number: int, request: Request) -> SearchedRow:
-        """Returns a request as a row. Raises: ValueError, see `generate`."""
+        """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
         config, name, source = request.settings or self.config, f"source {request.number(number)}", [*request.source]
-        if request.settings is not None and (wrong := obstacles(config)):
-            raise ValueError(f"{name}: {not_obeyed(wrong)}")
+        if request.settings is not None:
+            check_vocabulary(config, self.sizes.target_ids)
+            check_obeyed(config)
         if request.forced != Forced():
-            raise ValueError(f"{name} has terms or a beginning: leave them out for CTranslate2{INSTEAD}")
+            raise CannotAnswer(f"{name} has terms or a beginning: leave them out for CTranslate2")
         check_token_ids(source, self.sizes.source_ids, f"{name} has")
         check_lengths("source", [len(source)], self.sizes.max_positions, request.number(number))
         limits = (config.max_length(len(source)), request.limit, self.sizes.max_positions)
         limit = min(one for one in limits if one is not None)
-        while source and source[-1] == config.pad_id:
-            source.pop()
-        if config.pad_id in source:
-            raise ValueError(f"{name} has decode.pad_id {config.pad_id} within: leave it out{INSTEAD}")
+        source = without_padding(source, config.pad_id, name)
         first = [] if config.forced_bos_id is None else [config.forced_bos_id]
         room = limit - (config.forced_eos_id is not None)
         return SearchedRow(number, [str(i) for i in source], [str(i) for i in (config.start_id, *first)], room)
 
-    def results(
-        self, rows: Sequence[SearchedRow], room: int, patience: int = 1
-    ) -> Iterator[tuple[SearchedRow, Result]]:
-        """Yields each row with CTranslate2's best answers, in the order of the rows.
+    def with_early_ends(self, rows: Sequence[SearchedRow]) -> list[SearchedRow]:
+        """Returns the rows, with `early_end` where a beam but the best may end right behind the forced token.
 
-        room: the most tokens of an answer. patience: a beam search ends with `beam_size` * patience finished answers.
+        There CTranslate2 forbids that beam. So such a row is searched with no end there (`results`), and the forbidden answer is
+        added to its answers (`best`).
         """
+        if self.beams == 1 or self.config.min_new_tokens > 1:
+            return [*rows]
+        long = [row for row in rows if len(row.prefix) > 1 and row.room > 1]
+        forbidden = [
+            row for row, result in self.results(long, 2) if any(log_prob < IMPOSSIBLE for _, log_prob in result)
+        ]
+        scored = self.translator.score_batch(
+            [row.source for row in forbidden], [[*row.prefix, self.end] for row in forbidden], **self.batches
+        )
+        ends = {row.number: one.result().log_probs[1] for row, one in zip(forbidden, scored, strict=True)}
+        return [row._replace(early_end=ends.get(row.number)) for row in rows]
+
+    def results(
+        self, rows: Sequence[SearchedRow], room: int, *, whole: bool = False
+    ) -> Iterator[tuple[SearchedRow, Result]]:
+        """Yields each row with CTranslate2's best answers, in the order of the rows, which all have an `early_end` or none.
+
+        room: the most tokens of an answer. whole: return every answer of rows that find fewer than `beam_size` in it.
+        """
+        ends_early = bool(rows) and rows[0].early_end is not None
+        most = 2 * self.beams if whole else self.beams - ends_early
         found = self.translator.translate_batch(
             [row.source for row in rows],
             [row.prefix for row in rows],
             max_decoding_length=room,
-            min_decoding_length=min(self.config.min_new_tokens, room),
-            patience=patience,
-            num_hypotheses=self.config.beam_size * patience if self.config.beam_size > 1 else 1,
+            min_decoding_length=min(max(self.config.min_new_tokens, 2 * ends_early), room),
+            patience=most / self.beams,  # a search ends with as many finished answers
+            num_hypotheses=most if self.beams > 1 else 1,
             **self.options,
         )
-        for row, result in zip(rows, found, strict=True):
-            answers = result.result()
-            yield row, [*zip(answers.hypotheses, answers.scores, strict=True)]
+        for row, one in zip(rows, found, strict=True):
+            answers = one.result()
+            tokens, scores = answers.hypotheses, answers.scores
+            yield row, [(ids, x * len(ids) ** self.exponent) for ids, x in zip(tokens, scores, strict=True)]
 
-    def has_ended(self, tokens: Sequence[str]) -> bool:
-        return tokens[-1:] == self.options["end_token"]
-
-    def best(self, result: Result) -> list[Hypothesis]:
+    def best(self, row: SearchedRow, result: Result) -> list[Hypothesis]:
         """Returns the best answers of a result, which has every answer that the search has ended, and those cut at the end."""
-        config, found = self.config, list[tuple[bool, Hypothesis]]()
+        config, finished, cut = self.config, list[Hypothesis](), list[Hypothesis]()
         at_limit = config.finish_at_limit and config.forced_eos_id is None
-        for tokens, score in result:
-            log_prob, ended = score * len(tokens) ** self.exponent, self.has_ended(tokens)
-            length = len(tokens) + (not ended and not at_limit)
-            ids = [int(token) for token in (tokens[:-1] if ended else tokens)]
-            found.append((ended, Hypothesis(ids, log_prob / config.divisor(length))))
-        finished = [one for ended, one in found if ended]
-        is_done = len(finished) >= config.beam_size and not at_limit
-        kept = finished if is_done else [one for _, one in found]
-        possible = [one for one in kept if math.isfinite(one.score) and one.score > IMPOSSIBLE]
-        ranked = sorted(possible, key=lambda one: one.score, reverse=True)
+        if row.early_end is not None:
+            others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
+            result = [(tokens, log_prob + others) for tokens, log_prob in result]
+            result.append(([row.prefix[1], self.end], row.early_end))
+        for tokens, log_prob in result:
+            if not IMPOSSIBLE < log_prob < math.inf:
+                continue
+            if tokens[-1] == self.end:
+                ids, length, ended = tokens[:-1], len(tokens), finished
+            else:
+                ids, length, ended = tokens, len(tokens) + (not at_limit), cut
+            ended.append(Hypothesis([int(token) for token in ids], log_prob / config.divisor(length)))
+        is_done = len(finished) >= self.beams and not at_limit
+        ranked = sorted(finished if is_done else finished + cut, key=lambda one: one.score, reverse=True)
         return [*itertools.islice(ranked, config.num_hypotheses)] or [NO_ANSWER]
+
+
+def without_padding(source: Sequence[int], pad_id: int, name: str) -> list[int]:
+    """Returns a source without the padding behind it. Raises: CannotAnswer for padding within, which JAX would leave out."""
+    tokens = [*source]
+    while tokens and tokens[-1] == pad_id:
+        tokens.pop()
+    if pad_id in tokens:
+        raise CannotAnswer(f"{name} has decode.pad_id {pad_id} within: leave it out")
+    return tokens

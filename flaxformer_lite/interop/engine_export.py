@@ -1,4 +1,4 @@
-"""The process that makes an export for the engine: `python -m flaxformer_lite.interop.engine_export '[WANTED, FOLDER]'`.
+"""The process that makes an export for the engine: `python -m flaxformer_lite.interop.engine_export '[WANTED, STATE, FOLDER]'`.
 
 `engine/exports.py` starts it, and reads its exit status and what it writes to stderr.
 """
@@ -17,7 +17,16 @@ from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.search.decoder import check_translates
-from flaxformer_lite.engine.exports import CANNOT, CHANGED, FACTS, RunWeights, digest, state_of, text_digest
+from flaxformer_lite.engine.exports import (
+    CANNOT,
+    CHANGED,
+    FACTS,
+    MISTAKE,
+    RunWeights,
+    digest,
+    state_of,
+    text_digest,
+)
 from flaxformer_lite.engine.search import Sizes
 from flaxformer_lite.files.text.kinds import copy_files
 from flaxformer_lite.interop import check, ctranslate2
@@ -31,50 +40,51 @@ class Changed(Exception):
 
 
 def main(words: list[str]) -> int:
-    """Makes the export of the words. Returns an exit status: 0, CHANGED, or 2 or CANNOT after a line that tells why."""
-    fields, output = json.loads(words[0])
-    wanted = RunWeights(*fields)
+    """Makes the export of the words. Returns an exit status: 0, CHANGED, or another one after a line that tells why."""
+    fields, state, output = json.loads(words[0])
+    wanted, loaded = RunWeights(*fields), None
     try:
         for name in wanted.imports:
             import_named(name)
         loaded = load(wanted.run, weights=wanted.weights, step=wanted.step, mesh=MeshConfig())
+        check_translates(loaded.config.model)
+        check_whole(loaded, wanted.weights or loaded.config.weights)
         with atomic_write(Path(output)) as unfinished:
             export(loaded, wanted.dtype, unfinished)
-            if state_of(wanted) != Path(output).name:
+            if state_of(wanted.run) != state:
                 raise Changed
     except Changed:
         return CHANGED
-    except CannotExpress as error:
-        write_line(f"error: {error}")
-        return CANNOT
     except (ValueError, OSError) as error:
         write_line(f"error: {error}")
-        return 2
+        if isinstance(error, CannotExpress):
+            return CANNOT
+        return MISTAKE if loaded is None and isinstance(error, ValueError) else 2
     return 0
 
 
-def export(loaded: Run, dtype: str, output: Path) -> None:
-    """Writes a run as a new folder for the engine.
+def check_whole(loaded: Run, weights: str) -> None:
+    """Raises: ValueError if a checkpoint is damaged that might be used instead once it is mended: the export would outlive it."""
+    checkpoints = loaded.folder.checkpoints
+    for step in steps_in(checkpoints):
+        may_be_used = step > loaded.step or weights == "best" or weights.startswith("average:")
+        if may_be_used and (reason := why_damaged(checkpoints, step)):
+            raise ValueError(f"checkpoint {step} of {loaded.folder.path} is damaged ({reason}): delete or restore it")
 
-    Raises: ValueError if a checkpoint is damaged, the model does not translate, or CTranslate2 cannot have it or answers otherwise.
-    """
-    folder, config, params = loaded.folder, loaded.config, loaded.params
-    check_translates(config.model)
-    for step in steps_in(folder.checkpoints):
-        if reason := why_damaged(folder.checkpoints, step):  # once it is mended other weights may be chosen
-            raise ValueError(f"checkpoint {step} of {folder.path} is damaged: {reason}")
+
+def export(loaded: Run, dtype: str, output: Path) -> None:
+    """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
+    config, params = loaded.config, loaded.params
     if (lora := config.model.lora) is not None:
-        config, params = (
-            dataclasses.replace(config, model=dataclasses.replace(config.model, lora=None)),
-            merged(params, lora),
-        )
+        model = dataclasses.replace(config.model, lora=None)
+        config, params = dataclasses.replace(config, model=model), merged(params, lora)
     # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
     ctranslate2.export_run(config, params, None, output, dtype, changes)
     if dtype == "float32":
         check.check_ctranslate2(output, config, params, None, end=pad)
-    copy_files(folder.path, output, TOKENIZER_FILES)
+    copy_files(loaded.folder.path, output, TOKENIZER_FILES)
     model, data, positions = config.model, config.data, ctranslate2.num_positions(config)
     facts = {
         "step": loaded.step,

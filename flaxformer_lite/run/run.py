@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Unpack, get_args, overload
+from typing import Any, NamedTuple, Unpack, get_args, overload
 
 import jax
 import numpy as np
@@ -45,8 +45,8 @@ from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.core.text.special_ids import TooLong, cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
-from flaxformer_lite.engine.exports import RunWeights, text_digest
-from flaxformer_lite.engine.rules import INSTEAD, Engine, is_installed, not_obeyed, obstacles, uses_cpu
+from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest
+from flaxformer_lite.engine.rules import CannotAnswer, Engine, check_obeyed, is_installed, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list
 from flaxformer_lite.files.data.held_out import Split
@@ -68,6 +68,16 @@ CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is shown by default."""
 
 
+class Read(NamedTuple):
+    """The checkpoint that a run was loaded from."""
+
+    wanted: RunWeights
+    state: str
+    """The state of the run folder before it was read."""
+    params: PyTree
+    """Its parameters, by which others are known."""
+
+
 @dataclass(frozen=True, repr=False)
 class Run(TextTranslator, TextPredictor):
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
@@ -82,8 +92,8 @@ class Run(TextTranslator, TextPredictor):
     """The parameters as searches read them, by the models and `decode.num_ids`: see `weights`."""
     unfit: set[str] = dataclasses.field(default_factory=set)
     """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
-    origin_of_params: tuple[RunWeights, PyTree] | None = None
-    """The checkpoint that `load` read, and the parameters, by which others are known."""
+    origin_of_params: Read | None = None
+    """The checkpoint that `load` read."""
     engines: dict[RunWeights, EngineRun] = dataclasses.field(default_factory=dict)
     """The exports that CTranslate2 has read."""
     others: tuple["Run", ...] = ()
@@ -137,9 +147,7 @@ class Run(TextTranslator, TextPredictor):
         if not (wanted or prefix):
             return super().requests(texts, sources, warn, first_line, **options)
         if options.pop("engine", "jax") == "ctranslate2" or options.pop("weights_dtype", None) == "int8":
-            raise ValueError(
-                "CTranslate2 has no terms, placeholders and prefixes: leave them out, or choose engine jax"
-            )
+            raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
         decoder = self.translation_decoder(**options)
         needs = self.forced(decoder, texts, sources, wanted, prefix)
         alike = isinstance(prefix, str) and not wanted
@@ -208,15 +216,15 @@ class Run(TextTranslator, TextPredictor):
             raise ValueError(
                 f"weights_dtype is {weights_dtype!r}, but engine is jax, whose type load chooses: leave it out"
             )
-        search = None
-        if engine == "ctranslate2" or (engine == "auto" and uses_cpu() and is_installed()):
+        is_chosen = engine == "ctranslate2" or weights_dtype == "int8"
+        if is_chosen or (engine == "auto" and uses_cpu() and is_installed()):
             try:
-                search = self.engine_search(self.config.decode.changed(decode), weights_dtype)
-            except (ValueError, OSError) as error:
-                if engine == "ctranslate2":
+                return self.engine_search(self.config.decode.changed(decode), weights_dtype)
+            except (CannotAnswer, OSError) as error:
+                if is_chosen:
                     raise
-                note_once(f"engine jax: {str(error).removesuffix(INSTEAD)}")
-        return search or self.translation_decoder(**decode)
+                note_once(f"engine jax: {getattr(error, 'reason', error)}")
+        return self.translation_decoder(**decode)
 
     def engine_of(self, options: Mapping[str, Any]) -> str:
         """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""
@@ -226,25 +234,19 @@ class Run(TextTranslator, TextPredictor):
         return "ctranslate2" if not has_forced and isinstance(self.searching(**wanted), EngineSearch) else "jax"
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
-        """Returns a search by CTranslate2. Raises: ValueError if it cannot answer as this run does; OSError."""
+        """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as this run does; ValueError, OSError."""
         check_translates(self.config.model)
-        if self.others:
-            raise ValueError(f"CTranslate2 has no ensembles: use one run{INSTEAD}")
-        if wrong := obstacles(settings):
-            raise ValueError(not_obeyed(wrong))
-        if self.origin_of_params is None or self.origin_of_params[1] is not self.params:
-            raise ValueError(
-                f"CTranslate2 reads checkpoints, and these parameters are not those of one: load it{INSTEAD}"
-            )
-        wanted = self.origin_of_params[0]
+        check_obeyed(settings)
+        if self.others or self.placement.tensor > 1:
+            raise CannotAnswer("CTranslate2 has no ensembles and divides no model: use one run on one device")
+        if self.origin_of_params is None or self.origin_of_params.params is not self.params:
+            raise CannotAnswer("CTranslate2 reads checkpoints, and these parameters are not those of one: load it")
+        wanted = self.origin_of_params.wanted
         wanted = wanted._replace(dtype=weights_dtype or wanted.dtype)
         if wanted not in self.engines:
-            opened = open_engine(wanted)
-            if opened.step != self.step:
-                raise ValueError(
-                    f"{wanted.run} was trained on since it was loaded, to step {opened.step}: load it again{INSTEAD}"
-                )
-            self.engines[wanted] = opened
+            if state_of(wanted.run) != self.origin_of_params.state:
+                raise CannotAnswer(f"{wanted.run} has changed since it was loaded: load it again")
+            self.engines[wanted] = open_engine(wanted)
         return self.engines[wanted].search(settings)
 
     def translation_decoder(self, **decode: Any) -> Decoder:
@@ -621,7 +623,8 @@ def load(
     if placement.tensor > 1 and (mesh is None or mesh.tensor != placement.tensor):
         note(placement.in_words())
     local = placement.mesh or local
-    wanted = RunWeights(str(path), weights, step, weights_dtype, tuple(IMPORTED))
+    wanted = RunWeights(str(folder.path), weights, step, weights_dtype, tuple(IMPORTED))
+    state = state_of(wanted.run) if is_installed() else ""
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)
     params = with_padded_vocabulary(params, local)
@@ -630,7 +633,7 @@ def load(
     )
     if tokenizers is not None:
         tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest)
-    loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=(wanted, params))
+    loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=Read(wanted, state, params))
     return loaded.in_own_direction()
 
 

@@ -32,6 +32,7 @@ from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.engine.exports import EXPORTS
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import DIGESTS, META, read_document, steps_in, why_damaged
 from flaxformer_lite.workdir.state import mark, marks
@@ -486,10 +487,10 @@ class Mirror:
 
 
 def run_files(folder: Path) -> list[tuple[str, Path]]:
-    """Returns the name and the path of every file of a run, without hidden ones and unfinished checkpoints."""
+    """Returns the name and the path of every file of a run, without hidden ones, unfinished checkpoints and exports."""
     files = []
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and Path(place, name) != folder / EXPORTS]
         for name in names:
             path = Path(place, name)
             relative = path.relative_to(folder).as_posix()

@@ -79,7 +79,7 @@ def test_parameters_that_are_no_checkpoint_are_refused(folder: Path):
 def test_a_run_that_was_trained_on_since_it_was_loaded_is_not_mixed_up(folder: Path):
     run = load(folder)
     save(folder, run_config(), 9, seed=7)
-    with pytest.raises(ValueError, match="was trained on since it was loaded, to step 9: load it again"):
+    with pytest.raises(ValueError, match="has changed since it was loaded: load it again"):
         run.translate(LINES, engine="ctranslate2")
 
 
@@ -100,5 +100,4 @@ def test_an_engine_that_cannot_answer_is_refused(folder: Path, options: dict[str
 def test_settings_are_read_from_a_config_without_its_classes(folder: Path):
     assert own_settings(str(folder)) == run_config().decode
     (folder / "config.json").write_text(json.dumps({"decode": {"beam": 3}}))
-    with pytest.raises(ValueError, match=r"config\.json has no settings of decoding"):
-        own_settings(str(folder))
+    assert own_settings(str(folder)) is None and own_settings("nowhere") is None

@@ -16,7 +16,7 @@ import pytest
 from flaxformer_lite.base.sealed_files import read_sealed, sealed, write_sealed
 from flaxformer_lite.engine import exports
 from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import RunWeights, ready, state_of
+from flaxformer_lite.engine.exports import RunWeights, export_of, name_of, state_of
 from flaxformer_lite.run import load
 from tests.support import needs
 from tests.support.engine_runs import LINES, run_config, save
@@ -41,7 +41,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[RunWeights]:
     """The exports that are asked for; none is made: each folder has its facts alone."""
     made: list[RunWeights] = []
 
-    def export(wanted: RunWeights, output: Path) -> tuple[int, str]:
+    def export(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
         made.append(wanted)
         output.mkdir()
         write_sealed(output / exports.FACTS, {"files": {}, "number": len(made)})
@@ -91,25 +91,26 @@ def test_another_state_of_a_run_has_another_export(
     folder: Path, change: Callable[[Path], Any], counted: list[RunWeights]
 ):
     wanted = RunWeights(str(folder))
-    first = ready(wanted)
-    assert ready(wanted) == first and len(counted) == 1
+    first = export_of(wanted)
+    assert export_of(wanted) == first and len(counted) == 1
     change(folder)
-    assert ready(wanted).facts["number"] == 2
+    assert export_of(wanted).facts["number"] == 2
 
 
 @pytest.mark.parametrize("other", [{"weights": "best"}, {"weights": "ema"}, {"step": 3}, {"dtype": "int8"}])
 def test_other_weights_have_an_export_of_their_own(folder: Path, other: dict[str, Any]):
-    assert state_of(RunWeights(str(folder))) != state_of(RunWeights(str(folder), **other))
-    assert state_of(RunWeights(str(folder), imports=("one.py",))) == state_of(RunWeights(str(folder)))
+    run, state = str(folder), state_of(str(folder))
+    assert name_of(RunWeights(run), state) != name_of(RunWeights(run, **other), state)
+    assert name_of(RunWeights(run, imports=("one.py",)), state) == name_of(RunWeights(run), state)
 
 
 def test_a_state_that_comes_back_has_its_export(folder: Path, counted: list[RunWeights]):
     before = (folder / "config.json").read_bytes()
-    first = ready(RunWeights(str(folder)))
+    first = export_of(RunWeights(str(folder)))
     edit(folder)
-    ready(RunWeights(str(folder)))
+    export_of(RunWeights(str(folder)))
     (folder / "config.json").write_bytes(before)
-    assert ready(RunWeights(str(folder))) == first and len(counted) == 2
+    assert export_of(RunWeights(str(folder))) == first and len(counted) == 2
 
 
 @pytest.mark.slow
@@ -137,22 +138,22 @@ def test_answers_are_those_of_the_run_as_it_is(folder: Path):
 
 def test_a_run_keeps_the_exports_that_were_used_last(folder: Path, counted: list[RunWeights]):
     wanted = [RunWeights(str(folder), f"average:{number}") for number in range(2, 6)]
-    made = [ready(one).folder.name for one in wanted[:3]]
+    made = [export_of(one).folder.name for one in wanted[:3]]
     os.utime(folder / "engine" / made[0], (1, 1))
     os.utime(folder / "engine" / made[1], (2, 2))
-    ready(wanted[0])  # used again
-    newest = ready(wanted[3]).folder.name
+    export_of(wanted[0])  # used again
+    newest = export_of(wanted[3]).folder.name
     assert names(folder) == {made[0], made[2], newest}
 
 
 def test_the_cache_has_a_limit(cache: Path, folder: Path, counted: list[RunWeights], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exports, "places", lambda run: [cache])
-    first = ready(RunWeights(str(folder), "last"))
+    first = export_of(RunWeights(str(folder), "last"))
     os.utime(first.folder, (1, 1))
-    second = ready(RunWeights(str(folder), "best"))
+    second = export_of(RunWeights(str(folder), "best"))
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {first.folder.name, second.folder.name}
     monkeypatch.setattr(exports, "MOST_BYTES", exports.size(first.folder) + exports.size(second.folder) + 1)
-    third = ready(RunWeights(str(folder), "ema"))
+    third = export_of(RunWeights(str(folder), "ema"))
     assert {path.name for path in cache.iterdir() if path.is_dir()} == {second.folder.name, third.folder.name}
 
 
@@ -161,70 +162,81 @@ def test_a_read_only_run_is_exported_to_the_cache(
 ):
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: folder not in Path(path).parents and real(path, mode))
-    assert ready(RunWeights(str(folder))).folder.parent == cache
-    assert ready(RunWeights(str(folder))).folder.parent == cache and len(counted) == 1
+    assert export_of(RunWeights(str(folder))).folder.parent == cache
+    assert export_of(RunWeights(str(folder))).folder.parent == cache and len(counted) == 1
 
 
 def test_a_run_at_an_address_is_exported_to_the_cache(folder: Path, cache: Path, counted: list[RunWeights]):
     wanted = RunWeights(f"file://{folder}")
-    assert ready(wanted).folder.parent == cache
-    edit(folder)
-    assert ready(wanted).facts["number"] == 2
+    assert state_of(wanted.run) == state_of(str(folder))
+    assert export_of(wanted).folder.parent == cache
+    for number, change in enumerate(CHANGES, 2):
+        change(folder)
+        assert export_of(wanted).facts["number"] == number
 
 
 def test_no_writable_place_is_one_line(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ValueError, match=r"engine and .*engine cannot be written: make one writable .*engine jax"):
-        ready(RunWeights(str(folder)))
+    with pytest.raises(
+        ValueError,
+        match=r"engine and .*engine cannot be written: make one writable .*engine jax",
+    ):
+        export_of(RunWeights(str(folder)))
 
 
 def test_a_damaged_export_is_made_anew(folder: Path, counted: list[RunWeights], capsys: pytest.CaptureFixture):
-    first = ready(RunWeights(str(folder))).folder
+    first = export_of(RunWeights(str(folder))).folder
     (first / exports.FACTS).write_text("{}")
-    assert ready(RunWeights(str(folder))).facts["number"] == 2
+    assert export_of(RunWeights(str(folder))).facts["number"] == 2
     assert f"warning: {first} is damaged (engine.json is garbled): it is made anew" in capsys.readouterr().err
 
 
 def test_a_changed_file_of_an_export_is_noticed(folder: Path, counted: list[RunWeights]):
-    export = ready(RunWeights(str(folder))).folder
+    export = export_of(RunWeights(str(folder))).folder
     (export / "model.bin").write_bytes(b"abc")
     facts = {"files": {"model.bin": exports.digest(export / "model.bin")}, "number": 1}
     write_sealed(export / exports.FACTS, facts)
-    assert ready(RunWeights(str(folder))).facts["number"] == 1
+    assert export_of(RunWeights(str(folder))).facts["number"] == 1
     (export / "model.bin").write_bytes(b"abd")
-    assert ready(RunWeights(str(folder))).facts["number"] == 2
+    assert export_of(RunWeights(str(folder))).facts["number"] == 2
 
 
 def test_a_run_that_changes_meanwhile_is_exported_again(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exports, "run_exporter", lambda wanted, output: (exports.CHANGED, ""))
+    monkeypatch.setattr(exports, "run_exporter", lambda *_: (exports.CHANGED, ""))
     with pytest.raises(ValueError, match="changes while it is exported: try again, or choose engine jax"):
-        ready(RunWeights(str(folder)))
+        export_of(RunWeights(str(folder)))
 
 
 def test_what_ctranslate2_cannot_have_is_asked_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def refuse(wanted: RunWeights, output: Path) -> tuple[int, str]:
+    def refuse(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
         asked.append(output)
         return exports.CANNOT, "CTranslate2 has no such norm"
 
     monkeypatch.setattr(exports, "run_exporter", refuse)
     for _ in range(2):
         with pytest.raises(ValueError, match="CTranslate2 has no such norm"):
-            ready(RunWeights(str(folder)))
+            export_of(RunWeights(str(folder)))
     edit(folder)
     with pytest.raises(ValueError, match="CTranslate2 has no such norm"):
-        ready(RunWeights(str(folder)))
+        export_of(RunWeights(str(folder)))
     assert len(asked) == 2 and len([*(folder / "engine").glob("*.json")]) == 1
 
 
+def test_a_mistake_is_told_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exports, "run_exporter", lambda *_: (exports.MISTAKE, "weights is 'average:9'"))
+    with pytest.raises(ValueError, match=r"^weights is 'average:9'$"):
+        export_of(RunWeights(str(folder)))
+
+
 def test_a_failure_of_the_moment_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(exports, "run_exporter", lambda wanted, output: (2, "No space left on device"))
+    monkeypatch.setattr(exports, "run_exporter", lambda *_: (2, "No space left on device"))
     with pytest.raises(ValueError, match="No space left on device"):
-        ready(RunWeights(str(folder)))
-    monkeypatch.setattr(exports, "run_exporter", lambda wanted, output: (-9, ""))
-    with pytest.raises(ValueError, match="the export ended with status -9"):
-        ready(RunWeights(str(folder)))
+        export_of(RunWeights(str(folder)))
+    monkeypatch.setattr(exports, "run_exporter", lambda *_: (-9, ""))
+    with pytest.raises(ValueError, match="the export failed: its process ended with status -9"):
+        export_of(RunWeights(str(folder)))
 
 
 def command(folder: Path, *more: str) -> list[str]:
@@ -267,6 +279,6 @@ def test_a_damaged_checkpoint_is_not_exported(folder: Path):
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(ValueError, match=r"checkpoint 6 of .* is damaged"):
-        ready(RunWeights(str(folder)))
+        export_of(RunWeights(str(folder)))
     file.write_bytes(whole)
-    assert ready(RunWeights(str(folder))).facts["step"] == 6
+    assert export_of(RunWeights(str(folder))).facts["step"] == 6

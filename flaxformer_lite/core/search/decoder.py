@@ -31,7 +31,7 @@ from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
 from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, laid_out, step_layouts
-from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
+from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention, check_vocabulary
 from flaxformer_lite.core.search.terms import row_terms
 from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
 
@@ -381,18 +381,3 @@ def check_translates(model: ModelConfig) -> None:
             raise ValueError(
                 f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}"
             )
-
-
-def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
-    """Raises: ValueError if the settings name an id outside the vocabulary, or every id ends an answer."""
-    if (config.num_ids or 0) > vocab_size:
-        raise ValueError(
-            f"decode.num_ids is {config.num_ids}: it must be at most {vocab_size}, the model's number of ids"
-        )
-    for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
-        ids = getattr(config, name)
-        check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")
-    if len({*config.eos_ids}) == vocab_size:
-        raise ValueError(
-            f"decode.eos_ids has all {vocab_size} ids of the vocabulary: leave one out that ends no answer"
-        )

@@ -17,7 +17,7 @@ from flaxformer_lite.core.base.bounds import (
     PositiveInt,
 )
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, check_token_ids
 
 PromptAttention = Literal["causal", "full"]
 """Attention inside a prompt. causal: each token attends to itself and those before it; full: to the whole prompt."""
@@ -172,3 +172,18 @@ class DecodeConfig(Checked, at="decode"):
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         return max(1, int(min(self.max_length_ratio * source_length + self.max_length_extra, LARGEST)))
+
+
+def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
+    """Raises: ValueError if the settings name an id outside the vocabulary, or every id ends an answer."""
+    if (config.num_ids or 0) > vocab_size:
+        raise ValueError(
+            f"decode.num_ids is {config.num_ids}: it must be at most {vocab_size}, the model's number of ids"
+        )
+    for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
+        ids = getattr(config, name)
+        check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")
+    if len({*config.eos_ids}) == vocab_size:
+        raise ValueError(
+            f"decode.eos_ids has all {vocab_size} ids of the vocabulary: leave one out that ends no answer"
+        )

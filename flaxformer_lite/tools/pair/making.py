@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.base.progress import no_progress
-from flaxformer_lite.engine.rules import Engine
+from flaxformer_lite.engine.rules import CannotAnswer, Engine
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
@@ -101,7 +101,7 @@ def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, An
     if not file.is_file():
         try:
             scores, _ = score(run, data, {"engine": "ctranslate2", "weights_dtype": "int8"})
-        except ValueError as error:
+        except (CannotAnswer, OSError) as error:
             note(f"{exported} is made, and its BLEU left out: {error}")
             return None
         write_whole(file, json.dumps(finite(scores), indent=2) + "\n")

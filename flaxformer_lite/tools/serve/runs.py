@@ -3,7 +3,6 @@
 `…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called by the worker alone.
 """
 
-import contextlib
 import dataclasses
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from flaxformer_lite.core.search.generation import (
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.terms import Terms
@@ -95,6 +95,7 @@ class Key(NamedTuple):
     task: str
     program: DecodeConfig
     """The settings of decoding that all items have in common."""
+    engine: str = "jax"
 
 
 class ServedRun:
@@ -166,20 +167,22 @@ class ServedRun:
         run = self.between(direction)
         run.check_direction()
         settings = run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
-        if settings.sampling is None and not self.engine:
-            settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
         settings, limit = with_limit(settings, max_new_tokens)
+        wanted = Terms.of(terms, placeholders)
+        engine = "jax" if self.engine_search(settings, bool(wanted or prefix)) is None else "ctranslate2"
+        if settings.sampling is None and engine == "jax":
+            settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
         tokenizer = run.required_tokenizers.source
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
         self.check_lengths([len(row) for row in rows], run.max_source_tokens)
         prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
-        if (wanted := Terms.of(terms, placeholders)) or prefix:
+        if wanted or prefix:
             forced = run.forced(run.decoder(settings), texts, rows, wanted, prefix, limit)
             for number, (_, reason) in enumerate(forced, 1):
                 if reason:
                     raise Refusal(422, f"text {number} {reason}")
             prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, forced, strict=True)]
-        return Job(Key(self.name, "translate", settings.program), prompts)
+        return Job(Key(self.name, "translate", settings.program, engine), prompts)
 
     def generation_job(
         self,
@@ -306,12 +309,13 @@ class ServedRun:
                 return list(self.run.embed(items, **quiet))
             case "attention":
                 return [attention(run, ids) for run, ids in items]
-        return self.decode(key.program, items)
+        return self.decode(key.program, items, key.engine)
 
-    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
+    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
         decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
-        if (search := self.engine_search(prompts)) is not None:
+        search = None if engine == "jax" else self.engine_search(prompts[0].settings)
+        if search is not None:
             answered = search.generate(None, requests)
         else:
             before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
@@ -322,12 +326,21 @@ class ServedRun:
             for prompt, hypotheses in zip(prompts, answered, strict=True)
         ]
 
-    def engine_search(self, prompts: Sequence[Prompt]) -> EngineSearch | None:
-        """Returns the search by CTranslate2, where it was chosen and obeys all that sources of one program ask."""
-        if self.engine and all(prompt.forced == Forced() for prompt in prompts):
-            with contextlib.suppress(ValueError):
-                return self.run.engine_search(prompts[0].settings, self.engine["weights_dtype"])
-        return None
+    def engine_search(self, settings: DecodeConfig, has_forced: bool = False) -> EngineSearch | None:
+        """Returns the search by CTranslate2 for translations under these settings; None: JAX answers.
+
+        Raises: CannotAnswer if CTranslate2 was asked for, by name or by int8, and cannot answer.
+        """
+        if not self.engine:
+            return None
+        try:
+            if has_forced:
+                raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
+            return self.run.engine_search(settings, self.engine["weights_dtype"])
+        except CannotAnswer:
+            if self.engine["engine"] == "ctranslate2" or self.engine["weights_dtype"] == "int8":
+                raise
+            return None
 
     def decoder(self, program: DecodeConfig) -> Decoder:
         """Returns the decoder of a program, and drops those that were not used longest."""
