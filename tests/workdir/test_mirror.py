@@ -26,6 +26,7 @@ from flaxformer_lite.workdir.mirror import (
     newest_whole,
     open_run,
     push_once,
+    run_files,
     start_from_mirror,
     step_of,
 )
@@ -632,3 +633,11 @@ def test_mistakes(tmp_path: Path):
         open_run(URL)
     with pytest.raises(ValueError, match=r"flaky://bucket/run is a URL: choose a local folder, and set train.mirror"):
         RunFolder(URL)
+
+
+def test_exports_for_an_engine_are_in_no_mirror(tmp_path: Path):
+    """Each reader makes its own: they are several times as large as what they are made of."""
+    for name in ("engine/float32-1/model.bin", "samples/engine/one.txt", "config.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert [name for name, _ in run_files(tmp_path)] == ["config.json", "samples/engine/one.txt"]
