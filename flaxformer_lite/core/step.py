@@ -152,8 +152,30 @@ def train_step(
 
     If the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
-    key = random_key(task.seed, "dropout", state.step)
-    loss, _, grads = gradient(task, state.params, batch, key, axis_name)
+    return update(task, state, step_gradient(task, state.params, state.step, batch, axis_name))
+
+
+class StepGradient(NamedTuple):
+    """All that a step's update takes from its batch."""
+
+    loss: Float[Array, ""]
+    tokens: Float[Array, ""]
+    grads: PyTree
+    """The gradient of the trained parameters."""
+
+
+def step_gradient(
+    task: TrainTask, params: PyTree, step: Int[Array, ""], batch: Batch, axis_name: str | None = None
+) -> StepGradient:
+    """Returns the part of a step that depends on the shape of its batch."""
+    key = random_key(task.seed, "dropout", step)
+    loss, _, grads = gradient(task, params, batch, key, axis_name)
+    return StepGradient(loss, across(batch.weights.sum(), axis_name), grads)
+
+
+def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[TrainState, dict[str, Array]]:
+    """Returns what `train_step` returns, by the gradient of its batch."""
+    loss, tokens, grads = given
     trained, frozen = split(state.params, task.trainable)
     grads = without_frozen_layers(grads, task.trainable)
     updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
@@ -165,7 +187,6 @@ def train_step(
         decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
         ema = jax.tree.map(lambda old, x: (old + (1 - decay) * (x - old)).astype(old.dtype), state.ema, params)
-    tokens = across(batch.weights.sum(), axis_name)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
     measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)

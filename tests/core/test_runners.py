@@ -1,6 +1,8 @@
 """Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/training/test_many_devices.py."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array, PyTree
 
@@ -14,7 +16,7 @@ from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner, make_runner
 from flaxformer_lite.core.step import TrainState, TrainTask, across, train_step
 from flaxformer_lite.training.task import train_task
-from tests.support.experiments import tiny_config
+from tests.support.experiments import num_programs, tiny_config
 
 
 @pytest.mark.slow
@@ -55,3 +57,27 @@ def test_a_runner_compiles_when_a_step_is_first_called(kind: str, expected: type
     for _ in range(2):
         assert float(runner.eval_step(jnp.ones(()), runner.shard_batch(batch))["tokens"].sum) == 1
     assert traced == [task]
+
+
+def test_a_step_of_one_cpu_is_two_programs_with_its_bits():
+    """Laws: the update has one program for all shapes of batches, the gradient one for each; both have the bits of `train_step`."""
+    config = tiny_config()
+    task, mesh = train_task(config), make_mesh(devices=jax.devices()[:1])
+    divided, whole = make_runner("mesh", task, mesh), make_runner("mesh", task, mesh)
+    states = [divided.init(), whole.init()]
+    for length in (3, 5, 3):
+        batch = zero_batch(task.objective, Bucket(Lengths(length, length), 8))
+        batch = divided.shard_batch(batch._replace(weights=np.ones_like(batch.weights)))
+        (states[0], measured), (states[1], expected) = (
+            divided.train_step(states[0], batch),
+            whole.compiled_train_step(states[1], batch),
+        )
+        assert measured.keys() == expected.keys()
+        for one, other in zip(*map(jax.tree.leaves, [(states[0], measured), (states[1], expected)]), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert isinstance(divided, MeshRunner)
+    assert (num_programs(divided.compiled_gradient), num_programs(divided.compiled_update)) == (2, 1)
+    assert all(
+        x.sharding == y.sharding
+        for x, y in zip(*map(jax.tree.leaves, (states[0], divided.abstract_state)), strict=True)
+    )
