@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib.util
 import logging
 import os
 import signal
@@ -15,7 +16,15 @@ import pytest
 
 from flaxformer_lite.base import hardware
 from flaxformer_lite.cli import process
-from flaxformer_lite.cli.process import KEEP, has_tunables, keep_memory, keep_programs, report_ignored, report_uncaught
+from flaxformer_lite.cli.process import (
+    KEEP,
+    has_tunables,
+    keep_memory,
+    keep_programs,
+    may_need_no_jax,
+    report_ignored,
+    report_uncaught,
+)
 from tests.support.paths import ROOT
 
 
@@ -208,3 +217,20 @@ def test_failures_of_a_saves_arrays_are_not_logged_again():
         loop.close()
     (record,) = heard
     assert record.getMessage() == f"Task exception was never retrieved\nfuture: {Path('/lib/a/serialization.py')!r}"
+
+
+@pytest.mark.parametrize(
+    ("words", "installed", "expected"),
+    [
+        (["translate", "run"], True, True),
+        (["--quiet", "translate", "run"], True, True),
+        (["translate", "run"], False, False),
+        (["translate", "run", "--engine", "jax"], True, False),
+        (["train", "config.py"], True, False),
+    ],
+)
+def test_a_translation_that_may_need_no_jax_starts_once(
+    words: list[str], installed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    assert may_need_no_jax(words) is expected

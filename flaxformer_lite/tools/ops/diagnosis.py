@@ -149,7 +149,8 @@ def diagnosis(facts: Facts) -> list[str]:
             )
     if "ctranslate2" not in facts.versions and {device.platform for device in facts.devices} == {"cpu"}:
         lines.append(
-            f"note: translate, serve and pair on this CPU are faster by CTranslate2, and start 10 times sooner: {INSTALL}"
+            "note: translate, serve and pair are faster on a CPU by CTranslate2: two sentences take 0.4 CPU seconds in place of 4; "
+            f"{INSTALL}"
         )
     wrong = list(problems(facts))
     for problem in wrong:
