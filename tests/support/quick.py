@@ -29,6 +29,8 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "core/search/test_placement.py::test_devices_of_a_group_give_the_same_tokens": 3,
     "core/search/test_placement.py::test_the_number_of_groups_changes_no_bit": 3,
     "core/search/test_search.py::test_rules_for_answers_equal_uncached_reference": 2,
+    "engine/test_exports.py::test_a_killed_export_leaves_nothing_that_looks_whole": 2,
+    "engine/test_search.py::test_drawn_settings_mean_the_same": 8,
     "interop/hf/test_carried.py::test_every_field_that_is_still_true_is_in_the_export": 8,
     "interop/hf/test_decoder_only.py::test_a_model_trained_here_finds_its_family": 3,
     "interop/hf/test_folders.py::test_a_model_that_was_trained_here_becomes_a_folder": 2,
