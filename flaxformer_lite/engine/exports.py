@@ -179,13 +179,13 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
     """
     place = writable_place(wanted.run)
     name = name_of(wanted, state)
-    with one_at_a_time(place) as is_alone:
+    with one_at_a_time(place) as lock:
         if (export := find_export(wanted, state)) is not None:
             return export
-        for unfinished in place.glob(".*.unfinished") if is_alone else ():  # of a process that was killed
+        for unfinished in place.glob(".*.unfinished") if lock is not None else ():  # of a process that was killed
             shutil.rmtree(unfinished, ignore_errors=True)
         note(f"exporting {wanted.run} to CTranslate2, once for this state of the run: {place / name}")
-        status, reason = run_exporter(wanted, state, place / name)
+        status, reason = run_exporter(wanted, state, place / name, lock)
         if status == CANNOT:
             for other in place.glob("*.json"):
                 other.unlink()
@@ -211,26 +211,32 @@ def writable_place(run: str) -> Path:
 
 
 @contextlib.contextmanager
-def one_at_a_time(place: Path) -> Iterator[bool]:
-    """Waits until no other process makes an export there. Yields whether files can be locked; else two may make one each."""
+def one_at_a_time(place: Path) -> Iterator[int | None]:
+    """Waits until no other process makes an export there. Yields the locked file; None, and no wait, where none can be locked."""
     with open(place / ".lock", "a", encoding="utf-8") as file:
-        is_alone = False
+        lock = None
         with contextlib.suppress(OSError):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 note(f"waiting for another process that exports to {place}")
                 fcntl.flock(file, fcntl.LOCK_EX)
-            is_alone = True
-        yield is_alone
+            lock = file.fileno()
+        yield lock
 
 
-def run_exporter(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
-    """Exports in a process with JAX, and tells its warnings. Returns the exit status, and the error that the process tells."""
+def run_exporter(wanted: RunWeights, state: str, output: Path, lock: int | None) -> tuple[int, str]:
+    """Exports in a process with JAX, and tells its warnings. Returns the exit status, and the error that the process tells.
+
+    The process shares the lock: if this one is killed, others wait for what it still makes.
+    """
     words = [sys.executable, "-m", "flaxformer_lite.interop.engine_export", json.dumps([wanted, state, str(output)])]
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
-    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    shared = () if lock is None else (lock,)
+    done = subprocess.run(
+        words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, pass_fds=shared
+    )
     lines = done.stderr.splitlines()
     for line in lines:
         if line.startswith(WARNING):

@@ -55,11 +55,14 @@ def main(words: list[str]) -> int:
                 raise Changed
     except Changed:
         return CHANGED
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        write_line(f"error: {error.strerror}: {output}: free the disk, or delete other exports there")
+        return 2
+    except ValueError as error:
         write_line(f"error: {error}")
         if isinstance(error, CannotExpress):
             return CANNOT
-        return MISTAKE if loaded is None and isinstance(error, ValueError) else 2
+        return MISTAKE if loaded is None else 2
     return 0
 
 

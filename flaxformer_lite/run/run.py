@@ -46,7 +46,7 @@ from flaxformer_lite.core.text.special_ids import TooLong, cut_warning, truncate
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest
-from flaxformer_lite.engine.rules import CannotAnswer, Engine, check_obeyed, is_installed, uses_cpu
+from flaxformer_lite.engine.rules import CannotAnswer, Engine, check_obeyed, is_installed, library, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list
 from flaxformer_lite.files.data.held_out import Split
@@ -244,6 +244,7 @@ class Run(TextTranslator, TextPredictor):
         wanted = self.origin_of_params.wanted
         wanted = wanted._replace(dtype=weights_dtype or wanted.dtype)
         if wanted not in self.engines:
+            library()
             if state_of(wanted.run) != self.origin_of_params.state:
                 raise CannotAnswer(f"{wanted.run} has changed since it was loaded: load it again")
             self.engines[wanted] = open_engine(wanted)

@@ -160,7 +160,7 @@ def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
     for pattern, word in NUMBERS_AND_NAMES.items():
         err = re.sub(pattern, word, err.replace(str(folder), "RUN"))
     assert err == TRAINING
-    status, out, err = typed("translate", folder, stdin="20 nov 2026\n")
+    status, out, err = typed("translate", folder, "--engine", "jax", stdin="20 nov 2026\n")
     assert (status, out.count("\n"), err) == (0, 1, "")
     code = f"import flaxformer_lite.config; flaxformer_lite.load({str(folder)!r}).translate(['20 nov 2026'])"
     done = subprocess.run([sys.executable, "-c", code], env=kept, cwd=ROOT, text=True, capture_output=True, check=False)

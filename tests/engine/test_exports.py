@@ -41,7 +41,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[RunWeights]:
     """The exports that are asked for; none is made: each folder has its facts alone."""
     made: list[RunWeights] = []
 
-    def export(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
+    def export(wanted: RunWeights, state: str, output: Path, lock: int | None) -> tuple[int, str]:
         made.append(wanted)
         output.mkdir()
         write_sealed(output / exports.FACTS, {"files": {}, "number": len(made)})
@@ -210,7 +210,7 @@ def test_a_run_that_changes_meanwhile_is_exported_again(folder: Path, monkeypatc
 def test_what_ctranslate2_cannot_have_is_asked_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def refuse(wanted: RunWeights, state: str, output: Path) -> tuple[int, str]:
+    def refuse(wanted: RunWeights, state: str, output: Path, lock: int | None) -> tuple[int, str]:
         asked.append(output)
         return exports.CANNOT, "CTranslate2 has no such norm"
 
@@ -255,6 +255,23 @@ def test_two_commands_at_once_make_one_export(folder: Path):
     assert [one.returncode for one in started] == [0, 0] and len({out for out, _ in ended}) == 1, ended
     lines = [line for _, err in ended for line in err.splitlines()]
     assert sum(line.startswith("exporting ") for line in lines) == 1, lines
+    assert len(names(folder)) == 1
+
+
+@pytest.mark.slow
+def test_the_export_of_a_killed_command_is_waited_for(folder: Path):
+    """Law: its process goes on alone and keeps the lock; the next command uses what it makes."""
+    process = subprocess.Popen(command(folder), cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stderr.readline().startswith("exporting ")
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    done = subprocess.run(command(folder), cwd=ROOT, input="20 nov 2026\n", capture_output=True, text=True)
+    assert (
+        done.returncode == 0
+        and "waiting for another process" in done.stderr
+        and "exporting" not in done.stderr.replace("that exports", "")
+    )
     assert len(names(folder)) == 1
 
 
