@@ -99,7 +99,10 @@ def state_of(run: str) -> str:
     """Returns a digest of all that decides the answers of a run. Raises: ValueError if a URL cannot be read; OSError."""
     with local_files(run, STATE_FILES) as folder:
         files = sorted({file for pattern in STATE_FILES for file in folder.glob(pattern) if file.is_file()})
-        digests = {file.relative_to(folder).as_posix(): digest(file) for file in files}
+        digests = dict[str, str]()
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # a training has deleted an older checkpoint
+                digests[file.relative_to(folder).as_posix()] = digest(file)
     makers = [digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
     return text_digest(json.dumps([makers, digests]))
 
@@ -131,11 +134,10 @@ def export_of(wanted: RunWeights) -> Export:
         weights, or a URL cannot be read.
     """
     for _ in range(ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):  # a training deletes an older checkpoint
-            state = state_of(wanted.run)
-            export = find_export(wanted, state) or make_export(wanted, state)
-            if export is not None:
-                return export
+        state = state_of(wanted.run)
+        export = find_export(wanted, state) or make_export(wanted, state)
+        if export is not None:
+            return export
     raise CannotAnswer(f"{wanted.run} changes while it is exported: try again")
 
 

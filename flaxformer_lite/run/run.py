@@ -625,7 +625,7 @@ def load(
         note(placement.in_words())
     local = placement.mesh or local
     wanted = RunWeights(str(folder.path), weights, step, weights_dtype, tuple(IMPORTED))
-    state = state_of(wanted.run) if is_installed() else ""
+    state = state_of(wanted.run)
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, weights, step, local, weights_dtype)
     params = with_padded_vocabulary(params, local)

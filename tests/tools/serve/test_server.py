@@ -254,7 +254,7 @@ def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: 
     from urllib.request import Request, urlopen
 
     token = "a-token-of-this-test"
-    with serving(folders[0], **{TOKEN: token}) as server:
+    with serving(folders[0], "--engine", "jax", **{TOKEN: token}) as server:
         with pytest.raises(HTTPError, match="401"):
             post(server.url, "/api/translate", {"texts": "abc"})
         content = json.dumps({"texts": "abc"}).encode()
