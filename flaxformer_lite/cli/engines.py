@@ -7,14 +7,13 @@ from flaxformer_lite.cli.options import typed_settings
 from flaxformer_lite.cli.translation import in_direction
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights, own_settings
-from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_installed, uses_cpu
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, uses_cpu
 
-FOR_JAX = {
-    **{name: f"--{name.replace('_', '-')}" for name in ("ensemble", "terms", "placeholders", "prefix")},
-    **{name: f"--{name.replace('_', '-')}" for name in ("minimum_risk", "samples", "temperature")},
-    **{f"mesh.{axis}": f"--mesh.{axis}" for axis in ("tensor", "fsdp")},
-}
-"""Options, by their names, that only JAX obeys."""
+FOR_JAX = (
+    *("ensemble", "terms", "placeholders", "prefix", "minimum_risk", "samples", "temperature"),
+    *("mesh.tensor", "mesh.fsdp"),
+)
+"""Options that only JAX obeys, by the names of their values."""
 
 
 def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
@@ -23,8 +22,10 @@ def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
     Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
         report too; OSError.
     """
-    is_chosen = arguments.engine == "ctranslate2" or (arguments.engine == "auto" and arguments.weights_dtype == "int8")
-    if arguments.engine == "jax" or not (is_chosen or (uses_cpu() and is_installed())):
+    if arguments.engine == "jax":
+        return None
+    asked = is_chosen(arguments.engine, arguments.weights_dtype)
+    if not (asked or (uses_cpu() and is_installed())):
         arguments.engine = "jax"
         return None
     if (settings := own_settings(arguments.folder)) is None:
@@ -35,7 +36,7 @@ def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
         check_obeyed(settings.changed(typed_settings(arguments)))
         run = open_engine(wanted)
     except (CannotAnswer, OSError) as error:
-        if is_chosen:
+        if asked:
             raise
         arguments.engine = "jax"
         note(f"engine jax: {getattr(error, 'reason', error)}")
@@ -47,5 +48,5 @@ def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Raises: CannotAnswer that lists the typed options that only JAX obeys."""
-    if typed := [option for name, option in FOR_JAX.items() if vars(arguments)[name]]:
+    if typed := [f"--{name.replace('_', '-')}" for name in FOR_JAX if vars(arguments)[name]]:
         raise CannotAnswer(f"CTranslate2 does not obey {', '.join(typed)}: leave it out")

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.engine import ENGINES
 
 if TYPE_CHECKING:
     from flaxformer_lite.core.parallel import MeshConfig
 
-ENGINES = ("auto", "jax", "ctranslate2")
-"""The values of `engine/rules.py: Engine`, named here too: most commands need no settings of decoding."""
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
 

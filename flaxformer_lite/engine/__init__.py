@@ -6,3 +6,11 @@ for each state of a run, and `engine_run.py` joins them.
 
 JAX makes the folder, in a process of its own (`interop/engine_export.py`); no file here imports it.
 """
+
+from typing import Literal, get_args
+
+Engine = Literal["auto", "jax", "ctranslate2"]
+"""auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX."""
+ENGINES: tuple[str, ...] = get_args(Engine)
+
+__all__ = ["ENGINES", "Engine"]

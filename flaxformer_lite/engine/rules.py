@@ -3,13 +3,11 @@
 import importlib.util
 import os
 from types import ModuleType
-from typing import Literal
 
 from flaxformer_lite.base.hardware import has_nvidia_device, has_tpu
 from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.engine import ENGINES
 
-Engine = Literal["auto", "jax", "ctranslate2"]
-"""auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX."""
 OLDEST = (4, 8)
 """The oldest release of CTranslate2 that is known to import no other library, and to answer as our own search does."""
 MOST_ALPHA = 30
@@ -23,6 +21,20 @@ class CannotAnswer(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}, or choose engine jax")
         self.reason = reason
+
+
+def is_chosen(engine: str, weights_dtype: str | None) -> bool:
+    """Returns whether CTranslate2 is asked for, by name or by a type of weights that JAX lacks: JAX does not answer instead.
+
+    Raises: ValueError for another engine, or a type that is given to JAX here.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}: it must be one of {', '.join(ENGINES)}")
+    if engine == "jax" and weights_dtype is not None:
+        raise ValueError(
+            f"weights_dtype is {weights_dtype!r}, but engine is jax, whose type load chooses: leave it out"
+        )
+    return engine == "ctranslate2" or weights_dtype == "int8"
 
 
 def check_obeyed(decode: DecodeConfig) -> None:

@@ -145,9 +145,9 @@ class EngineSearch:
         There CTranslate2 forbids that beam. So such a row is searched with no end there (`results`), and the forbidden answer is
         added to its answers (`best`).
         """
-        if self.beams == 1 or self.config.min_new_tokens > 1:
-            return [*rows]
         long = [row for row in rows if len(row.prefix) > 1 and row.room > 1]
+        if self.beams == 1 or self.config.min_new_tokens > 1 or not long:
+            return [*rows]
         forbidden = [
             row for row, result in self.results(long, 2) if any(log_prob < IMPOSSIBLE for _, log_prob in result)
         ]
@@ -164,7 +164,7 @@ class EngineSearch:
 
         room: the most tokens of an answer. whole: return every answer of rows that find fewer than `beam_size` in it.
         """
-        ends_early = bool(rows) and rows[0].early_end is not None
+        ends_early = rows[0].early_end is not None
         most = 2 * self.beams if whole else self.beams - ends_early
         found = self.translator.translate_batch(
             [row.source for row in rows],

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, get_args, overload
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import numpy as np
@@ -46,7 +46,7 @@ from flaxformer_lite.core.text.special_ids import TooLong, cut_warning, truncate
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest
-from flaxformer_lite.engine.rules import CannotAnswer, Engine, check_obeyed, is_installed, library, uses_cpu
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list
 from flaxformer_lite.files.data.held_out import Split
@@ -146,7 +146,7 @@ class Run(TextTranslator, TextPredictor):
         wanted = Terms.of(terms, placeholders)
         if not (wanted or prefix):
             return super().requests(texts, sources, warn, first_line, **options)
-        if options.pop("engine", "jax") == "ctranslate2" or options.pop("weights_dtype", None) == "int8":
+        if is_chosen(options.pop("engine", "jax"), options.pop("weights_dtype", None)):
             raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
         decoder = self.translation_decoder(**options)
         needs = self.forced(decoder, texts, sources, wanted, prefix)
@@ -210,18 +210,12 @@ class Run(TextTranslator, TextPredictor):
 
         Raises: ValueError if the model does not translate, or CTranslate2 is asked for and cannot answer.
         """
-        if engine not in get_args(Engine):
-            raise ValueError(f"engine is {engine!r}: it must be one of {', '.join(get_args(Engine))}")
-        if engine == "jax" and weights_dtype is not None:
-            raise ValueError(
-                f"weights_dtype is {weights_dtype!r}, but engine is jax, whose type load chooses: leave it out"
-            )
-        is_chosen = engine == "ctranslate2" or weights_dtype == "int8"
-        if is_chosen or (engine == "auto" and uses_cpu() and is_installed()):
+        asked = is_chosen(engine, weights_dtype)
+        if asked or (engine == "auto" and uses_cpu() and is_installed()):
             try:
                 return self.engine_search(self.config.decode.changed(decode), weights_dtype)
             except (CannotAnswer, OSError) as error:
-                if is_chosen:
+                if asked:
                     raise
                 note_once(f"engine jax: {getattr(error, 'reason', error)}")
         return self.translation_decoder(**decode)

@@ -88,6 +88,10 @@ def test_a_run_that_was_trained_on_since_it_was_loaded_is_not_mixed_up(folder: P
     [
         ({"engine": "torch"}, "engine is 'torch': it must be one of auto, jax, ctranslate2"),
         ({"weights_dtype": "int8"}, "weights_dtype is 'int8', but engine is jax, whose type load chooses: leave"),
+        (
+            {"weights_dtype": "int8", "prefix": "a"},
+            "weights_dtype is 'int8', but engine is jax, whose type load chooses",
+        ),
         ({"engine": "ctranslate2", "prefix": "a"}, "CTranslate2 has no terms, placeholders and prefixes"),
         ({"engine": "ctranslate2", "repetition_penalty": 1.1}, r"does not obey decode\.repetition_penalty 1\.1"),
     ],

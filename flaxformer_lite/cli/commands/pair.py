@@ -8,7 +8,7 @@ import argparse
 import math
 from pathlib import Path
 
-from flaxformer_lite.cli.options import ENGINES
+from flaxformer_lite.engine import ENGINES
 
 RULE_NAMES = ("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation")
 """The rules of the cleaning; named here too, because their file needs JAX."""

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.base.progress import no_progress
-from flaxformer_lite.engine.rules import CannotAnswer, Engine
+from flaxformer_lite.engine import Engine
+from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
+from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data, text_report
 from flaxformer_lite.tools.pair.folder import prepare
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import finite
@@ -100,11 +101,15 @@ def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, An
     file = export_scores(exported.parent)
     if not file.is_file():
         try:
-            scores, _ = score(run, data, {"engine": "ctranslate2", "weights_dtype": "int8"})
+            sources, options = [pair.source for pair in data.pairs], {"engine": "ctranslate2", "weights_dtype": "int8"}
+            texts = run.translate(
+                sources, warn=lambda line: None, **options
+            )  # whose warnings the run's own scores told
         except (CannotAnswer, OSError) as error:
             note(f"{exported} is made, and its BLEU left out: {error}")
             return None
-        write_whole(file, json.dumps(finite(scores), indent=2) + "\n")
+        scores = options | text_report(texts, [pair.target for pair in data.pairs], data.metrics)
+        write_whole(file, json.dumps(scores, indent=2) + "\n")
     saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return saved
 

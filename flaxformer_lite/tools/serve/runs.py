@@ -27,7 +27,7 @@ from flaxformer_lite.core.search.generation import (
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
-from flaxformer_lite.engine.rules import CannotAnswer
+from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.terms import Terms
@@ -338,7 +338,7 @@ class ServedRun:
                 raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
             return self.run.engine_search(settings, self.engine["weights_dtype"])
         except CannotAnswer:
-            if self.engine["engine"] == "ctranslate2" or self.engine["weights_dtype"] == "int8":
+            if is_chosen(**self.engine):
                 raise
             return None
 
