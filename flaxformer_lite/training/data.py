@@ -187,7 +187,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Warns if no token of the first answer ends a text in decoding: a user's own template may end it otherwise."""
-    answers = (record.target[record.answers] for record in records if record.answers is not None)
+    answers = (record.target[record.marks > 0] for record in records if record.marks is not None)
     first: list[int] = next((ids.tolist() for ids in answers if len(ids)), [])
     if first and not {*eos_ids}.intersection(first):
         piece = tokenizer.pieces(first[-1:])[0]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Integer
 
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 
@@ -25,8 +25,9 @@ class TokenPair(NamedTuple):
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
-    answers: Bool[np.ndarray, "T"] | None = None
-    """Whether each token of the target belongs to an answer, which the loss counts; None unless it is a conversation."""
+    marks: Integer[np.ndarray, "T"] | Bool[np.ndarray, "T"] | None = None
+    """A number for each token of the target, whose meaning is the objective's: in a conversation, whether the token belongs to an
+    answer, which the loss counts. None: no marks."""
 
 
 class Pack(NamedTuple):
@@ -35,8 +36,8 @@ class Pack(NamedTuple):
     pieces: tuple[Int[np.ndarray, "_"], ...]
     words: tuple[Int[np.ndarray, "_"], ...] = ()
     """For each piece the word number of every token; empty unless the objective masks whole words."""
-    answers: tuple[Bool[np.ndarray, "_"], ...] = ()
-    """For each piece whether every token belongs to an answer; empty unless the pieces are conversations."""
+    marks: tuple[Integer[np.ndarray, "_"] | Bool[np.ndarray, "_"], ...] = ()
+    """For each piece the marks of its tokens; empty unless the records have marks."""
 
 
 class LabelledText(NamedTuple):

@@ -98,8 +98,8 @@ class TokenShard(NamedTuple):
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
     """The label of each record, a text; None if none has one."""
-    answers: Bool[np.ndarray, "N"] | None = None
-    """Whether each token belongs to an answer, for conversations; None for pairs and documents."""
+    marks: Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None = None
+    """The mark of each token, 0 for those of sources; None: no marks."""
 
     @classmethod
     def of(
@@ -110,7 +110,7 @@ class TokenShard(NamedTuple):
         report: Callable[[int], None] = lambda done: None,
     ) -> "TokenShard":
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
-        starts, labels, answers = [0], list[str](), bytearray()
+        starts, labels, marks = [0], list[str](), list[np.ndarray]()
 
         def sides() -> Iterator[Sequence[int]]:
             for start in range(0, len(pairs), AT_ONCE):
@@ -120,11 +120,11 @@ class TokenShard(NamedTuple):
                         starts.append(starts[-1] + len(side))
                         yield side
                     labels.append(record.label)
-                    answers.extend(record.answers or ())
+                    if record.marks is not None:
+                        marks.extend((np.zeros(len(record.source), np.uint16), np.asarray(record.marks, np.uint16)))
 
         ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
-        flags = np.frombuffer(answers, np.bool) if answers else None  # conversations have no sources
-        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, flags)
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, all_marks(marks))
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -144,10 +144,10 @@ class TokenArrays(Lazy[TokenPair]):
         starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
         ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
         labels = [record.label for record in records]
-        answers = [record.answers for record in records if record.answers is not None]
+        marked = [record for record in records if record.marks is not None]
+        marks = [side for record in marked for side in (np.zeros(len(record.source), np.uint16), record.marks)]
         all_labels = np.array(labels) if any(labels) else None
-        all_answers = np.concatenate(answers) if answers else None
-        return cls([TokenShard(ids, starts, all_labels, all_answers)])
+        return cls([TokenShard(ids, starts, all_labels, all_marks(marks))])
 
     @property
     def parts(self) -> Sequence["TokenArrays"]:
@@ -164,9 +164,9 @@ class TokenArrays(Lazy[TokenPair]):
         """The number of predicted tokens in the answers of every record: all but a first token. Raises: ValueError for pairs."""
         counts = []
         for shard in self.shards:
-            if shard.answers is None and len(shard.ids):
+            if shard.marks is None and len(shard.ids):
                 raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
-            before = np.concatenate([[0], np.cumsum([] if shard.answers is None else shard.answers, dtype=np.int64)])
+            before = np.concatenate([[0], np.cumsum([] if shard.marks is None else shard.marks, dtype=np.int64)])
             starts, stops = shard.starts[1::2], shard.starts[2::2]
             counts.append(before[stops] - before[np.minimum(starts + 1, stops)])
         return np.concatenate(counts)
@@ -200,8 +200,8 @@ class TokenArrays(Lazy[TokenPair]):
         start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
         label = "" if shard.labels is None else str(shard.labels[k])
         both = shard.ids[start:stop].astype(np.int32)
-        answers = None if shard.answers is None else shard.answers[middle:stop]
-        return TokenPair(both[: middle - start], both[middle - start :], label, answers)
+        marks = None if shard.marks is None else shard.marks[middle:stop]
+        return TokenPair(both[: middle - start], both[middle - start :], label, marks)
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any."""
@@ -217,6 +217,15 @@ class TokenArrays(Lazy[TokenPair]):
             for label in self.labels:
                 digest.update(f"{label}\n".encode())
         for shard in self.shards:
-            if shard.answers is not None:
-                digest.update(np.packbits(shard.answers).tobytes())
+            if shard.marks is not None:
+                bits = np.packbits(shard.marks) if shard.marks.dtype == np.bool else shard.marks.astype(np.uint16)
+                digest.update(bits.tobytes())
         return digest.hexdigest()
+
+
+def all_marks(sides: Sequence[Any]) -> Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None:
+    """Returns the marks of all sides, 16 bits each, or 1 where none is above 1; None without sides."""
+    if not sides:
+        return None
+    marks: np.ndarray = np.concatenate(sides, dtype=np.uint16, casting="unsafe")
+    return marks.astype(np.bool) if marks.max(initial=0) <= 1 else marks

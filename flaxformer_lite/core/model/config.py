@@ -75,12 +75,17 @@ class LanguageModelHead(Checked, at="model.head"):
 
 @dataclass(frozen=True, kw_only=True)
 class Pooler(Checked, at="model.pooler"):
-    """One vector for a whole text, from one token's last layer: the decoder's, or the encoder's where there is no decoder."""
+    """One vector for a whole text, or for each token, from the last layer of the last stack."""
 
-    token: Literal["first", "last"] = "first"
-    """Token whose last layer is read: the first, or the last that is not padding."""
+    token: Literal["first", "last", "mean", "each"] = "first"
+    """Token whose last layer is read: the first, or the last that is not padding; mean: the mean of all that are not padding; each:
+    every token has a vector, and its classes are labels of tokens."""
     activation: Activation | None = "tanh"
     """Activation after a dense layer of width `d_model`; None: neither."""
+    dense_bias: bool = True
+    """Add a learned bias in that dense layer."""
+    norm: bool = False
+    """Normalise after the activation, by the model's norm (ModernBERT)."""
     num_classes: NonNegativeInt = 0
     """Number of classes scored from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
     class_bias: bool = True

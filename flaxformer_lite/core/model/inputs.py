@@ -78,10 +78,10 @@ class Outputs(NamedTuple):
     """The decoder's last layer."""
     memory: Float[Array, "B S D"] | None = None
     """The encoder's last layer."""
-    pooled: Float[Array, "B D"] | None = None
-    """One vector for each text, by `model.pooler`."""
-    class_logits: Float[Array, "B C"] | None = None
-    """Logits of the classes."""
+    pooled: Float[Array, "B *T D"] | None = None
+    """One vector for each text, by `model.pooler`; one for each token if that reads each."""
+    class_logits: Float[Array, "B *T C"] | None = None
+    """Logits of the pooler's classes."""
     embedding: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
     scores: LazyLogits | None = None

@@ -526,7 +526,7 @@ class Head(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Module for a pooler and its classes; parameters `dense` and `classes`, if it has them."""
+    """Module for a pooler and its classes; parameters `dense`, `norm` and `classes`, if it has them."""
 
     config: ModelConfig
     settings: Pooler
@@ -534,18 +534,32 @@ class Pooling(nn.Module):
     @nn.compact
     def __call__(
         self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
-    ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
+    ) -> tuple[Float[Array, "B *T D"], Float[Array, "B *T C"] | None]:
         c, settings = self.config, self.settings
 
         def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
             like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
             return Dense(width, use_bias=bias, name=name, precision=c.matmul_dtype, **like)
 
-        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
+        if settings.token == "each":
+            pooled = hidden
+        elif settings.token == "mean":
+            pooled = mean_token(hidden, mask).astype(hidden.dtype)
+        else:
+            pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
         if settings.activation is not None:
-            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(pooled))
+            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense", settings.dense_bias)(pooled))
+        pooled = Normalize(c.norm, name="norm")(pooled) if settings.norm else pooled
         classes = settings.num_classes
         return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
+
+
+def mean_token(hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B D"]:
+    """Returns the mean over the tokens of each text, in at least float32; 0 for a text without tokens."""
+    x = hidden.astype(accumulation_dtype(hidden))
+    if mask is None:
+        return x.mean(1)
+    return jnp.where(mask[..., None], x, 0).sum(1) / jnp.maximum(mask.sum(1), 1)[:, None]
 
 
 def last_token(
@@ -566,7 +580,7 @@ def sentence_embedding(
     x = hidden.astype(accumulation_dtype(hidden))
     shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
     if settings.pooling == "mean":
-        vector = jnp.where(shown[..., None], x, 0).sum(1) / jnp.maximum(shown.sum(1), 1)[:, None]
+        vector = mean_token(hidden, mask)
     elif settings.pooling == "max":
         vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
     else:

@@ -202,9 +202,10 @@ class HeadObjective(BaseObjective):
 
 def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:
     """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message."""
-    if model.pooler is None or model.pooler.num_classes != num_classes:
+    if model.pooler is None or model.pooler.num_classes != num_classes or model.pooler.token == "each":
         pooler = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
+        each = " of each token" if model.pooler is not None and model.pooler.token == "each" else ""
         raise ValueError(
-            f"model.pooler is {pooler}, but {needed_by} {num_classes}: set model.pooler to "
+            f"model.pooler is {pooler}{each}, but {needed_by} {num_classes}: set model.pooler to "
             f"Pooler(num_classes={num_classes}){remedy}"
         )

@@ -50,13 +50,13 @@ class Instruction(CausalLM):
         def make(i: int) -> Pack:
             chats = [arrays[record] for record, _, _ in spans.row(i)]
             nothing = np.zeros(0, np.bool)
-            answers = (nothing if chat.answers is None else chat.answers for chat in chats)
-            return Pack(tuple(chat.target for chat in chats), answers=tuple(answers))
+            marks = (nothing if chat.marks is None else chat.marks for chat in chats)
+            return Pack(tuple(chat.target for chat in chats), marks=tuple(marks))
 
         return Rows(np.stack([np.zeros_like(used), used], 1), make, spans, note=note)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
-        counted = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
+        counted = concat_pieces([marks[1:].astype(np.int32) for marks in record.marks], lengths.target, 0).tokens
         weights: Any = counted.astype(np.float32)
         return super().example(record, lengths, generator, special)._replace(weights=weights)
 

@@ -209,8 +209,8 @@ class EncodedPair(NamedTuple):
     source: list[int]
     target: list[int]
     label: str = ""
-    answers: list[bool] | None = None
-    """Whether each token of the target belongs to an answer; None unless it is a conversation."""
+    marks: Sequence[int] | None = None
+    """The mark of each token of the target, at most 65,535; None: no marks."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A folder of stores has a folder for each corpus with one tokenizer:
     tokens-HASH/00017/ids.npy      all tokens of a shard, 16-bit numbers if they suffice
     tokens-HASH/00017/starts.npy   where each side starts, as in `TokenShard`
     tokens-HASH/00017/labels.npy   only if a record has a label
-    tokens-HASH/00017/answers.npy  only of conversations
+    tokens-HASH/00017/marks.npy    only if a record has marks
     tokens-HASH/00017/shard.json   counts, and the SHA-256 of the texts and the arrays
     tokens-HASH/store.json         written last: it makes the store whole
 
@@ -41,7 +41,7 @@ from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.text import FromRun, SentencePiece, load_tokenizers, save_tokenizers
 
-FORMAT = 2
+FORMAT = 3
 """Changes with the layout of a store; stores with another number are made anew."""
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""

@@ -78,3 +78,28 @@ def test_a_pooler_reads_the_last_token_of_the_last_stack(layers):
     last = np.asarray(outputs.hidden if decoder else outputs.memory)[[0, 1], [2, 4]]
     np.testing.assert_allclose(outputs.pooled, last, rtol=1e-6)
     np.testing.assert_allclose(outputs.class_logits, last @ kernel, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("token", ["mean", "each"])
+def test_a_pooler_of_all_tokens_has_a_dense_layer_a_norm_and_classes(token):
+    """Each token by itself, in NumPy: tanh(x W) normalised, then classes; their mean is that of the tokens before it all."""
+    config = ModelConfig(
+        vocab_size=13,
+        d_model=6,
+        num_heads=2,
+        d_ff=7,
+        num_encoder_layers=1,
+        num_decoder_layers=0,
+        pooler=Pooler(token=token, dense_bias=False, norm=True, num_classes=3),
+    )
+    tokens, shown = jnp.asarray(RNG.integers(13, size=(2, 5))), jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    outputs, variables = Transformer(config).init_with_output(jax.random.key(0), Inputs(tokens, source_mask=shown))
+    params = variables["params"]["pooler"]
+    assert sorted(params) == ["classes", "dense", "norm"] and sorted(params["dense"]) == ["kernel"]
+    x = np.asarray(outputs.memory, np.float64)
+    if token == "mean":
+        x = np.stack([row[: m.sum()].mean(0) for row, m in zip(x, np.asarray(shown), strict=True)])
+    x = np.tanh(x @ params["dense"]["kernel"])
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.norm.epsilon)
+    np.testing.assert_allclose(outputs.pooled, x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outputs.class_logits, x @ params["classes"]["kernel"], rtol=1e-4, atol=1e-5)

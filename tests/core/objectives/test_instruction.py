@@ -64,7 +64,7 @@ def spelled(record: TokenPair) -> tuple[str, str]:
     def text(ids: list[int]) -> str:
         return "".join({BOS: "^", EOS: "$"}.get(i) or BYTES.decode([i]) for i in ids)
 
-    answers = np.zeros(0, np.bool) if record.answers is None else record.answers  # a shard of nothing
+    answers = np.zeros(0, np.bool) if record.marks is None else record.marks  # a shard of nothing
     return text(record.target.tolist()), text(record.target[answers].tolist())
 
 
@@ -79,7 +79,7 @@ def test_the_answers_of_conversations_and_of_pairs_count(tmp_path: Path):
 
 def test_a_pack_by_hand():
     answers = np.array([False, False, True, True]), np.array([False, True, True])
-    record = Pack((np.array([BOS, 8, 9, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)), answers=answers)
+    record = Pack((np.array([BOS, 8, 9, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)), marks=answers)
     inputs, targets, weights, _, _ = example(Instruction(), record, Lengths(0, 7))
     assert inputs.target_tokens.tolist() == [BOS, 8, 9, BOS, 5, 0, 0]
     assert inputs.target_segments.tolist() == [1, 1, 1, 2, 2, 0, 0]
@@ -145,7 +145,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
         ModelConfig(vocab_size=260, d_model=6, num_heads=3, d_ff=7, num_encoder_layers=0, num_decoder_layers=1)
     )
     packs = Instruction().make_rows(records, Lengths(0, 150), 0, reader.target)
-    alone = [Pack((piece,), answers=(a,)) for pack in packs for piece, a in zip(pack.pieces, pack.answers, strict=True)]
+    alone = [Pack((piece,), marks=(a,)) for pack in packs for piece, a in zip(pack.pieces, pack.marks, strict=True)]
     assert len(packs) < len(alone)
     params = jax.jit(decoder.init)(jax.random.key(1), Inputs(target_tokens=jnp.zeros((1, 1), jnp.int32)))
 
@@ -158,7 +158,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
         made = [example(Instruction(), pack, Lengths(0, 150)) for pack in some]
         found = measure(jax.tree.map(lambda *x: jnp.stack(x), *made))
         sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
-    answers = sum(int(record.answers.sum()) for record in records if record.answers is not None)
+    answers = sum(int(record.marks.sum()) for record in records if record.marks is not None)
     assert sums[0][1] == sums[1][1] == answers
     np.testing.assert_allclose(sums[0], sums[1], rtol=1e-6)
 
@@ -250,8 +250,8 @@ def test_a_store_has_the_answers_and_its_own_hash(tmp_path: Path):
     assert store.build(reader, lambda *_: None)
     for found, record in zip(store.records, wanted, strict=True):
         assert found.target.tolist() == record.target.tolist()
-        assert found.answers is not None and record.answers is not None
-        assert found.answers.tolist() == record.answers.tolist()
+        assert found.marks is not None and record.marks is not None
+        assert found.marks.tolist() == record.marks.tolist()
     assert store.records.fingerprint() == tokenize(source.open(), reader).fingerprint()
     last, _ = read(tmp_path, Instruction(answers="last"))
     assert tokenize(source.open(), last).fingerprint() != store.records.fingerprint()
@@ -266,7 +266,7 @@ def test_a_batch_has_the_answers_of_both_parts_of_a_mixture(tmp_path: Path):
     _, records = read(tmp_path, objective, Pair("abc", "def"), *drawn(9), most=64)
     dataset = Dataset.training(records, objective, data, seed=1, tokenizer=BYTES)
     total = sum(int(dataset.batch(step).weights.sum()) for step in range(dataset.plan.batches_per_epoch))
-    assert total == sum(int(record.answers.sum()) for record in records if record.answers is not None)
+    assert total == sum(int(record.marks.sum()) for record in records if record.marks is not None)
 
 
 def config_of(folder: Path, **objective: Any) -> Config:

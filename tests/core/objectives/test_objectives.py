@@ -69,7 +69,7 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
     if objective.reads_messages:
-        pairs = [TokenPair(text[:0], text, answers=np.arange(len(text)) % 3 > 0) for text in texts]
+        pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 3 > 0) for text in texts]
 
     def make(records: list[TokenPair]) -> Dataset:
         if trains:
