@@ -25,7 +25,14 @@ from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import peft, sentence
 from flaxformer_lite.interop.hf.card import About, model_card
-from flaxformer_lite.interop.hf.carried import OF_TOKENIZER, OF_TRAINING, PROBLEMS, carried, carried_generation
+from flaxformer_lite.interop.hf.carried import (
+    OF_TOKENIZER,
+    OF_TRAINING,
+    PROBLEMS,
+    SEVERAL_LABELS,
+    carried,
+    carried_generation,
+)
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
@@ -273,7 +280,9 @@ def write_hf(
     elif type(stated) is int:
         options[family.length] = stated
     options |= special_ids_of(config.decode, model) | class_names(config, theirs)
-    if "problem_type" in theirs:
+    if config.objective.label_threshold is not None:
+        options["problem_type"] = SEVERAL_LABELS
+    elif "problem_type" in theirs:
         options["problem_type"] = PROBLEMS.get(config.objective.kind, theirs["problem_type"])
     if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
         options["mask_token_id"] = config.objective.mask_id

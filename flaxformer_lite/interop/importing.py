@@ -23,6 +23,7 @@ from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES
 from flaxformer_lite.interop.hf import peft
+from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.languages import read_languages
@@ -211,7 +212,8 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
         or not tokenizers.source.vocab_size <= mask < imported.model.vocab_size
     ):
         mask = None
-    return default_objective(imported.model, names, mask)
+    several = imported.config.get("problem_type") == SEVERAL_LABELS
+    return default_objective(imported.model, names, mask, "several" if several else "one")
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:

@@ -60,7 +60,7 @@ class TokenPrediction(NamedTuple):
 
 
 class ClassPrediction(NamedTuple):
-    """The predicted class of a text, or the number that a regression model predicts."""
+    """The predicted class of a text, or several, or the number that a regression model predicts."""
 
     label: str
     """The name of the most probable class; empty in a regression."""
@@ -68,16 +68,27 @@ class ClassPrediction(NamedTuple):
     """The probability of that class, or the number."""
     scores: dict[str, float]
     """The probability of every class; empty in a regression."""
+    labels: list[str]
+    """The classes of the text, most probable first: `label` alone, or of several labels those above `objective.threshold`."""
 
 
 def class_prediction(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPrediction:
     """Returns the prediction of a text from its class logits; a single logit is a number."""
     if len(logits) == 1:
-        return ClassPrediction("", float(logits[0]), {})
+        return ClassPrediction("", float(logits[0]), {}, [])
     powers = np.exp(logits - logits.max())
     scores = dict(zip(names, (powers / powers.sum()).tolist(), strict=True))
     best = names[int(logits.argmax())]
-    return ClassPrediction(best, scores[best], scores)
+    return ClassPrediction(best, scores[best], scores, [best])
+
+
+def several_labels(logits: Float[np.ndarray, "C"], names: Sequence[str], threshold: float) -> ClassPrediction:
+    """Returns the prediction of a text that may have several labels, or none."""
+    probabilities = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
+    scores = dict(zip(names, probabilities.tolist(), strict=True))
+    best_first = sorted(scores, key=lambda name: -scores[name])
+    labels = [name for name in best_first if scores[name] > threshold]
+    return ClassPrediction(best_first[0], scores[best_first[0]], scores, labels)
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +147,7 @@ class TextPredictor(ReadsTexts):
         return np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32)
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
-        """Returns the class of each text or pair of texts with its probability; for a regression model, the number.
+        """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.
 
         Classes are named as in `objective.classes`, else "0", "1" and so on. Truncates long texts as `embed` does.
 
@@ -154,6 +165,8 @@ class TextPredictor(ReadsTexts):
         self.check_pairs(texts, report.get("first_line", 1))
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
         logits = self.predict(predictor, texts, **report)
+        if objective.label_threshold is not None:
+            return [several_labels(row, names, objective.label_threshold) for row in logits]
         return [class_prediction(row, names) for row in logits]
 
     def first_pair(self, texts: Sequence[str | tuple[str, str]]) -> int | None:

@@ -21,7 +21,14 @@ from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import ClassPrediction, TokenPrediction
 
-RUN = cast(Any, SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(pooler=None))))
+
+def run_of(pooler: Any = None, threshold: float | None = None) -> Any:
+    """A run of which only the pooler and the threshold of labels are asked."""
+    model, objective = SimpleNamespace(pooler=pooler), SimpleNamespace(label_threshold=threshold)
+    return SimpleNamespace(config=SimpleNamespace(model=model, objective=objective))
+
+
+RUN = run_of()
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,25 @@ def test_one_mistake_among_prompts_stops_all(capsys: pytest.CaptureFixture):
 
 
 def test_a_class_is_written_with_its_probability_or_all_of_them():
-    label, value = ClassPrediction("good", 0.75, {"good": 0.75, "bäd": 0.25}), ClassPrediction("", 1234567.0, {})
+    label, value = (
+        ClassPrediction("good", 0.75, {"good": 0.75, "bäd": 0.25}, ["good"]),
+        ClassPrediction("", 1234567.0, {}, []),
+    )
     best, scores = Classifying(RUN, scores=False), Classifying(RUN, scores=True)
     assert best.written(3, label) == ["good\t0.750000"] and best.beside == ["label", "probability"]
     assert scores.written(3, label) == ['{"good": 0.75, "bäd": 0.25}'] and scores.beside == ["scores"]
     assert best.written(3, value) == ["1.23457e+06"] and best.unanswered(3) == [""]
-    one_class = SimpleNamespace(config=SimpleNamespace(model=SimpleNamespace(pooler=SimpleNamespace(num_classes=1))))
-    assert Classifying(cast(Any, one_class), scores=False).beside == ["value"]
+    assert Classifying(run_of(SimpleNamespace(num_classes=1)), scores=False).beside == ["value"]
+
+
+def test_several_labels_are_written_as_one_object_each():
+    run = run_of(SimpleNamespace(num_classes=1), threshold=0.5)
+    two = ClassPrediction("b", 0.75, {"a": 0.625, "b": 0.75, "c": 0.25}, ["b", "a"])
+    none = ClassPrediction("a", 0.125, {"a": 0.125}, [])
+    chosen, scores = Classifying(run, scores=False), Classifying(run, scores=True)
+    assert chosen.written(0, two) == ['{"b": 0.75, "a": 0.625}'] and chosen.beside == ["labels"]
+    assert chosen.written(0, none) == ["{}"]
+    assert scores.written(0, two) == ['{"a": 0.625, "b": 0.75, "c": 0.25}'] and scores.beside == ["scores"]
 
 
 def test_tokens_of_masks_have_the_numbers_of_line_and_mask():

@@ -116,6 +116,18 @@ def test_pairs_have_types_and_names_have_probabilities(run: Run):
         assert answer.label == NAMES[int(scores.argmax())] and answer.score == max(answer.scores.values())
 
 
+def test_several_labels_are_those_above_the_threshold():
+    """Oracle: sigmoid of the model's scores in float64; a threshold below all gives every class, best first, one above none."""
+    for threshold in (0.5, 1e-6, 1 - 1e-6):
+        run = make_run(objective=Classification(classes=NAMES, labels="several", threshold=threshold))
+        (answer,) = run.classify(["abc"])
+        wanted = 1 / (1 + np.exp(-np.asarray(alone(run, "abc").class_logits[0], np.float64)))
+        assert answer.scores == pytest.approx(dict(zip(NAMES, wanted, strict=True)), rel=1e-4)
+        order = np.argsort(-wanted)
+        assert answer.labels == [NAMES[i] for i in order if wanted[i] > threshold]
+        assert answer.label == NAMES[order[0]] and answer.score == max(answer.scores.values())
+
+
 @pytest.fixture(scope="module")
 def masked() -> Run:
     with pytest.MonkeyPatch.context() as patch:

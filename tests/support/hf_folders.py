@@ -1,7 +1,9 @@
 """Folders that Hugging Face's library made, and tiny models of its families."""
 
 import json
+import shutil
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +94,15 @@ TRAINED_HERE: dict[str, ModelConfig] = {
         share_target_output=False,
     ),
 }
+
+
+def copied(label: str, folder: Path) -> Path:
+    """A fixture's folder that may be changed."""
+    return Path(shutil.copytree(DATA / label, folder / "model"))
+
+
+def with_options(folder: Path, **options: Any) -> Path:
+    """The folder with options added to its config.json."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | options))
+    return folder

@@ -2,20 +2,26 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.data.records import Lengths, TokenPair
-from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import BaseObjective, Batch
 from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.training.evaluation import merge_counts
 
 
 def record(source: list[int], target: list[int]) -> TokenPair:
     return TokenPair(np.asarray(source, np.int32), np.asarray(target, np.int32))
+
+
+def labelled(source: list[int], target: list[int], label: str) -> TokenPair:
+    return record(source, target)._replace(label=label)
 
 
 def some_documents(number: int = 23, vocab_size: int = 29) -> list[TokenPair]:
@@ -50,3 +56,19 @@ def theirs(objective: BaseObjective, documents: list[TokenPair], tokenizer: Toke
         max_source_length=9, max_target_length=9, tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,)
     )
     return Dataset.evaluation(documents, objective, data, tokenizer, start_id).batch(0)
+
+
+def in_batches(objective, scores: np.ndarray, targets: np.ndarray, size: int) -> dict[str, float]:
+    """What is reported of texts scored so, counted in batches whose last has rows of weight 0."""
+    found, measure = [], jax.jit(objective.metrics)
+    for start in range(0, len(scores), size):
+        rows = slice(start, start + size)
+        lacking = size - len(scores[rows])
+        batch = Batch(
+            Inputs(),
+            jnp.asarray(np.pad(targets[rows].reshape(size - lacking, -1), ((0, lacking), (0, 0)))),
+            jnp.asarray(np.pad(np.ones(size - lacking, np.float32), (0, lacking)))[:, None],
+        )
+        logits = jnp.asarray(np.pad(scores[rows], ((0, lacking), (0, 0)), constant_values=3.0))
+        found.append(jax.device_get(measure(Outputs(class_logits=logits), batch)))
+    return objective.report({name: merge_counts([counted[name] for counted in found]) for name in found[0]})

@@ -83,7 +83,7 @@ class FakeModel:
         if key.task == "embed":
             return [np.arange(6, dtype=np.float32) + len(text) for text in items]
         if key.task == "classify":
-            return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}) for _ in items]
+            return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}, ["b"]) for _ in items]
         decode = self.by_name[key.run].tokenizers.target.decode
         if key.task == "fill-mask":
             return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]

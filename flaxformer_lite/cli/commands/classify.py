@@ -1,5 +1,7 @@
 """Writes the class of each line, a tab, and its probability; for a regression, the number.
 
+If texts have any number of labels, each line gets one JSON object of those above `objective.threshold` with their probabilities,
+most probable first; `{}` for none.
 A line is one text, or two texts separated by a tab if the run was trained on pairs. A line with other columns, or one that is not
 UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the same table with the answers as further columns.
 """
@@ -52,12 +54,18 @@ class Classifying(Answering["ClassPrediction"]):
     @property
     def regression(self) -> bool:
         pooler = self.run.config.model.pooler
-        return pooler is not None and pooler.num_classes == 1
+        return pooler is not None and pooler.num_classes == 1 and not self.several_labels
+
+    @property
+    def several_labels(self) -> bool:
+        return self.run.config.objective.label_threshold is not None
 
     @property
     def beside(self) -> Sequence[str]:
         if self.scores:
             return ["scores"]
+        if self.several_labels:
+            return ["labels"]
         return ["value"] if self.regression else ["label", "probability"]
 
     def check(self, block: LineChunk, number: int) -> None:
@@ -70,8 +78,9 @@ class Classifying(Answering["ClassPrediction"]):
             return self.run.classify([text_of(block, number) for number in range(len(block.lines))], **report)
 
     def written(self, index: int, answer: "ClassPrediction") -> list[str]:
-        if self.scores:
-            scores = {name: round(probability, 6) for name, probability in answer.scores.items()}
+        if self.scores or self.several_labels:
+            names = answer.scores if self.scores else answer.labels
+            scores = {name: round(answer.scores[name], 6) for name in names}
             return [json.dumps(scores, ensure_ascii=False)]
         return [f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"]
 

@@ -16,7 +16,7 @@ class Pair(NamedTuple):
     source: str
     target: str
     label: str = ""
-    """The class or the number that belongs to the texts; empty without labels."""
+    """The class or the number that belongs to the texts, or several classes as a JSON list; empty without labels."""
 
 
 class TokenPair(NamedTuple):
@@ -41,12 +41,12 @@ class Pack(NamedTuple):
 
 
 class LabelledText(NamedTuple):
-    """One text, or two, as the model reads them, with the number of their class or their value."""
+    """One text, or two, as the model reads them, with the number of their class, or of each of several, or their value."""
 
     tokens: Int[np.ndarray, "S"]
     """Special ids included."""
     types: Int[np.ndarray, "S"]
-    label: float
+    label: float | tuple[int, ...]
 
 
 class Lengths(NamedTuple):

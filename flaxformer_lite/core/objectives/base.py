@@ -98,6 +98,11 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         return ()
 
     @property
+    def label_threshold(self) -> float | None:
+        """The probability above which a class is a label of the text; None: a text has one class, the most probable."""
+        return None
+
+    @property
     def mask_id(self) -> int | None:
         """The id that replaces a masked token; None: the tokenizer's own."""
         return None

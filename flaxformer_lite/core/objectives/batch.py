@@ -16,8 +16,9 @@ class Batch(NamedTuple):
 
     inputs: Inputs
     """The model's inputs."""
-    targets: Int[Array, "B T"] | Float[Array, "B 1"]
-    """The expected token at each position that the head scores; for whole texts one class or one number."""
+    targets: Int[Array, "B T"] | Float[Array, "B 1"] | Float[Array, "B C"]
+    """The expected token at each position that the head scores; for whole texts one class or one number, or 1 for each class that
+    a text has, 0 for the others."""
     weights: Float[Array, "B T"]
     """The weight of each target in losses and metrics: 1, or 0 for padding."""
     labels: Int[Array, "B"] | None = None

@@ -1,14 +1,18 @@
-"""Objectives on whole texts: a row is one text or two. Classification and regression predict a class, or a number, of it."""
+"""Objectives on whole texts: a row is one text or two. Classification and regression predict classes, or a number, of it."""
 
+import contextlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from flaxformer_lite.core.base.bounds import Fraction, PositiveFloat
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
@@ -19,6 +23,7 @@ from flaxformer_lite.core.objectives.losses import (
     LossTerm,
     PerRowMetric,
     accuracy,
+    binary_cross_entropy,
     confusion,
     cross_entropy,
     squared_error,
@@ -51,22 +56,27 @@ class WholeTexts(BaseObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTexts(WholeTexts):
-    """Texts or pairs with one label each. A subclass defines `label_type` and `label_value`."""
+    """Texts or pairs with a label each. A subclass defines `label_type` and `label_value`."""
 
     command = "classify"
     label_type: ClassVar[type]
     """The number type of the labels."""
 
-    def label_value(self, label: str, record: int) -> float:
-        """Returns a label as a number. Raises: ValueError for an illegal one, with the number of its record."""
+    def label_value(self, label: str, record: int) -> Any:
+        """Returns a label as a number, or as several. Raises: ValueError for an illegal one, with the number of its record."""
         raise NotImplementedError
+
+    def row_targets(self, value: Any) -> np.ndarray:
+        """Returns the targets of a row whose label has this value."""
+        return np.array([value], self.label_type)
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns one row a record. Raises: ValueError for an illegal label."""
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
-        sizes, values = arrays.sizes, [0.0] * len(arrays)
+        sizes = arrays.sizes
+        values: list[Any] = [0.0] * len(arrays)
         if tokenizer is not None:
             values = [self.label_value(label, number) for number, label in enumerate(arrays.labels, 1)]
         one, two = (len(reader.truncated([[]] * texts, 0).tokens) for texts in (1, 2))
@@ -85,7 +95,7 @@ class LabelledTexts(WholeTexts):
         self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         return host_row(
-            np.array([record.label], self.label_type),
+            self.row_targets(record.label),
             np.ones(1, np.float32),
             source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
             source_mask=np.arange(lengths.source) < len(record.tokens),
@@ -95,29 +105,66 @@ class LabelledTexts(WholeTexts):
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(LabelledTexts, HeadObjective):
-    """The class of a text or a pair of texts, scored by `model.pooler`.
+    """The class of a text or a pair of texts, or any number of them, scored by `model.pooler`.
 
-    Evaluation reports `loss`, `accuracy`, `macro_f1`, `matthews` (the correlation of true and predicted classes) and, for two
-    classes, `f1` of the second. All are figures of the whole evaluation data, not means of batches.
+    Evaluation reports `loss` (without class weights), `accuracy`, `macro_f1`, `matthews` (the correlation of true and predicted
+    classes) and, for two classes, `f1` of the second; for several labels `loss`, `accuracy` (the fraction of texts whose labels are
+    all right, and no others), `micro_f1` and `macro_f1`. `macro_f1` is the mean over the classes that occur, in the data or in the
+    predictions. All are figures of the whole evaluation data, not means of batches.
     """
 
     kind: Literal["classification"] = "classification"
     classes: tuple[str, ...]
     """The names of the classes, as in the data, in the order of their logits."""
+    labels: Literal["one", "several"] = "one"
+    """Labels of a text. one: exactly one, by the softmax of all logits. several: any number, also none, each by the sigmoid of its
+    own logit; the loss is then the mean of the binary cross-entropy over classes and texts."""
+    threshold: Fraction = 0.5
+    """The probability above which a text gets a label, where it may have several."""
+    class_weights: tuple[PositiveFloat, ...] = ()
+    """A weight for each class, in their order; (): all 1. With one label it multiplies the loss of the texts of that class, and the
+    sum is divided by the sum of their weights; with several it multiplies the loss where a text has the label."""
 
     label_type = np.int32
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
-            raise ValueError(f"objective.classes is {self.classes}: it must be at least 2 names, all different")
+        fewest = 1 if self.several else 2
+        if len(self.classes) < fewest or len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"objective.classes is {self.classes}: it must be at least {fewest} names, all different")
+        if len(self.class_weights) not in (0, len(self.classes)):
+            raise ValueError(
+                f"objective.class_weights has {len(self.class_weights)} numbers, but objective.classes {len(self.classes)} names: "
+                "give each class a weight, or leave the weights out"
+            )
+        if not self.several and self.threshold != 0.5:
+            raise ValueError(
+                f"objective.threshold is {self.threshold}, but objective.labels is 'one', so the most probable class is chosen: "
+                "leave it out, or set labels to 'several'"
+            )
+        for name in ("label_smoothing", "z_loss"):
+            if self.several and getattr(self, name):
+                raise ValueError(
+                    f"objective.{name} is {getattr(self, name)}, but objective.labels is 'several', whose loss has no softmax: "
+                    "set it to 0"
+                )
+
+    @property
+    def several(self) -> bool:
+        return self.labels == "several"
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.classes
 
     @property
+    def label_threshold(self) -> float | None:
+        return self.threshold if self.several else None
+
+    @property
     def metric_names(self) -> tuple[str, ...]:
+        if self.several:
+            return ("loss", "accuracy", "micro_f1", "macro_f1")
         return ("loss", "accuracy", "macro_f1", "matthews", *(["f1"] if len(self.classes) == 2 else []))
 
     def check_model(self, model: ModelConfig) -> None:
@@ -125,7 +172,12 @@ class Classification(LabelledTexts, HeadObjective):
         super().check_model(model)
         check_pooler(model, len(self.classes), f"objective.kind '{self.kind}' needs")
 
-    def label_value(self, label: str, record: int) -> float:
+    def label_value(self, label: str, record: int) -> int | tuple[int, ...]:
+        if not self.several:
+            return self.class_number(label, record)
+        return tuple(self.class_number(name, record) for name in label_names(label))
+
+    def class_number(self, label: str, record: int) -> int:
         if label not in self.classes:
             few = ", ".join(self.classes[:10]) + (", …" if len(self.classes) > 10 else "")
             raise ValueError(
@@ -134,23 +186,43 @@ class Classification(LabelledTexts, HeadObjective):
             )
         return self.classes.index(label)
 
+    def row_targets(self, value: Any) -> np.ndarray:
+        if not self.several:
+            return super().row_targets(value)
+        return np.isin(np.arange(len(self.classes)), value).astype(np.float32)
+
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the terms of `head_loss`, in nats per text."""
-        return self.head_loss(class_logits(outputs)[:, None], batch.targets, batch.weights)
+        """Returns the terms of `head_loss`, or for several labels the binary cross-entropy, in nats per text."""
+        logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
+        if self.several:
+            return {"binary_cross_entropy": binary_cross_entropy(logits, targets, weights, self.class_weights)}
+        if self.class_weights:
+            weights = weights * jnp.asarray(self.class_weights, weights.dtype)[targets]
+        return self.head_loss(logits[:, None], targets, weights)
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """Returns nats per text, and the confusion matrix."""
-        scored = (class_logits(outputs)[:, None], batch.targets, batch.weights)
+        """Returns nats per text, and the confusion matrix or the counts of several labels."""
+        logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
+        if self.several:
+            right, counts = label_counts(jax.nn.sigmoid(logits) > self.threshold, targets, weights)
+            return {"loss": binary_cross_entropy(logits, targets, weights), "accuracy": right, "counts": counts}
+        scored = (logits[:, None], targets, weights)
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored), "confusion": confusion(*scored)}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}
         means = {name: terms[name].mean for name in ("loss", "accuracy")}
+        if self.several:
+            right, occurrences = np.asarray(terms["counts"].sum)
+            return {
+                **means,
+                "micro_f1": float(f1(right.sum(keepdims=True), occurrences.sum(keepdims=True))[0]),
+                "macro_f1": macro_f1(right, occurrences),
+            }
         table = np.asarray(terms["confusion"].sum)
-        scores = f1(table)
-        occurs = table.sum(0) + table.sum(1) > 0
-        figures = {**means, "macro_f1": float(scores[occurs].mean()), "matthews": matthews(table)}
-        return figures | ({"f1": float(scores[1])} if len(self.classes) == 2 else {})
+        right, occurrences = table.diagonal(), table.sum(0) + table.sum(1)
+        figures = {**means, "macro_f1": macro_f1(right, occurrences), "matthews": matthews(table)}
+        return figures | ({"f1": float(f1(right, occurrences)[1])} if len(self.classes) == 2 else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,15 +284,44 @@ def class_logits(outputs: Outputs) -> Float[Array, "B C"]:
     return outputs.class_logits
 
 
+# Several labels -------------------------------------------------------------------------------------------------------
+
+
+def label_names(label: str) -> list[str]:
+    """Returns the labels of a text: those of a JSON list, else the one that the text is; an empty text is none."""
+    with contextlib.suppress(ValueError):
+        names = json.loads(label) if label.startswith("[") else None
+        if isinstance(names, list):
+            return list(map(str, names))
+    return [label] if label else []
+
+
+def label_counts(
+    predicted: Bool[Array, "B C"], targets: Float[Array, "B C"], weights: Float[Array, "B 1"]
+) -> tuple[LossTerm, LossTerm]:
+    """Returns the number of texts whose labels are all predicted and no others; and for each class `[2, C]` how often it is
+    predicted rightly, and how often it is a label or predicted, twice where it is both.
+    """
+    true = targets > 0
+    right = ((predicted == true).all(-1, keepdims=True) * weights).sum()
+    both = (jnp.stack([predicted & true, predicted.astype(jnp.int32) + true]) * weights).sum(1)
+    return LossTerm(right, weights.sum()), LossTerm(both, weights.sum())
+
+
 # Figures of a whole evaluation, on the host ---------------------------------------------------------------------------
 
 
-def f1(table: Float[np.ndarray, "C C"]) -> Float[np.ndarray, "C"]:
+def f1(right: Float[np.ndarray, "*C"], occurrences: Float[np.ndarray, "*C"]) -> Float[np.ndarray, "*C"]:
     """Returns the F1 score of each class, 2 TP / (2 TP + FP + FN); 0 for a class that never occurs.
 
-    table: the confusion matrix, true classes as rows and predicted classes as columns.
+    right: how often a class is predicted rightly. occurrences: how often it is true or predicted, twice where it is both.
     """
-    return 2 * table.diagonal() / np.maximum(table.sum(0) + table.sum(1), 1)
+    return 2 * right / np.maximum(occurrences, 1)
+
+
+def macro_f1(right: Float[np.ndarray, "C"], occurrences: Float[np.ndarray, "C"]) -> float:
+    """Returns the mean F1 score of the classes that occur, 0 if none does."""
+    return float(f1(right, occurrences)[occurrences > 0].mean()) if occurrences.any() else 0.0
 
 
 def matthews(table: Float[np.ndarray, "C C"]) -> float:

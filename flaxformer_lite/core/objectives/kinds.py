@@ -1,6 +1,7 @@
 """All kinds of objectives: the union that configs are read by. A new objective adds its name here."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
@@ -17,15 +18,22 @@ Objectives = (
 Objective = Objectives
 
 
-def default_objective(model: ModelConfig, class_names: Sequence[str] = (), mask_token: int | None = None) -> Objectives:
+def default_objective(
+    model: ModelConfig,
+    class_names: Sequence[str] = (),
+    mask_token: int | None = None,
+    labels: Literal["one", "several"] = "one",
+) -> Objectives:
     """Returns the objective that a model from elsewhere, with its head, pooler and stacks, is most likely for.
 
     class_names: the names of the pooler's classes; by default their numbers. mask_token: the id of a mask that the tokenizer lacks.
+    labels: the labels of a text, where the model has classes.
     """
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
-        if model.pooler.num_classes == 1:
+        if model.pooler.num_classes == 1 and labels == "one":
             return Regression()
-        return Classification(classes=tuple(class_names) or tuple(map(str, range(model.pooler.num_classes))))
+        names = tuple(class_names) or tuple(map(str, range(model.pooler.num_classes)))
+        return Classification(classes=names, labels=labels)
     if model.has_two_stacks:
         return Seq2Seq()
     if model.head is not None:

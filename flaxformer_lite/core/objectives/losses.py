@@ -1,5 +1,6 @@
 """Losses and counts of one batch, as sums with their counts: never means, so that a batch can be split in any way."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -143,6 +144,23 @@ def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTe
     """
     stats = logit_stats(logits, jnp.zeros(weights.shape, jnp.int32))
     return LossTerm((stats.log_normalizer**2 * weights).sum(), weights.sum(), weight)
+
+
+def binary_cross_entropy(
+    logits: Float[Array, "*B C"],
+    targets: Float[Array, "*B C"],
+    weights: Float[Array, "*B 1"],
+    positive_weights: Sequence[float] = (),
+) -> LossTerm:
+    """Returns the binary cross-entropy of each class, averaged over the C classes: a row counts once.
+
+    A target of a class is 1 or 0, or a probability. `positive_weights` multiply, class by class, the part of the target 1; ():
+    all 1.
+    """
+    z = logits.astype(accumulation_dtype(logits))
+    positive = jnp.asarray(positive_weights, z.dtype) if positive_weights else 1.0
+    losses = positive * targets * jax.nn.softplus(-z) + (1 - targets) * jax.nn.softplus(z)
+    return LossTerm((losses.mean(-1, keepdims=True) * weights).sum(), weights.sum())
 
 
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:

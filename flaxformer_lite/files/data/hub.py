@@ -1,7 +1,8 @@
 """Parquet files and Hugging Face datasets as data; both need the extra `hub`."""
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,11 +93,14 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
             columns = self._top_fields & set(dataset.column_names or ())
             if columns >= self._top_fields - set(BESIDE):
                 dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
-            names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
+            feature = (dataset.features or {}).get(self.label_field)
+            names: list[str] = getattr(
+                getattr(feature, "feature", feature), "names", []
+            )  # of a list of classes, or of one
             for number, record in enumerate(dataset, 1):
                 pair = self._pair(record)
-                if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
-                    pair = pair._replace(label=names[int(pair.label)])
+                if isinstance(pair, Pair) and names:
+                    pair = pair._replace(label=named_label(pair.label, names))
                 yield LocatedPair(pair, (self._origin, self._origin), number)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
@@ -132,3 +136,10 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
         if self.split not in splits:
             raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
         return splits[self.split]
+
+
+def named_label(label: str, names: Sequence[str]) -> str:
+    """Returns a label, or a JSON list of them, with the names of classes in the place of their numbers; -1 stands for no label."""
+    if label.startswith("["):
+        return json.dumps([named_label(one, names) for one in json.loads(label)], ensure_ascii=False)
+    return names[int(label)] if label.isdecimal() else label

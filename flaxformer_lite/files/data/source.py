@@ -173,7 +173,7 @@ class FieldSource(TextSource):
     target_field: str = "target"
     """Field of the target sentences, or of the documents; `a.b` for a nested one."""
     label_field: str | None = None
-    """Field of the labels, strings or numbers; None: no labels."""
+    """Field of the labels: strings, numbers, or lists of them for any number of labels a text; None: no labels."""
     input_field: str | None = None
     """Field of a text that belongs to the source, such as `input` beside `instruction`: it follows after an empty line, unless it
     is blank or null. None: no such text."""
@@ -212,7 +212,7 @@ class FieldSource(TextSource):
             more = "" if self.input_field is None else text_field(record, self.input_field)
             source = with_input(source, more)
             target = text_field(record, self.target_field)
-            label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
+            label = "" if self.label_field is None else label_of(record, self.label_field)
         except ValueError as error:
             return str(error)
         return Pair(source, target, label)
@@ -241,6 +241,14 @@ def field_value(record: object, field: str) -> Any:
     return value
 
 
+def label_of(record: object, field: str) -> str:
+    """Returns the label in a field of a record, a list as JSON. Raises: ValueError for anything but strings and numbers."""
+    value = field_value(record, field)
+    if not isinstance(value, list):
+        return as_text(value, field, numbers=True)
+    return json.dumps([as_text(one, field, numbers=True) for one in value], ensure_ascii=False)
+
+
 def text_field(record: object, field: str, numbers: bool = False) -> str:
     """Returns the string in a field of a record, an empty one for null.
 
@@ -248,7 +256,11 @@ def text_field(record: object, field: str, numbers: bool = False) -> str:
 
     Raises: ValueError for anything else.
     """
-    value = field_value(record, field)
+    return as_text(field_value(record, field), field, numbers)
+
+
+def as_text(value: object, field: str, numbers: bool) -> str:
+    """Returns the string that a field holds, as `text_field` does."""
     if value is None and not numbers:
         return ""
     if numbers and (isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))):

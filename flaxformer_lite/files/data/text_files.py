@@ -94,6 +94,9 @@ class ColumnSource(Checked, TextSource, at="data"):
     """Column of the target sentences, or of the documents."""
     label_column: int | str | None = None
     """Column of the labels; None: no labels."""
+    label_separator: str | None = None
+    """The sign between the labels in a cell, such as "," or "|", for any number of labels a text; an empty cell has none. None: a
+    cell is one label."""
     input_column: int | str | None = None
     """Column of a text that belongs to the source, and follows it after an empty line unless it is blank; None: no such text."""
 
@@ -112,6 +115,11 @@ class ColumnSource(Checked, TextSource, at="data"):
                 raise ValueError(f"{used[column]} and {setting} are both {column!r}: choose two columns")
             if column is not None:
                 used[column] = setting
+        if self.label_separator == "" or (self.label_separator is not None and self.label_column is None):
+            raise ValueError(
+                f"{self.kind}.label_separator is {self.label_separator!r} and {self.kind}.label_column {self.label_column}: give a "
+                "sign and a column of labels, or leave the separator out"
+            )
 
     @property
     def _chosen(self) -> dict[str, int | str | None]:
@@ -194,6 +202,10 @@ class ColumnSource(Checked, TextSource, at="data"):
         if wrong:
             return wrong
         source, target, label, more = ("" if column is None else cells[column] for column in columns)
+        if self.label_separator is not None:
+            label = json.dumps(
+                [name.strip() for name in label.split(self.label_separator) if name.strip()], ensure_ascii=False
+            )
         return Pair(with_input(source, more), target, label)
 
 

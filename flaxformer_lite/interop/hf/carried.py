@@ -38,8 +38,9 @@ OF_TRAINING = ("datasets", "finetuning_task")
 """Options that tell what a model was trained on: untrue after further training."""
 OF_TOKENIZER = ("tokenizer_class", "bos_token_id", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id")
 """Options that are untrue beside another tokenizer."""
+SEVERAL_LABELS = "multi_label_classification"
 PROBLEMS = {"classification": "single_label_classification", "regression": "regression"}
-"""Their `problem_type`, by the kind of the objective."""
+"""Their `problem_type`, by the kind of the objective, where a text does not have several labels."""
 
 
 def carried(

@@ -132,14 +132,11 @@ def architecture_of(options: Options) -> str:
 def num_labels(options: Options) -> int:
     """Returns the number of classes of a classification head; the library's default is 2.
 
-    1 label: regression; several: single-label classification.
+    Without `problem_type`, 1 class is a regression, and several are of single labels.
 
     Raises: ValueError where `problem_type` names another problem.
     """
     count = len(options.mapping("id2label")) or options.integer("num_labels", 2)
-    problem = options.raw("problem_type")
-    if problem == "multi_label_classification":
-        raise options.wrong("problem_type", "only single-label classification is implemented, not any number of labels")
-    if problem == "regression" and count != 1:
+    if options.raw("problem_type") == "regression" and count != 1:
         raise options.wrong("problem_type", f"only regression to 1 number is implemented, and the head has {count}")
     return count

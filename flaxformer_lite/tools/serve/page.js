@@ -72,7 +72,7 @@ const TASKS = {
       const { answers } = await post("/api/classify", { texts });
       answers.forEach((answer, i) => {
         const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
-        if (scores.length) bars(lines(text)[i], scores);
+        if (scores.length) bars(lines(text)[i], scores.map(([name, p]) => [answer.labels.includes(name) ? `✓ ${name}` : name, p]));
         else table(["text", "value"], [[lines(text)[i], answer.score.toFixed(4)]]);
         if (typeof texts[i] === "string" && !currentRun().reads_target) $("answer").append(attentionButton(texts[i]));
       });

@@ -5,20 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, Classification, Regression, SentenceEmbeddings
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.training.evaluation import merge_counts
-from tests.support.objectives import example, record
+from tests.support.objectives import example, in_batches, labelled, record
 
 YES_NO = Classification(classes=("yes", "no"))
-
-
-def labelled(source: list[int], target: list[int], label: str) -> TokenPair:
-    return record(source, target)._replace(label=label)
 
 
 def test_texts_and_pairs_by_hand():
@@ -129,22 +124,6 @@ def test_both_texts_of_a_pair_are_rows_of_the_model():
 
 
 # Figures of a whole evaluation ----------------------------------------------------------------------------------------
-
-
-def in_batches(objective, scores: np.ndarray, targets: np.ndarray, size: int) -> dict[str, float]:
-    """What is reported of texts scored so, counted in batches whose last has rows of weight 0."""
-    found, measure = [], jax.jit(objective.metrics)
-    for start in range(0, len(scores), size):
-        rows = slice(start, start + size)
-        lacking = size - len(scores[rows])
-        batch = Batch(
-            Inputs(),
-            jnp.asarray(np.pad(targets[rows], (0, lacking)))[:, None],
-            jnp.asarray(np.pad(np.ones(size - lacking, np.float32), (0, lacking)))[:, None],
-        )
-        logits = jnp.asarray(np.pad(scores[rows], ((0, lacking), (0, 0)), constant_values=3.0))
-        found.append(jax.device_get(measure(Outputs(class_logits=logits), batch)))
-    return objective.report({name: merge_counts([counted[name] for counted in found]) for name in found[0]})
 
 
 def test_figures_of_classes_equal_their_definitions():

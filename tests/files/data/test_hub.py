@@ -123,6 +123,12 @@ def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest
     for folder in ("saved", "files"):
         source = HubDataset(path=str(tmp_path / folder), source_field=None, target_field="text", label_field="y")
         assert list(source.open()) == wanted
+    classes = datasets.ClassLabel(names=["neg", "pos"])
+    several = datasets.Features({"text": datasets.Value("string"), "y": datasets.Sequence(classes)})
+    lists = datasets.Dataset.from_dict({"text": ["good", "none"], "y": [[1, 0], []]}, features=several)
+    lists.save_to_disk(str(tmp_path / "lists"))
+    source = HubDataset(path=str(tmp_path / "lists"), source_field=None, target_field="text", label_field="y")
+    assert list(source.open()) == [Pair("", "good", '["pos", "neg"]'), Pair("", "none", "[]")]
 
 
 def parquet(path: Path, rows: list[dict]) -> str:

@@ -79,6 +79,25 @@ def test_every_table_gives_labels(tmp_path: Path) -> None:
         TSV(path="x", label_column=1)
 
 
+def test_any_number_of_labels_is_a_list(tmp_path: Path) -> None:
+    """By hand: a list of strings and numbers in a field; in a cell the parts between separators, none of an empty cell."""
+    rows = [{"text": "a", "y": ["b, c", "ü", 7]}, {"text": "d", "y": []}, {"text": "e", "y": "f"}]
+    path = file(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows)))
+    fields: dict = {"source_field": None, "target_field": "text", "label_field": "y"}
+    wanted = [Pair("", "a", '["b, c", "ü", "7"]'), Pair("", "d", "[]"), Pair("", "e", "f")]
+    assert list(JSONLines(path=path, **fields).open()) == wanted
+    bad = file(tmp_path, "bad.jsonl", '{"text": "a", "y": ["b", null]}')
+    assert message(JSONLines(path=bad, **fields)) == f"{bad}:1: field y holds NoneType 'None': it must be a string"
+    tsv = file(tmp_path, "x.tsv", "a\tb, c|ü |\nd\t\n")
+    source = TSV(path=tsv, source_column=None, target_column=0, label_column=1, label_separator="|")
+    assert list(source.open()) == [Pair("", "a", '["b, c", "ü"]'), Pair("", "d", "[]")]
+    for settings in ({"label_separator": "|"}, {"label_separator": "", "label_column": 2}):
+        with pytest.raises(
+            ValueError, match=r"^tsv\.label_separator is '.?' and tsv\.label_column (None|2): give a sign"
+        ):
+            TSV(path=tsv, **settings)
+
+
 @pytest.mark.parametrize("white", ["", "  ", " \t\u3000", "\u2028"])
 def test_empty_lines_stop_or_are_dropped(tmp_path: Path, white: str) -> None:
     source = file(tmp_path, "x.de", f"a\nb\nc\n{white}\n")

@@ -25,7 +25,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.importing import objective
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import use_one_device
-from tests.support.hf_folders import DATA, imported, refused
+from tests.support.hf_folders import DATA, copied, imported, refused, with_options
 from tests.support.quick import quick
 
 FIRST = {
@@ -214,6 +214,32 @@ def test_an_imported_run_that_was_trained_is_exported_with_its_config(
     }
     card = (tmp_path / "out/README.md").read_text()
     assert "imported from another checkpoint, trained with" in card
+
+
+@pytest.mark.parametrize(
+    ("label", "problem"),
+    [
+        ("bert/classification", "multi_label_classification"),
+        ("bert/regression", "multi_label_classification"),
+        ("roberta/classification", "single_label_classification"),
+        ("bert/regression", "regression"),
+    ],
+)
+def test_the_problem_of_a_folder_is_that_of_the_run_and_of_its_export(label: str, problem: str, tmp_path: Path) -> None:
+    """Also where the folder that was imported lacks the option, without which the library counts the classes."""
+    found = read_folder(with_options(copied(label, tmp_path), problem_type=problem))
+    chosen = objective(found, None)
+    assert (chosen.label_threshold == 0.5) == (problem == "multi_label_classification")
+    assert (chosen.kind == "regression") == (problem == "regression")
+    data = DataConfig(tokenizer=None, max_source_length=9, max_target_length=9)
+    config = Config(model=found.model, objective=chosen, data=data, decode=found.decode)
+    without = {name: value for name, value in found.config.items() if name != "problem_type"}
+    needed = problem if problem == "multi_label_classification" else None
+    (tmp_path / "files").mkdir()
+    for place, theirs, wanted in (("with", found.config, problem), ("without", without, needed)):
+        origin = {"config": theirs, "generation": found.generation, "architecture": found.architecture}
+        write_hf(config, found.params, origin, tmp_path / "files", None, tmp_path / place, About("a", 1, []))
+        assert json.loads((tmp_path / place / "config.json").read_text()).get("problem_type") == wanted
 
 
 def test_another_pooling_than_that_of_the_import_is_written(tmp_path: Path) -> None:
