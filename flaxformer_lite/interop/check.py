@@ -136,10 +136,11 @@ def check_ctranslate2(
 
 
 def texts(model: ModelConfig, decode: DecodeConfig, size: int) -> list[list[int]]:
-    """Returns random token ids below `size`, none of them special, no longer than a sliding window."""
+    """Returns random token ids below `size`, none of them special, no longer than a decoder's sliding window."""
     special = {decode.pad_id, decode.bos_id, *decode.eos_ids, *decode.suppress_ids}
     usual = sorted(set(range(size)) - special) or [0]
-    length = LENGTH if model.sliding_window is None else min(LENGTH, model.sliding_window.size)
+    window = model.window_of(causal=model.num_decoder_layers > 0)
+    length = LENGTH if window is None or not model.num_decoder_layers else min(LENGTH, window.size)
     return np.random.default_rng(size).choice(usual, (ROWS, length)).tolist()
 
 

@@ -309,6 +309,8 @@ NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
 
 def norm_places(model: ModelConfig) -> str | None:
     """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
+    if model.residual.first is not None:
+        return None
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
     return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
 

@@ -424,6 +424,28 @@ def hub_bert(tensors: dict, config: dict, generation: dict) -> None:
     copy_tensor(tensors, "cls.predictions.bias", "cls.predictions.decoder.bias")
 
 
+def hub_bert_tokens(tensors: dict, config: dict, generation: dict) -> None:
+    """A pooler beside the classifier of tokens, which the class does not read."""
+    older(config)
+    width = config["hidden_size"]
+    tensors["bert.pooler.dense.weight"] = torch.ones(width, width)
+    tensors["bert.pooler.dense.bias"] = torch.ones(width)
+
+
+def hub_modernbert(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    parameters = config.pop("rope_parameters")
+    config["global_rope_theta"] = parameters["full_attention"]["rope_theta"]
+    config["local_rope_theta"] = parameters["sliding_attention"]["rope_theta"]
+    config.pop("layer_types")
+    more = {
+        "global_attn_every_n_layers": 2,
+        "layer_norm_eps": config["norm_eps"],
+        "position_embedding_type": "absolute",
+    }
+    config.update(more | {"gradient_checkpointing": False, "reference_compile": None})
+
+
 def hub_roberta(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     tensors["roberta.embeddings.position_ids"] = torch.arange(config["max_position_embeddings"])[None]

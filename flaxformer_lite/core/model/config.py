@@ -34,11 +34,14 @@ class Residual(Checked, at="model.residual"):
     """Commands after each sublayer."""
     final: str = "n"
     """Commands after the last layer of a stack; `a` does nothing here."""
+    first: str | None = None
+    """Commands before the first sublayer of a stack, in place of `pre` (ModernBERT: none, since the embeddings have a norm). The
+    norm of that place stays among the parameters, unused. None: those of `pre`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("pre", "post", "final"):
-            commands = getattr(self, name)
+        for name in ("pre", "post", "final", "first"):
+            commands = getattr(self, name) or ""
             if set(commands) - set("nda") or commands.count("n") > 1:
                 raise ValueError(
                     f"model.residual.{name} is {commands!r}: use the letters n (norm, at most once), d (dropout) and "
@@ -69,6 +72,8 @@ class LanguageModelHead(Checked, at="model.head"):
     """Bend logits to stay within plus and minus this number, `cap * tanh(logit / cap)`; None: do not."""
     transform: Activation | None = None
     """Before the logits apply a dense layer of width `d_model`, this activation and the model's norm (as BERT); None: do not."""
+    transform_bias: bool = True
+    """Add a learned bias in that dense layer."""
     loss_chunk: Annotated[PositiveInt | None, Resume.ON_REQUEST, Answers.SAME] = None
     """Positions of each row whose logits a loss computes at a time, so that all logits are never stored at once; None: all."""
 
@@ -104,15 +109,19 @@ class SentenceEmbedding(Checked, at="model.sentence_embedding"):
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow(Checked, at="model.sliding_window"):
-    """Attention of a decoder to the last few tokens only.
+    """Attention to near tokens only: of a decoder to the last few, of an encoder alone to those on both sides.
+
+    A token attends to itself and to the tokens less than `size` positions before it; in an encoder also to those less than `size`
+    positions after it. In an encoder–decoder the window is the decoder's: its encoder reads whole texts. ModernBERT's
+    `local_attention` 128 counts both sides, 64 tokens each: that is size 65.
 
     Reference: Beltagy et al. 2020, arXiv:2004.05150, section 3.1.
     """
 
     size: PositiveInt
-    """Number of tokens a token attends to: itself and those just before it."""
+    """Number of tokens on one side that a token attends to, itself included."""
     layers: tuple[int, ...] | None = None
-    """Decoder layers that have the window, counted from 0; None: all layers."""
+    """Layers that have the window, counted from 0; None: all layers."""
     positions: Rotary | None = None
     """Position scheme of these layers, in place of `model.positions` (Gemma 3: a smaller base); None: the same scheme."""
 
@@ -163,7 +172,7 @@ class ModelConfig(Checked, at="model"):
     positions: Annotated[PositionScheme, SavedAs(Positions)] = Sinusoidal()
     """Position scheme: the way the model knows the order of tokens."""
     sliding_window: SlidingWindow | None = None
-    """Limit of the decoder's self-attention to the last few tokens, in all layers or some; None: no limit."""
+    """Limit of self-attention to near tokens, in all layers or some, of the decoder or of an encoder alone; None: no limit."""
     position_padding_id: NonNegativeInt | None = None
     """Source token id that takes up no position (RoBERTa: its padding); None: every token takes up one."""
     padding_id: NonNegativeInt | None = None
@@ -225,10 +234,11 @@ class ModelConfig(Checked, at="model"):
         if self.decoder is not None and self.decoder.num_heads is not None:
             self.attention.check(self.d_model, self.decoder.num_heads, "model.decoder.num_heads")
         window = self.sliding_window
-        if window is not None and any(not 0 <= i < self.num_decoder_layers for i in window.layers or (0,)):
+        stack, num_layers = [*self.num_layers.items()][-1]
+        if window is not None and any(not 0 <= i < num_layers for i in window.layers or ()):
             raise ValueError(
-                f"model.sliding_window is {window}, but model.num_decoder_layers is {self.num_decoder_layers}: only layers of a "
-                "decoder, counted from 0, can have a window"
+                f"model.sliding_window.layers is {window.layers}, but model.num_{stack}_layers is {num_layers}: name layers of the "
+                f"{stack}, counted from 0"
             )
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(
@@ -263,6 +273,10 @@ class ModelConfig(Checked, at="model"):
         named = self.attention.implementation not in ("auto", "xla")
         attention = dataclasses.replace(self.attention, implementation="auto") if named else self.attention
         return dataclasses.replace(self, attention=attention, matmul_dtype=None)
+
+    def window_of(self, *, causal: bool) -> SlidingWindow | None:
+        """Returns the window of a decoder (`causal`) or of an encoder: an encoder beside a decoder has none."""
+        return self.sliding_window if causal or not self.num_decoder_layers else None
 
     @property
     def cache_window(self) -> int | None:

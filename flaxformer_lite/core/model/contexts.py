@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.model.attention import KeyValue
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.inputs import Inputs, default_positions
 from flaxformer_lite.core.model.masks import (
     EVERY_KEY,
@@ -52,13 +52,15 @@ class SequenceContext(NamedTuple):
 
 
 def encoder_context(config: ModelConfig, inputs: Inputs, tokens: Array) -> SequenceContext:
-    """Returns the context of the encoder: every source token sees all tokens of its own segment."""
+    """Returns the context of the encoder: every source token sees all tokens of its own segment, or those within the window."""
     positions, segments = inputs.source_positions, inputs.source_segments
     if positions is None:
         positions = default_positions(tokens, config.position_padding_id)
-    return SequenceContext(
-        positions, LayerMasks(structured_mask(inputs.source_mask, segments, segments)), inputs.source_bias
-    )
+
+    def mask(window: int | None) -> AttentionMask:
+        return structured_mask(inputs.source_mask, segments, segments, window=window, length=tokens.shape[1])
+
+    return SequenceContext(positions, masks_by_window(config.window_of(causal=False), mask), inputs.source_bias)
 
 
 def decoder_context(
@@ -73,15 +75,14 @@ def decoder_context(
         padding = padding_mask(inputs.target_mask)
         return AttentionMask(combine_masks(inputs.target_attention, padding, segment_mask(segments, segments)))
 
-    masks = masks_by_window(config, mask)
+    masks = masks_by_window(config.sliding_window, mask)
     memory_mask = structured_mask(inputs.source_mask, segments, inputs.source_segments)
     positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
     return SequenceContext(positions, masks, memory=memory, memory_mask=memory_mask)
 
 
-def masks_by_window(config: ModelConfig, mask: Callable[[int | None], AttentionMask]) -> LayerMasks:
-    """Returns the masks of a decoder's layers; `mask` makes the mask of a window, None: without one."""
-    window = config.sliding_window
+def masks_by_window(window: SlidingWindow | None, mask: Callable[[int | None], AttentionMask]) -> LayerMasks:
+    """Returns the masks of a stack's layers; `mask` makes the mask of a window, None: without one."""
     if window is None or window.layers is None:
         return LayerMasks(mask(None if window is None else window.size))
     return LayerMasks(mask(None), mask(window.size))
@@ -147,7 +148,7 @@ def step_context(
     return StepContext(
         positions=jnp.maximum(columns - first, 0),
         key_positions=key_columns - first,
-        masks=masks_by_window(config, mask),
+        masks=masks_by_window(config.sliding_window, mask),
         memory_mask=AttentionMask(padding_mask(source_mask)),
         first_slot=index % room,
         slots=slots,

@@ -182,7 +182,10 @@ def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
             width % 8 != 0 or width > longest,
             f"cudnn needs heads whose width is a multiple of 8, at most {longest} here, and model.attention.d_key is {width}",
         ),
-        (bool(odd) and whole_structure(call) is None, "cudnn needs even lengths where there is padding or packing"),
+        (
+            bool(odd) and whole_structure(call) is None,
+            "cudnn needs even lengths where there is padding, packing or a window on both sides",
+        ),
     ]
 
 
@@ -195,13 +198,19 @@ def compute_capability() -> float:
 
 
 def whole_structure(call: AttentionCall) -> MaskStructure | None:
-    """Returns the mask's parts where flags tell cuDNN all of it: it is causal, with or without a window, or there is none."""
+    """Returns the mask's parts where flags tell cuDNN all of it: it is causal, with or without a window, or there is none.
+
+    It has no flag for a window on both sides.
+    """
     structure = call.structure
-    return structure if isinstance(structure, MaskStructure) and structure.keys is None else None
+    if not isinstance(structure, MaskStructure) or (structure.window is not None and not structure.causal):
+        return None
+    return structure if structure.keys is None else None
 
 
 def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
-    """Computes attention by `jax.nn.dot_product_attention`; padding and packing are passed as an array `[B, 1, T, S]`.
+    """Computes attention by `jax.nn.dot_product_attention`; padding, packing and a window on both sides are passed as an array
+    `[B, 1, T, S]`.
 
     A causal mask is a flag beside the array: without it cuDNN computes every block, also those after their queries.
     """
@@ -264,7 +273,9 @@ def splash(call: AttentionCall) -> Float[Array, "B T N Hv"]:
         kernel = splash_kernel(structure, call, q.shape[1], q.shape[2], k.shape[2])
         return jax.vmap(kernel)(q, k, v, segments)
 
-    kind = "every_key" if not structure.causal else f"window_{structure.window}" if structure.window else "causal"
+    kind = "causal" if structure.causal else "every_key"
+    if structure.window:
+        kind = f"{'window' if structure.causal else 'around'}_{structure.window}"
     with jax.named_scope(f"splash_{kind}"):  # `plan` counts by this name the blocks that the kernel computes
         mixed = on_each_device(of_rows, call)(q, k, v, segments)
     mixed = mixed[:, :, : call.query.shape[1]].swapaxes(1, 2)
@@ -310,8 +321,9 @@ def splash_kernel(
 
     shape = (num_queries, num_keys)
     mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
-    if structure.causal and structure.window is not None:
-        mask = splash_attention_mask.LocalMask(shape, (structure.window - 1, 0), 0)
+    if structure.window is not None:
+        before = structure.window - 1
+        mask = splash_attention_mask.LocalMask(shape, (before, 0 if structure.causal else before), 0)
     elif structure.causal:
         mask = splash_attention_mask.CausalMask(shape)
     most = call.blocks

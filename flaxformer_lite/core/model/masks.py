@@ -39,6 +39,17 @@ def before_mask(queries: Int[Array, "T"], keys: Int[Array, "S"], window: int | N
     return (allowed if window is None else allowed & (distance < window))[None, None]
 
 
+def window_mask(length: int, window: int) -> Bool[Array, "1 1 T T"]:
+    """Returns the mask in which a query may attend to the keys less than `window` positions away, on both sides; here 2.
+
+    query 0   x x .
+    query 1   x x x
+    query 2   . x x
+    """
+    positions = jnp.arange(length)
+    return (jnp.abs(positions[:, None] - positions) < window)[None, None]
+
+
 def segment_mask(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
     """Returns the mask in which a query may attend to the keys of its own packed text; None if texts are not packed.
 
@@ -65,7 +76,8 @@ class MaskStructure:
     causal: bool = struct.field(pytree_node=False, default=False)
     """Whether keys after their query are masked."""
     window: int | None = struct.field(pytree_node=False, default=None)
-    """Largest number of keys that a query attends to, its own included, in a causal mask; None: no limit."""
+    """Keys this many positions away and more are masked: those before a query if the mask is causal, else also those after it.
+    None: no limit."""
     queries: Int[Array, "B T"] | None = None
     """Number of each query's text; None: 1 for all, if there are `keys`."""
     keys: Int[Array, "B S"] | None = None
@@ -133,14 +145,20 @@ def structured_mask(
     *,
     causal_length: int | None = None,
     window: int | None = None,
+    length: int | None = None,
 ) -> AttentionMask:
-    """Returns the mask of padding (`is_token`), packed texts (segments of `queries` and `keys`) and causality.
+    """Returns the mask of padding (`is_token`), packed texts (segments of `queries` and `keys`), causality and a window.
 
-    causal_length: the number of queries and keys of a causal mask; None: the mask is not causal. window: of a causal mask.
+    causal_length: the number of queries and keys of a causal mask; None: the mask is not causal. window: on one side in a causal
+    mask, on both in another, whose number of queries and keys is `length`.
     """
-    before = None if causal_length is None else causal_mask(causal_length, window)
-    allowed = combine_masks(before, padding_mask(is_token), segment_mask(queries, keys))
-    is_causal, numbers = before is not None, key_numbers(is_token, keys)
+    is_causal, near = causal_length is not None, None
+    if causal_length is not None:
+        near = causal_mask(causal_length, window)
+    elif length is not None and window is not None:
+        near = window_mask(length, window)
+    allowed = combine_masks(near, padding_mask(is_token), segment_mask(queries, keys))
+    numbers = key_numbers(is_token, keys)
     if numbers is None or allowed is None:
         return AttentionMask(allowed, MaskStructure(causal=is_causal, window=window))
     if queries is not None:

@@ -7,7 +7,7 @@ feed-forward, with the residual commands around each. `Head` and `Pooling` read 
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -241,7 +241,7 @@ class Stack(nn.Module):
     def __call__(self, x: Float[Array, "B T D"], context: SequenceContext) -> Float[Array, "B T D"]:
         """Returns the last layer for all tokens at once."""
         x, bias = self.with_positions(x, context.positions, context.positions, context.bias)
-        x, _ = self.layers(x, self.is_local, context._replace(bias=bias))
+        x, _ = self.layers(x, self.kinds, context._replace(bias=bias))
         return self.final(x)
 
     def step(
@@ -252,13 +252,13 @@ class Stack(nn.Module):
         A loop would copy each layer's cache from the array of all.
         """
         x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
-        context, is_local = context._replace(bias=bias), self.is_local
+        context, kinds = context._replace(bias=bias), self.kinds
         block, filled = Block(self.config, self.cross, self.causal, parent=None), []
         layers = self.layers.variables["params"]
         for i, layer in enumerate(cache):
             params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
-            local = None if is_local is None else is_local[i]
-            answer: Any = block.apply({"params": params}, x, layer, local, context, method="step")
+            kind = jax.tree.map(lambda x, i=i: x[i], kinds)
+            answer: Any = block.apply({"params": params}, x, layer, kind, context, method="step")
             x, key_value = answer
             filled.append(layer._replace(own=key_value))
         return self.final(x), tuple(filled)
@@ -283,12 +283,15 @@ class Stack(nn.Module):
         return apply_commands(self.config.residual.final, x, None, norm=self.final_norm, dropout=dropout)
 
     @property
-    def is_local(self) -> Bool[Array, "L"] | None:
-        """Whether each layer has the sliding window, where only some layers have one; None: all layers are alike."""
-        window = self.config.sliding_window if self.causal else None
-        if window is None or window.layers is None:
-            return None
-        return jnp.asarray([i in window.layers for i in range(self.num_layers)])
+    def kinds(self) -> "LayerKind":
+        """The kinds of all layers."""
+        layers, c = range(self.num_layers), self.config
+        window, is_local, is_first = c.window_of(causal=self.causal), None, None
+        if window is not None and window.layers is not None:
+            is_local = jnp.asarray([i in window.layers for i in layers])
+        if c.residual.first is not None:
+            is_first = jnp.asarray([i == 0 for i in layers])
+        return LayerKind(is_local, is_first)
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
         """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
@@ -346,6 +349,15 @@ class PositionBias(nn.Module):
 # Layers -----------------------------------------------------------------------------------------------------------------
 
 
+class LayerKind(NamedTuple):
+    """The kind of a layer, where not all are alike; one value for each layer in a loop over them."""
+
+    is_local: Bool[Array, "*L"] | None = None
+    """Whether the layer has the sliding window, where only some layers have one; None: all layers are alike."""
+    is_first: Bool[Array, "*L"] | None = None
+    """Whether it is the first layer, where that has commands of its own; None: it has none."""
+
+
 class Block(nn.Module):
     """One layer: self-attention, with `cross` also cross-attention to the memory, then feed-forward.
 
@@ -378,17 +390,14 @@ class Block(nn.Module):
         self.feed_forward_post_norm = Normalize(c.norm)
 
     def __call__(
-        self, x: Float[Array, "B T D"], is_local: Bool[Array, ""] | None, context: SequenceContext
+        self, x: Float[Array, "B T D"], kind: LayerKind, context: SequenceContext
     ) -> tuple[Float[Array, "B T D"], None]:
-        """Returns the layer's output for all tokens at once, and None, as the loop over layers needs.
-
-        is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
-        """
-        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
-        mask = context.masks.of_layer(is_local)
+        """Returns the layer's output for all tokens at once, and None, as the loop over layers needs."""
+        rotate = functools.partial(self.rotate, is_local=kind.is_local, positions=context.positions)
+        mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
 
-        h = self.before(self.attention_pre_norm, x)
+        h = self.before_first(self.attention_pre_norm, x, kind.is_first)
         key_value = self.attention.key_value(h, rotate=rotate)
         h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate)
         x = self.after(self.attention_post_norm, h, x)
@@ -403,14 +412,14 @@ class Block(nn.Module):
         return x, None
 
     def step(
-        self, x: Float[Array, "B T D"], cache: LayerCache, is_local: Bool[Array, ""] | None, context: StepContext
+        self, x: Float[Array, "B T D"], cache: LayerCache, kind: LayerKind, context: StepContext
     ) -> tuple[Float[Array, "B T D"], CachedKeyValue]:
         """Returns the layer's output for the next tokens, and its keys and values, the new ones among them."""
-        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
-        mask = context.masks.of_layer(is_local)
+        rotate = functools.partial(self.rotate, is_local=kind.is_local, positions=context.positions)
+        mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
-        h = self.before(self.attention_pre_norm, x)
+        h = self.before_first(self.attention_pre_norm, x, kind.is_first)
         key_value, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
         h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate, cached=True)
         x = self.after(self.attention_post_norm, h, x)
@@ -422,9 +431,7 @@ class Block(nn.Module):
         h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
         return self.after(self.feed_forward_post_norm, h, x), filled
 
-    def memory_key_value(
-        self, carry: None, is_local: None, memory: Float[Array, "B S D"]
-    ) -> tuple[None, CachedKeyValue]:
+    def memory_key_value(self, carry: None, kind: None, memory: Float[Array, "B S D"]) -> tuple[None, CachedKeyValue]:
         """Returns keys and values of the memory, once a sentence in decoding. The signature is that of `__call__`, for the scan."""
         return carry, CachedKeyValue.of(self.cross_attention.key_value(memory))
 
@@ -442,6 +449,14 @@ class Block(nn.Module):
         """Returns a sublayer's input: the commands of `residual.pre`."""
         dropout = residual_dropout(self, self.config)
         return apply_commands(self.config.residual.pre, x, None, norm=norm, dropout=dropout)
+
+    def before_first(self, norm: Normalize, x: Array, is_first: Bool[Array, ""] | None) -> Array:
+        """Returns the first sublayer's input: in the first layer the commands of `residual.first`, if it has such."""
+        usual, commands = self.before(norm, x), self.config.residual.first
+        if is_first is None or commands is None:
+            return usual
+        first = apply_commands(commands, x, None, norm=norm, dropout=residual_dropout(self, self.config))
+        return jnp.where(is_first, first, usual)
 
     def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
         """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
@@ -503,7 +518,7 @@ class Head(nn.Module):
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), self.vocab_size
         if settings.transform is not None:
             like = {"dtype": dtype, "kernel_init": kernel_init, "lora": c.lora, "precision": c.matmul_dtype}
-            h = Dense(c.d_model, name="transform", **like)(hidden)
+            h = Dense(c.d_model, use_bias=settings.transform_bias, name="transform", **like)(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         if self.has_variable("step", "kernel"):
             kernel: Array = self.get_variable("step", "kernel")
@@ -613,7 +628,7 @@ class EncoderLayer(Block):
         positions: of the tokens, for rotary positions; None: 0, 1, 2, …
         """
         positions = default_positions(x) if positions is None else positions
-        return super().__call__(x, None, SequenceContext(positions, LayerMasks(own_mask(mask)), bias))[0]
+        return super().__call__(x, LayerKind(), SequenceContext(positions, LayerMasks(own_mask(mask)), bias))[0]
 
 
 class DecoderLayer(Block):
@@ -642,4 +657,4 @@ class DecoderLayer(Block):
         allowed = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
         positions = default_positions(x) if positions is None else positions
         context = SequenceContext(positions, LayerMasks(allowed), bias, memory, own_mask(memory_mask))
-        return super().__call__(x, None, context)[0]
+        return super().__call__(x, LayerKind(), context)[0]

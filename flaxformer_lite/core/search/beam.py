@@ -187,7 +187,7 @@ def beam_log_probs(
     context = StepContext(
         positions=jnp.broadcast_to(position - first, (len(first), k)),
         key_positions=key_positions - first,
-        masks=masks_by_window(model.config, mask),
+        masks=masks_by_window(model.config.sliding_window, mask),
         memory_mask=AttentionMask(padding_mask(inputs.mask)),
         first_slot=shared + state.step * k,
     )

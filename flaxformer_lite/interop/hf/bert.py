@@ -14,8 +14,8 @@ from flaxformer_lite.core.model.layers import DropoutRates, Normal
 from flaxformer_lite.core.model.norms import LayerNorm
 from flaxformer_lite.core.model.positions import FixedTable, Learned
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
-from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, num_labels, padding_before
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, classes_of, never_read, position_ids, tied_copies
+from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
 
@@ -63,6 +63,19 @@ TABLE = (
 )
 
 
+def labels_of_tokens(options: Options) -> Pooler:
+    """Returns the head that scores the classes of each token from the last layer itself."""
+    return Pooler(token="each", activation=None, num_classes=num_labels(options))
+
+
+def unread_pooler(prefix: str) -> IgnorableTensor:
+    """Returns the pooler that older files have beside a classifier which reads the last layer itself."""
+    return never_read(rf"{prefix}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself")
+
+
+CLASSES = classes_of("Bert")
+
+
 def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     num_classes = 2 if "cls.seq_relationship.weight" in tensors else 0
     if "classifier.weight" in tensors:
@@ -70,16 +83,19 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     has_head = "cls.predictions.transform.dense.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
     draft["pooler"] = Pooler(num_classes=num_classes) if "bert.pooler.dense.weight" in tensors else None
+    stated = (
+        architecture_of(options) == CLASSES.of_tokens
+    )  # older files of this class have a pooler, which it does not read
+    if "classifier.weight" in tensors and (draft["pooler"] is None or stated):
+        draft["pooler"] = labels_of_tokens(options)
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    classes = model.pooler is not None and model.pooler.num_classes > 0
-    if model.head is not None:
-        return "BertForPreTraining" if classes else "BertForMaskedLM"
-    if classes:
-        next_sentence = "cls.seq_relationship.weight" in names
-        return "BertForNextSentencePrediction" if next_sentence else "BertForSequenceClassification"
-    return "BertModel"
+    usual, has_classes = CLASSES.of(model), model.pooler is not None and model.pooler.num_classes > 0
+    if usual == CLASSES.language_model and has_classes:
+        return "BertForPreTraining"
+    next_sentence = usual == CLASSES.classifier and "cls.seq_relationship.weight" in names
+    return "BertForNextSentencePrediction" if next_sentence else usual
 
 
 EMBEDDINGS = {
@@ -106,7 +122,7 @@ HEADS = {
 
 
 def names(model: ModelConfig, architecture: str) -> Names:
-    classes = "classifier" if architecture == "BertForSequenceClassification" else "cls.seq_relationship"
+    classes = "classifier" if architecture in (CLASSES.classifier, CLASSES.of_tokens) else "cls.seq_relationship"
     return {
         **prefixed("", "bert.", EMBEDDINGS),
         **prefixed("encoder/layers/", "bert.encoder.layer.{i}.", LAYER),
@@ -124,7 +140,7 @@ def head_output(model: ModelConfig, there: str) -> Names:
 BERT = Family(
     model_type="bert",
     prefix="bert.",
-    base="BertModel",
+    base=CLASSES.base,
     special=UsualIds(pad=0),
     head_prefixes=("cls.", "classifier."),
     template=TEMPLATE,
@@ -137,6 +153,7 @@ BERT = Family(
         *tied_copies("cls.predictions.bias", "cls.predictions.decoder.bias"),
         never_read(r"cls\.predictions\.bias", "unused: an untied head has a bias of its own"),
         position_ids(r"bert\.embeddings\.position_ids"),
+        unread_pooler("bert"),
     ),
 )
 
@@ -165,10 +182,13 @@ def read_roberta_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["pooler"] = Pooler() if "roberta.pooler.dense.weight" in tensors else None
     if "classifier.out_proj.weight" in tensors:
         draft["pooler"] = Pooler(num_classes=num_labels(options))
+    elif "classifier.weight" in tensors:
+        draft["pooler"] = labels_of_tokens(options)
 
 
 def roberta_names(model: ModelConfig, architecture: str) -> Names:
     has_classes = model.pooler is not None and model.pooler.num_classes > 0
+    of_tokens = model.pooler is not None and model.pooler.token == "each"
     return {
         **prefixed("", "roberta.", EMBEDDINGS),
         **prefixed("encoder/layers/", "roberta.encoder.layer.{i}.", LAYER),
@@ -176,7 +196,7 @@ def roberta_names(model: ModelConfig, architecture: str) -> Names:
         "head/norm": "lm_head.layer_norm",
         **head_output(model, "lm_head"),
         "pooler/dense": "classifier.dense" if has_classes else "roberta.pooler.dense",
-        "pooler/classes": "classifier.out_proj",
+        "pooler/classes": "classifier" if of_tokens else "classifier.out_proj",
     }
 
 
@@ -189,13 +209,14 @@ ROBERTA = Family(
     template=dataclasses.replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
     table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
     read_heads=read_roberta_heads,
-    architecture=ClassNames("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification").of,
+    architecture=classes_of("Roberta").of,
     names=roberta_names,
     ignorable=(
         *tied_copies("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
         *tied_copies("lm_head.bias", "lm_head.decoder.bias"),
         never_read(r"lm_head\.bias", "unused: an untied head has a bias of its own"),
         position_ids(r"roberta\.embeddings\.position_ids"),
+        unread_pooler("roberta"),
     ),
 )
 
@@ -207,7 +228,7 @@ def like_roberta(model_type: str, classes: str) -> Family:
         model_type=model_type,
         base=f"{classes}Model",
         template=dataclasses.replace(ROBERTA.template, vocab_size=30522),
-        architecture=ClassNames(f"{classes}Model", f"{classes}ForMaskedLM", f"{classes}ForSequenceClassification").of,
+        architecture=classes_of(classes).of,
     )
 
 
@@ -249,6 +270,8 @@ def read_distilbert_heads(options: Options, draft: Draft, tensors: Arrays) -> No
     has_head, has_classes = "vocab_transform.weight" in tensors, "pre_classifier.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
     draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
+    if "classifier.weight" in tensors and not has_classes:
+        draft["pooler"] = labels_of_tokens(options)
 
 
 DISTILBERT_LAYER = {
@@ -279,7 +302,7 @@ DISTILBERT = Family(
     template=dataclasses.replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
     table=DISTILBERT_TABLE,
     read_heads=read_distilbert_heads,
-    architecture=ClassNames("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification").of,
+    architecture=classes_of("DistilBert").of,
     names=lambda model, architecture: DISTILBERT_NAMES,
     ignorable=(
         *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),

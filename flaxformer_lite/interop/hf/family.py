@@ -39,12 +39,23 @@ class ClassNames(NamedTuple):
     language_model: str
     """With logits of the vocabulary."""
     classifier: str
-    """With logits of classes alone."""
+    """With logits of classes alone, of a whole text."""
+    of_tokens: str = ""
+    """With logits of classes of each token; empty: the family has no such class here."""
 
     def of(self, model: ModelConfig, names: Collection[str] = ()) -> str:
         """Returns the class of a model."""
-        has_classes = model.pooler is not None and model.pooler.num_classes > 0
-        return self.language_model if model.head is not None else self.classifier if has_classes else self.base
+        if model.head is not None:
+            return self.language_model
+        if model.pooler is None or not model.pooler.num_classes:
+            return self.base
+        return self.of_tokens if model.pooler.token == "each" else self.classifier
+
+
+def classes_of(name: str) -> ClassNames:
+    """Returns the classes of an encoder family whose names start with `name`."""
+    heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    return ClassNames(*(f"{name}{head}" for head in heads))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,10 @@ class Family:
     """The option for the longest text, where positions are computed; empty: the table writes it, or the family has none."""
     ignorable: tuple[IgnorableTensor, ...] = ()
     """Tensors that a file may have besides. A tensor that the name map reads is never among them."""
+    unused_norm: str = ""
+    """The name of a norm that our parameters have, the model never reads and no file has; empty: there is none."""
+    like_unused: str = ""
+    """The name of a norm of the same shape, which each file has."""
 
     def model_config(self, options: Options, tensors: Arrays) -> ModelConfig:
         """Returns our model for `config.json` and all tensors. Raises: ValueError that names an option that does not fit."""
@@ -100,6 +115,9 @@ class Family:
         for name, x in weights.items():
             name = self.prefix + name if bare and not name.startswith(self.head_prefixes) else name
             tensors[name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")] = x
+        for end, value in (("weight", 1), ("bias", 0)):
+            if self.unused_norm and f"{self.like_unused}.{end}" in tensors:
+                tensors[f"{self.unused_norm}.{end}"] = np.full_like(tensors[f"{self.like_unused}.{end}"], value)
         return tensors
 
     def split_ignorable(
@@ -129,7 +147,9 @@ class Family:
         return {name: x for name, x in tensors.items() if name not in skipped}, skipped
 
     def saved_names(self, weights: Arrays, architecture: str) -> dict[str, np.ndarray]:
-        """Returns the tensors under the names that the class saves them with."""
+        """Returns the tensors under the names that the class saves them with, without the norm that it does not have."""
+        if self.unused_norm:
+            weights = {name: x for name, x in weights.items() if not name.startswith(f"{self.unused_norm}.")}
         if architecture != self.base:
             return dict(weights)
         return {name.removeprefix(self.prefix): x for name, x in weights.items()}

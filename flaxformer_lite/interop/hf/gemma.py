@@ -3,7 +3,6 @@
 References: Gemma Team 2024, arXiv:2403.08295; 2024, arXiv:2408.00118; 2025, arXiv:2503.19786.
 """
 
-import dataclasses
 from typing import Any
 
 from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, RMSNorm
@@ -87,17 +86,7 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
     group = options.group("rope_scaling") if older else groups.group(FULL)
     full = llama.read_scheme(options, group, options.number("rope_theta", 1_000_000.0))
     local = llama.read_scheme(options, groups.group(LOCAL), options.number("rope_local_base_freq", 10_000.0))
-    window = draft["sliding_window"]
-    some_local = window is not None and window.layers is not None
-    draft["positions"] = local if window is not None and not some_local else full
-    if some_local and local != full:
-        draft["sliding_window"] = dataclasses.replace(window, positions=local)
-
-
-def two_rotaries(model: ModelConfig) -> dict[str, Any]:
-    window = model.sliding_window
-    local = model.positions if window is None or window.positions is None else window.positions
-    return {"rope_parameters": {FULL: llama.rope_parameters(model.positions), LOCAL: llama.rope_parameters(local)}}
+    llama.set_rotaries(draft, full, local)
 
 
 def scale_of(options: Options, name: str, default: float | None) -> float:
@@ -182,7 +171,7 @@ FAMILIES = (
         activation("hidden_activation"),
         NO_BOTH_DIRECTIONS,
         Entry(read_pattern, window_options),
-        Entry(read_two_rotaries, two_rotaries),
+        Entry(read_two_rotaries, llama.two_rotaries),
         SCALE,
         FINAL_CAP,
         ignored("attn_logit_softcapping"),  # the library has no such cap in this family

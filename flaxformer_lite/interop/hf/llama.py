@@ -5,6 +5,7 @@ RMSNorm before each sublayer, rotary positions that pair the halves of a head, g
 Reference: Touvron et al. 2023, arXiv:2302.13971.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -165,11 +166,27 @@ def read_layer_types(options: Options, draft: Draft, window: int | None, usual: 
 
 
 def layer_types(model: ModelConfig) -> list[str]:
-    """Returns the type of each layer."""
-    layers = range(model.num_decoder_layers)
+    """Returns the type of each layer of a model with one stack."""
+    layers = range(max(model.num_layers.values()))
     window = model.sliding_window
     local = () if window is None else layers if window.layers is None else window.layers
     return [LOCAL if i in local else FULL for i in layers]
+
+
+def set_rotaries(draft: Draft, full: Rotary, local: Rotary) -> None:
+    """Sets the positions of layers without and with a window, after the window."""
+    window = draft["sliding_window"]
+    some_local = window is not None and window.layers is not None
+    draft["positions"] = local if window is not None and not some_local else full
+    if some_local and local != full:
+        draft["sliding_window"] = dataclasses.replace(window, positions=local)
+
+
+def two_rotaries(model: ModelConfig) -> dict[str, Any]:
+    """Returns the groups of options for layers without and with a window."""
+    window = model.sliding_window
+    local = model.positions if window is None or window.positions is None else window.positions
+    return {"rope_parameters": {FULL: rope_parameters(model.positions), LOCAL: rope_parameters(local)}}
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

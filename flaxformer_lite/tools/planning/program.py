@@ -205,7 +205,7 @@ def read_collective(i: HloInstruction, kind: str, name: str, computation: Comput
 def read_attention(i: HloInstruction, computation: Computation, trips: int) -> AttentionCost | None:
     """Returns the work of a call of Splash; None for any other operation. Blocks by its own note of their sizes."""
     name = re.match(r"splash_mha_(fwd|dq|dkv)", i.name)
-    mask = re.search(r"splash_(causal|every_key|window)_?(\d*)[/)]", i.attributes)
+    mask = re.search(r"splash_(causal|every_key|window|around)_?(\d*)[/)]", i.attributes)
     suffix = "" if name is None or name[1] == "fwd" else f"_{name[1]}"
     sizes = [i.attribute(rf"block_{of}{suffix}\W+(\d+)") for of in ("q", "kv")]
     if name is None or mask is None or None in sizes:
@@ -213,9 +213,10 @@ def read_attention(i: HloInstruction, computation: Computation, trips: int) -> A
     arrays = [t for operand in i.operands for t in computation[operand].types if t.dtype in ("bf16", "f32")]
     (*rows, queries, width), (*_, keys, _), (*_, value_width) = (t.shape for t in arrays[:3])
     of_queries, of_keys = (int(size or 0) for size in sizes)
-    window = {"causal": queries, "every_key": queries + keys}.get(mask[1], int(mask[2] or 0))
+    behind = {"causal": queries, "every_key": queries + keys}.get(mask[1], int(mask[2] or 0))
+    ahead = behind if mask[1] in ("every_key", "around") else 1
     blocks = sum(
-        (mask[1] == "every_key" or key <= query + of_queries - 1) and key + of_keys - 1 > query - window
+        key - (query + of_queries - 1) < ahead and query - (key + of_keys - 1) < behind
         for query in range(0, queries, of_queries)
         for key in range(0, keys, of_keys)
     )

@@ -28,11 +28,11 @@ SETTINGS = {"vocab_size": 13, "d_model": 10, "num_heads": 2}
         ({"vocab_size": 0}, r"model\.vocab_size is 0, .* model\.head .*: set model\.head to None, or a vocab_size"),
         (
             {"sliding_window": SlidingWindow(size=3, layers=(0, 6))},
-            r"model\.sliding_window is .*: only layers of a decoder",
+            r"model\.sliding_window\.layers is \(0, 6\), but model\.num_decoder_layers is 6: name layers of the decoder",
         ),
         (
-            {"sliding_window": SlidingWindow(size=3), "num_decoder_layers": 0},
-            r"model\.sliding_window is .*num_decoder_layers is 0: only layers of a decoder",
+            {"sliding_window": SlidingWindow(size=3, layers=(7,)), "num_encoder_layers": 7, "num_decoder_layers": 0},
+            r"model\.sliding_window\.layers is \(7,\), but model\.num_encoder_layers is 7: name layers of the encoder",
         ),
         (
             {"position_padding_id": 1, "positions": Learned()},

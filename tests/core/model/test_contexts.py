@@ -39,6 +39,15 @@ def test_a_window_of_some_layers_makes_two_masks(layers):
         assert (masks.most.allowed[0, 0] == np.tri(4, dtype=bool)).all() and masks.most.structure.window is None
 
 
+def test_a_window_of_an_encoder_alone_has_two_sides():
+    alone = ModelConfig(vocab_size=3, num_decoder_layers=0, sliding_window=SlidingWindow(size=2))
+    allowed, structure = encoder_context(alone, Inputs(), TOKENS).masks.most
+    assert allowed[0, 0].astype(int).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
+    assert (structure.window, structure.causal) == (2, False)
+    beside = ModelConfig(vocab_size=3, sliding_window=SlidingWindow(size=2))
+    assert encoder_context(beside, Inputs(), TOKENS).masks.most == EVERY_KEY
+
+
 def test_a_mask_from_the_caller_has_no_known_structure():
     given = jnp.eye(4, dtype=bool)[None, None]
     inputs = Inputs(target_tokens=TOKENS, target_attention=given)

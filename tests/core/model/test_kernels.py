@@ -79,10 +79,13 @@ CASES = {
     "causal": Case((7, 7), causal=True),
     "window": Case((8, 8), causal=True, window=3),
     "window_soft_cap": Case((7, 7), causal=True, window=3, soft_cap=1.3, kv_heads=1),
+    "around": Case((8, 8), window=3),
+    "packed_around": Case((8, 8), window=3, padded=True, packed=True, kv_heads=1),
     "padding": Case((6, 10), padded=True, d_value=16),
     "packed_window": Case((8, 8), causal=True, window=3, padded=True, packed=True, kv_heads=1),
     "packed_cross": Case((6, 10), padded=True, packed=True),
     "two_blocks": Case((130, 130), causal=True, window=70, packed=True, kv_heads=1),
+    "two_blocks_around": Case((130, 130), window=70, packed=True, kv_heads=1),
 }
 CUDNN_LACKS = ("window_soft_cap", "padding")
 
@@ -103,7 +106,9 @@ def call_of(case: Case, dtype: str = "float64") -> AttentionCall:
         queries = keys if T == S else jnp.where(jnp.arange(T) < T // 2, 1, jnp.array([[2], [2]]))
         queries = queries.at[0, -1].set(0)
         keys = queries if T == S else keys.at[0, -1].set(0)
-    mask = structured_mask(is_token, queries, keys, causal_length=T if case.causal else None, window=case.window)
+    mask = structured_mask(
+        is_token, queries, keys, causal_length=T if case.causal else None, window=case.window, length=T
+    )
     return AttentionCall(q, k, v, 0.4, case.soft_cap, *mask)
 
 
@@ -143,7 +148,7 @@ def answer_and_gradients(compute, call: AttentionCall, cotangent):
 
 
 SLOW = [(name, "splash") for name in CASES if name != "packed_cross"] + [
-    (name, "xla") for name in ("two_blocks", "packed_window", "packed_cross")
+    (name, "xla") for name in ("two_blocks", "two_blocks_around", "packed_window", "packed_around", "packed_cross")
 ]
 """The fast suite has one case with all parts by the kernel, and the cheap ones by plain operations."""
 
@@ -174,7 +179,7 @@ def test_answers_and_gradients_equal_the_float64_reference(name, implementation)
         found = answer_and_gradients(choose_kernel(implementation, call).kernel, call, cotangent)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=tolerance, atol=tolerance)
-    if name == "packed_window":
+    if name in ("packed_window", "packed_around"):
         assert not np.asarray(found[0][0, -1]).any()
 
 
@@ -192,7 +197,9 @@ def test_the_blocks_of_splash_change_no_answer_and_no_gradient(sizes: tuple[int,
         np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", quick([name for name in CASES if name not in CUDNN_LACKS], "packed_window".__eq__))
+@pytest.mark.parametrize(
+    "name", quick([name for name in CASES if name not in CUDNN_LACKS], {"packed_window", "packed_around"}.__contains__)
+)
 def test_what_is_handed_to_cudnn_means_the_same(name):
     """The arguments of `jax.nn.dot_product_attention`, tried on its own plain implementation."""
     with jax.enable_x64(True):

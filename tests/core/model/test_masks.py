@@ -22,6 +22,7 @@ from flaxformer_lite.core.model.masks import (
     padding_mask,
     segment_mask,
     structured_mask,
+    window_mask,
 )
 
 
@@ -41,6 +42,12 @@ def test_a_window_ends_what_a_query_sees():
     assert causal_mask(4, 2)[0, 0].astype(int).tolist() == expected
     assert before_mask(2 + jnp.arange(2), jnp.arange(4), 2)[0, 0].astype(int).tolist() == expected[2:]
     np.testing.assert_array_equal(causal_mask(4, 4), causal_mask(4))
+
+
+def test_window_mask_is_what_its_docstring_draws():
+    np.testing.assert_array_equal(window_mask(3, 2), [[picture(window_mask)]])
+    np.testing.assert_array_equal(window_mask(4, 1)[0, 0], np.eye(4))
+    assert window_mask(4, 4).all()
 
 
 def test_segments_see_themselves_and_padding_nothing():
@@ -68,6 +75,9 @@ def test_the_parts_of_a_mask_by_hand():
     allowed, found = structured_mask(causal_length=4, window=3)
     np.testing.assert_array_equal(allowed, causal_mask(4, 3))
     assert found == MaskStructure(causal=True, window=3)
+    allowed, found = structured_mask(length=4, window=3)
+    np.testing.assert_array_equal(allowed, window_mask(4, 3))
+    assert found == MaskStructure(window=3)
     is_token = jnp.array([[True, True, True, False]])
     segments = jnp.array([[1, 2, 2, 0]])
     allowed, found = structured_mask(is_token, segments, segments, causal_length=4)

@@ -38,6 +38,8 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "gpt2/tied": (("lm_head.weight", "transformer.wte.weight"),),
     "bert/masked_lm": (BERT_TABLE, ("cls.predictions.bias", "cls.predictions.decoder.bias")),
     "roberta/masked_lm": (ROBERTA_TABLE, ("lm_head.bias", "lm_head.decoder.bias")),
+    "modernbert/masked_lm": (("model.embeddings.tok_embeddings.weight", "decoder.weight"),),
+    "modernbert/token_classification": (),
     "distilbert/masked_lm": (("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),),
     "t5/relu_tied": ((*T5, "lm_head.weight"),),
     "t5_1_1/gated_gelu": (T5,),

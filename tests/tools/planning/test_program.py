@@ -169,14 +169,16 @@ def splash_call(kind: str, name: str, lengths: tuple[int, int], blocks: tuple[in
 
 @pytest.mark.parametrize("lengths", [(1024, 1024), (768, 768), (256, 640)])
 @pytest.mark.parametrize("blocks", [(128, 128), (256, 128), (128, 256)])
-@pytest.mark.parametrize("kind", ["causal", "every_key", "window_1", "window_130", "window_300"])
+@pytest.mark.parametrize(
+    "kind", ["causal", "every_key", "window_1", "window_130", "window_300", "around_1", "around_130"]
+)
 def test_the_blocks_that_splash_computes(kind: str, lengths: tuple[int, int], blocks: tuple[int, int]):
     """Oracle: the blocks that JAX's own kernel does not skip."""
     if any(length % block for length, block in zip(lengths, blocks, strict=True)):
         pytest.skip("the kernel has whole blocks")
-    masks, window = splash_attention_mask, int(kind.removeprefix("window_")) if kind.startswith("window") else 0
+    masks, window = splash_attention_mask, int(kind.rpartition("_")[2]) if kind[-1].isdigit() else 0
     mask = {"causal": masks.CausalMask, "every_key": masks.FullMask}.get(
-        kind, lambda shape: masks.LocalMask(shape, (window - 1, 0), 0)
+        kind, lambda shape: masks.LocalMask(shape, (window - 1, window - 1 if "around" in kind else 0), 0)
     )(lengths)
     info, _ = splash_attention_mask_info.process_mask(
         masks.MultiHeadMask([mask]), blocks, head_shards=1, q_seq_shards=1

@@ -1,0 +1,121 @@
+"""Laws of an encoder: windows by gradient; packed = alone; a window longer than the text = none; the first layer without a norm."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.model.config import ModelConfig, Residual, SlidingWindow
+from flaxformer_lite.core.model.inputs import Inputs, example_inputs
+from flaxformer_lite.core.model.positions import Rotary
+from flaxformer_lite.core.model.transformer import Transformer
+
+T, SIZE = 11, 3
+BASE = ModelConfig(
+    vocab_size=0,
+    head=None,
+    d_model=12,
+    num_heads=2,
+    d_ff=7,
+    num_encoder_layers=2,
+    num_decoder_layers=0,
+    positions=Rotary(base=101.0),
+    scale_embeddings=False,
+)
+LOCAL = SlidingWindow(size=SIZE, layers=(1,), positions=Rotary(base=7.0))
+X = jnp.asarray(np.random.default_rng(2).normal(size=(1, T, 12)), jnp.float32)
+
+
+def with_window(window: SlidingWindow | None, **settings) -> ModelConfig:
+    return dataclasses.replace(BASE, sliding_window=window, **settings)
+
+
+@functools.cache
+def values(config: ModelConfig):
+    params = Transformer(config).init(jax.random.key(0), example_inputs(config))["params"]
+    rng = np.random.default_rng(3)
+    return {"params": jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.4, size=x.shape), x.dtype), params)}
+
+
+def memory(config: ModelConfig, x: jax.Array, **inputs) -> jax.Array:
+    return Transformer(config).apply(values(config), Inputs(source_tokens=x, **inputs)).memory
+
+
+def reach(config: ModelConfig) -> np.ndarray:
+    """Whether the vector of each position depends on that of each other: `[T, T]`."""
+    jacobian = jax.jacobian(lambda x: memory(config, x)[0])(X)[:, :, 0]
+    return np.abs(jacobian).max((1, 3)) > 1e-7
+
+
+@pytest.mark.parametrize(("layers", "furthest"), [(1, SIZE - 1), (2, 2 * (SIZE - 1))])
+def test_a_token_depends_on_both_sides_as_far_as_its_layers_reach(layers: int, furthest: int):
+    config = with_window(SlidingWindow(size=SIZE), num_encoder_layers=layers)
+    distance = np.abs(np.subtract.outer(np.arange(T), np.arange(T)))
+    np.testing.assert_array_equal(reach(config), distance <= furthest)
+
+
+def test_one_layer_without_a_window_reaches_everywhere():
+    assert reach(with_window(LOCAL)).all()
+
+
+def test_packed_texts_equal_each_alone():
+    """With windows that would cross from one text to the next, and a rotation of its own in the layer that has one."""
+    segments = jnp.array([[1] * 5 + [2] * 4 + [0] * 2])
+    places = jnp.array([[*range(5), *range(4), 0, 0]])
+    packed = memory(with_window(LOCAL), X, source_segments=segments, source_positions=places, source_mask=segments > 0)
+    for text in (slice(0, 5), slice(5, 9)):
+        alone = memory(with_window(LOCAL), X[:, text])
+        np.testing.assert_allclose(packed[:, text], alone, rtol=2e-6, atol=2e-6)
+
+
+def test_padding_changes_nothing():
+    padded = jnp.pad(X, ((0, 0), (0, 4), (0, 0)), constant_values=9.0)
+    found = memory(with_window(LOCAL), padded, source_mask=jnp.arange(T + 4)[None] < T)
+    np.testing.assert_allclose(found[:, :T], memory(with_window(LOCAL), X), rtol=2e-6, atol=2e-6)
+
+
+def test_a_window_longer_than_the_text_is_none():
+    whole, shorter = (memory(with_window(SlidingWindow(size=size)), X) for size in (T, T - 1))
+    np.testing.assert_allclose(whole, memory(with_window(None), X), rtol=1e-6, atol=1e-6)
+    assert not np.allclose(shorter, whole)
+
+
+def test_an_encoder_beside_a_decoder_has_no_window():
+    both = with_window(SlidingWindow(size=SIZE), num_decoder_layers=1)
+    found = Transformer(both).apply(values(both), Inputs(source_tokens=X, target_tokens=X)).memory
+    bare = dataclasses.replace(both, sliding_window=None)
+    np.testing.assert_array_equal(
+        found, Transformer(bare).apply(values(both), Inputs(source_tokens=X, target_tokens=X)).memory
+    )
+
+
+def test_the_first_layer_may_have_commands_of_its_own():
+    """With none the norm of layer 0 has no gradient, and those of all other places have one; the commands of `pre` give `pre`."""
+    config = with_window(None, residual=Residual(first=""))
+    params = values(config)["params"]
+
+    def total(params):
+        return jnp.sin(Transformer(config).apply({"params": params}, Inputs(source_tokens=X)).memory).sum()
+
+    layers = jax.grad(total)(params)["encoder"]["layers"]
+    moved = {name: np.abs(layers[name]["scale"]).max(-1) > 0 for name in layers if name.endswith("norm")}
+    assert moved["attention_pre_norm"].tolist() == [False, True]
+    assert moved["feed_forward_pre_norm"].tolist() == [True, True]
+    named = dataclasses.replace(config, residual=Residual(first="n"))
+    np.testing.assert_array_equal(memory(named, X), memory(with_window(None), X))
+
+
+def test_without_a_norm_the_first_attention_reads_its_input_itself():
+    """Oracle: the same layer with no norm before either sublayer, where the feed-forward adds nothing."""
+    config = with_window(None, num_encoder_layers=1, residual=Residual(first=""))
+    params = jax.tree.map(lambda x: x, values(config)["params"])
+    layers = params["encoder"]["layers"]
+    layers["feed_forward"] = jax.tree.map(jnp.zeros_like, layers["feed_forward"])
+    bare = dataclasses.replace(config, residual=Residual(pre=""))
+    found, wanted = (
+        Transformer(one).apply({"params": params}, Inputs(source_tokens=X)).memory for one in (config, bare)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
