@@ -17,6 +17,7 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.settings import check_vocabulary
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
+from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.files.text import FromRun
 
@@ -119,6 +120,7 @@ class Config(Checked, at=""):
                         f"{setting}.messages_field is {member.messages_field!r}, but objective.kind '{self.objective.kind}' reads "
                         "no conversations: set it to None, or choose the objective 'instruction'"
                     )
+                self._check_candidates(setting, member)
                 if not (codes := getattr(member, "languages", ())):
                     continue
                 if known is None or len(codes) != 2 or getattr(member, "label_field", None) is not None:
@@ -131,6 +133,31 @@ class Config(Checked, at=""):
                 except ValueError as error:
                     raise ValueError(f"{setting}.languages: {error}") from None
 
+    def _check_candidates(self, setting: str, source: DataSource) -> None:
+        """Raises: ValueError if a source has queries with candidates that the objective does not read, or scores of plain pairs."""
+        fields, columns = getattr(source, "negatives_fields", None), getattr(source, "negatives_columns", ())
+        scores = getattr(source, "scores_fields", ())
+        if fields is None and not columns:
+            if scores:
+                raise ValueError(
+                    f"{setting}.scores_fields is {scores}, but {setting}.negatives_fields is None, so pairs are plain: set it, "
+                    "to () if no text is a negative"
+                )
+            return
+        given = (
+            f"{setting}.negatives_columns is {columns}" if fields is None else f"{setting}.negatives_fields is {fields}"
+        )
+        if not self.objective.reads_candidates:
+            raise ValueError(
+                f"{given}, but objective.kind '{self.objective.kind}' reads no candidates: leave it out, or choose an "
+                "objective for embeddings or rerankers"
+            )
+        for other in ("label_field", "label_column", "messages_field"):
+            if (value := getattr(source, other, None)) is not None:
+                raise ValueError(
+                    f"{given}, and {setting}.{other} is {value!r}, which is not read with it: leave out one of them"
+                )
+
     def _check_batches(self) -> None:
         data, train = self.data, self.train
         if data.rows_multiple % train.num_micro_batches:
@@ -138,12 +165,10 @@ class Config(Checked, at=""):
                 f"data.rows_multiple {data.rows_multiple} is not divisible by train.num_micro_batches {train.num_micro_batches}: "
                 "change one, so that every batch divides evenly"
             )
-        if not self.objective.rows_independent and (train.num_micro_batches > 1 or train.runner == "pmap"):
-            several = train.num_micro_batches > 1
-            what = f"num_micro_batches is {train.num_micro_batches}" if several else "runner is 'pmap'"
+        if not self.objective.rows_independent and train.runner == "pmap":
             raise ValueError(
-                f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: set it to "
-                + ("1" if several else "'mesh'")
+                f"train.runner is 'pmap', but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: "
+                "set it to 'mesh'"
             )
 
     def _check_sampling(self) -> None:

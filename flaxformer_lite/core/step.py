@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.core.model import Inputs, Transformer
-from flaxformer_lite.core.model.inputs import example_inputs
+from flaxformer_lite.core.model.inputs import Outputs, example_inputs
 from flaxformer_lite.core.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.core.optim.selection import check_rates, merge, split, with_frozen_dtype, without_frozen_layers
 from flaxformer_lite.core.parallel import CompilerOptions
@@ -79,7 +79,34 @@ def init_state(task: TrainTask) -> TrainState:
 
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
+    if compares_rows(task):
+        return task.objective.loss(joint_outputs(task, params, batch, key), batch)
     return task.objective.terms(Apply(task.model, params, task.decode), batch, key)
+
+
+def compares_rows(task: TrainTask) -> bool:
+    """Returns whether a micro-batch has only its vectors to itself, because the loss compares all rows of the batch."""
+    return task.num_micro_batches > 1 and not task.objective.rows_independent
+
+
+def joint_outputs(task: TrainTask, params: PyTree, batch: Batch, key: Array | None = None) -> Outputs:
+    """Returns the vectors of the whole batch, computed one micro-batch at a time. key: None for no dropout.
+
+    The backward pass computes each micro-batch again. So memory holds the activations of one, and the gradient is that of the whole
+    batch.
+
+    Reference: Gao et al. 2021, arXiv:2101.06983, section 3.
+    """
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # the loop keeps the two computations apart
+    def vectors(group: tuple[Int[Array, ""], Batch]) -> Float[Array, "R K D"]:
+        number, rows = group
+        rngs = None if key is None else {"dropout": jax.random.fold_in(key, number)}
+        outputs: Any = task.model.apply({"params": params}, task.inputs(rows), rngs=rngs)
+        return outputs.embedding.reshape(len(rows.weights), -1, outputs.embedding.shape[-1])
+
+    made = jax.lax.map(vectors, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
+    return Outputs(embedding=made.swapaxes(0, 1).reshape(-1, made.shape[-1]))
 
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:
@@ -114,7 +141,7 @@ def gradient(
     def group_key(micro_batch: Int[Array, ""] | int) -> Array:
         return key if devices * task.num_micro_batches == 1 else jax.random.fold_in(key, first + micro_batch)
 
-    if task.num_micro_batches == 1:
+    if task.num_micro_batches == 1 or compares_rows(task):
 
         def loss(trained: PyTree) -> tuple[Array, dict[str, Array]]:
             terms = loss_terms(task, merge(trained, frozen), batch, group_key(0))
@@ -204,7 +231,9 @@ def eval_step(
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
         return task.objective.metrics(outputs, rows)
 
-    if task.num_micro_batches == 1:
+    if compares_rows(task):
+        metrics = task.objective.metrics(joint_outputs(task, params, batch), batch)
+    elif task.num_micro_batches == 1:
         metrics = of_rows(batch)
     else:
         stacked = jax.lax.map(of_rows, micro_batches(task, batch))

@@ -4,7 +4,7 @@ import bisect
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -85,9 +85,9 @@ class Rows(Lazy[Any]):
 
     @classmethod
     def source_only(
-        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], spans: Spans | None = None
+        cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any], spans: Spans | None = None, note: str = ""
     ) -> "Rows":
-        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, spans)
+        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, spans, note=note)
 
 
 class TokenShard(NamedTuple):
@@ -110,7 +110,7 @@ class TokenShard(NamedTuple):
         report: Callable[[int], None] = lambda done: None,
     ) -> "TokenShard":
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
-        starts, labels, marks = [0], list[str](), list[np.ndarray]()
+        starts, labels, marks = [0], list[str](), dict[int, Sequence[int]]()
 
         def sides() -> Iterator[Sequence[int]]:
             for start in range(0, len(pairs), AT_ONCE):
@@ -121,10 +121,10 @@ class TokenShard(NamedTuple):
                         yield side
                     labels.append(record.label)
                     if record.marks is not None:
-                        marks.extend((np.zeros(len(record.source), np.uint16), np.asarray(record.marks, np.uint16)))
+                        marks[starts[-2]] = record.marks
 
         ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
-        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, all_marks(marks))
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, all_marks(marks, len(ids)))
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -144,10 +144,10 @@ class TokenArrays(Lazy[TokenPair]):
         starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
         ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
         labels = [record.label for record in records]
-        marked = [record for record in records if record.marks is not None]
-        marks = [side for record in marked for side in (np.zeros(len(record.source), np.uint16), record.marks)]
+        targets = zip(starts[1::2].tolist(), records, strict=True)
+        marks = {start: record.marks for start, record in targets if record.marks is not None}
         all_labels = np.array(labels) if any(labels) else None
-        return cls([TokenShard(ids, starts, all_labels, all_marks(marks))])
+        return cls([TokenShard(ids, starts, all_labels, all_marks(marks, len(ids)))])
 
     @property
     def parts(self) -> Sequence["TokenArrays"]:
@@ -170,6 +170,22 @@ class TokenArrays(Lazy[TokenPair]):
             starts, stops = shard.starts[1::2], shard.starts[2::2]
             counts.append(before[stops] - before[np.minimum(starts + 1, stops)])
         return np.concatenate(counts)
+
+    @property
+    def longest_candidates(self) -> Int[np.ndarray, "I"]:
+        """The most tokens of a target of every record that follow each other and have the same mark; without marks all."""
+        longest = []
+        for shard in self.shards:
+            starts, stops = shard.starts[1::2], shard.starts[2::2]
+            if shard.marks is None or not len(shard.ids):
+                longest.append(stops - starts)
+                continue
+            changes = np.flatnonzero(np.diff(shard.marks.astype(np.int32))) + 1
+            borders = np.unique(np.concatenate([shard.starts, changes]))
+            runs = np.append(np.diff(borders), 0)
+            places = np.searchsorted(borders, np.stack([starts, stops], 1).ravel())
+            longest.append(np.where(stops > starts, np.maximum.reduceat(runs, places)[::2], 0))
+        return np.concatenate(longest)
 
     @property
     def labels(self) -> Iterator[str]:
@@ -223,9 +239,14 @@ class TokenArrays(Lazy[TokenPair]):
         return digest.hexdigest()
 
 
-def all_marks(sides: Sequence[Any]) -> Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None:
-    """Returns the marks of all sides, 16 bits each, or 1 where none is above 1; None without sides."""
-    if not sides:
+def all_marks(targets: Mapping[int, Any], number: int) -> Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None:
+    """Returns the marks of so many tokens, 16 bits each, or 1 where none is above 1; None if no target has marks.
+
+    targets: the marks of targets by their first token. All other tokens have the mark 0.
+    """
+    if not targets:
         return None
-    marks: np.ndarray = np.concatenate(sides, dtype=np.uint16, casting="unsafe")
+    marks = np.zeros(number, np.uint16)
+    for start, of_target in targets.items():
+        marks[start : start + len(of_target)] = of_target
     return marks.astype(np.bool) if marks.max(initial=0) <= 1 else marks

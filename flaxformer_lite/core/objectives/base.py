@@ -76,6 +76,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
     reads_messages: ClassVar[bool] = False
     """Whether records are conversations, of pairs or of a source's `messages_field`."""
+    reads_candidates: ClassVar[bool] = False
+    """Whether a record may be a query with candidates, of a source's `negatives_fields` or `negatives_columns`."""
     truncates_records: ClassVar[bool] = False
     """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
     with a warning. False: `make_rows` fits the whole records."""

@@ -1,108 +1,256 @@
 """Sentence embeddings: texts that belong together get similar vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.core.base.bounds import PositiveFloat
-from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.core.base.suggest import suggest
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.classification import WholeTexts
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, squared_error
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
 PADDING_LOGIT = -1e9
-"""The logit of a padding row of the batch: it is never the nearest."""
+"""The logit of a text that a row does not have, or of a padding row of the batch: it is never the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceEmbeddings(WholeTexts):
-    """Pairs of texts that belong together: of all targets in the batch, a source's own target should be the nearest.
+class SentenceEmbeddings(CandidateTexts):
+    """Texts that belong together: of all candidates in the batch, a query's own positive should be the nearest.
 
-    The loss is the cross-entropy over the cosines divided by `temperature`. The other targets of the batch are the negatives, so
-    larger batches are harder. `accuracy` is the fraction of sources whose own target is the nearest in its evaluation batch.
+    A record is a query with one or several positives and any negatives, or a pair, whose target is the positive of its source. The
+    loss is the cross-entropy over the cosines divided by `temperature`. The candidates of all other queries of the batch are
+    negatives too, so larger batches are harder. `train.num_micro_batches` divides the computation of the vectors alone: the loss
+    compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own positive is the
+    nearest in its evaluation batch.
 
-    Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4.
+    Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4; Gao et al. 2021, arXiv:2101.06983, section 3, for the memory.
     """
 
     kind: Literal["sentence_embeddings"] = "sentence_embeddings"
+    criterion: Literal["in_batch_negatives", "margin_mse"] = "in_batch_negatives"
+    """in_batch_negatives: the cross-entropy. margin_mse: the squared error of a positive's product with the query minus that of
+    each negative, against the same difference of a teacher's scores (Hofstätter et al. 2021, arXiv:2010.02666, section 3)."""
     temperature: PositiveFloat = 0.05
-    """Divides the cosines; a lower one gives more weight to near misses."""
+    """Divides the cosines, or the products of `margin_mse`; a lower one gives more weight to near misses."""
+    directions: Literal["forward", "both"] = "forward"
+    """forward: each query finds its positive. both: also each positive its query among all queries, with half of the weight."""
+    num_negatives: NonNegativeInt = 0
+    """The most negatives of a query that a step reads. A query that has more gets others in each epoch."""
+    widths: tuple[PositiveInt, ...] = ()
+    """Widths of beginnings of the vectors that are vectors of their own: the loss is summed over them, each scaled to length 1
+    (Kusupati et al. 2022, arXiv:2205.13147, section 3). (): whole vectors alone."""
+    width_weights: tuple[PositiveFloat, ...] = ()
+    """The weight of each of `widths` in the loss; (): 1 each."""
+    prompts: tuple[tuple[str, str], ...] = ()
+    """Names of prompts, each with the text that stands before a text: (("query", "query: "), ("document", "passage: "))."""
+    query_prompt: str | None = None
+    """The name of the prompt before queries in training; None: none."""
+    document_prompt: str | None = None
+    """The name of the prompt before their candidates in training; None: none."""
+    default_prompt: str | None = None
+    """The name of the prompt before texts that are embedded without the choice of one; None: none."""
 
     command = "embed"
     rows_independent = False
 
+    def __post_init__(self) -> None:
+        """Raises: ValueError for settings that do not fit each other."""
+        super().__post_init__()
+        if any(len(prompt) != 2 for prompt in self.prompts) or len(dict(self.prompts)) < len(self.prompts):
+            raise ValueError(
+                f"objective.prompts is {self.prompts}: it must be pairs of a name and a text, all names different"
+            )
+        for setting in ("query_prompt", "document_prompt", "default_prompt"):
+            if (name := getattr(self, setting)) is not None:
+                self.prompt(name, f"objective.{setting}")
+        if self.width_weights and len(self.width_weights) != len(self.widths):
+            raise ValueError(
+                f"objective.width_weights is {self.width_weights}, but objective.widths is {self.widths}: give each width a weight"
+            )
+        if self.criterion == "margin_mse":
+            self.check_margin()
+
+    def check_margin(self) -> None:
+        if self.directions == "both":
+            raise ValueError(
+                "objective.directions is 'both', but objective.criterion 'margin_mse' has one: set it to 'forward'"
+            )
+        if not self.num_negatives:
+            raise ValueError(
+                "objective.num_negatives is 0, but objective.criterion 'margin_mse' compares them: set it to 1 or more"
+            )
+
+    def prompt(self, name: str | None, setting: str = "prompt") -> str:
+        """Returns the text of a prompt, "" for None. Raises: ValueError for an unknown name."""
+        texts = dict(self.prompts)
+        if name is not None and name not in texts:
+            known = ", ".join(map(repr, texts)) or "none: set objective.prompts"
+            raise ValueError(f"{setting} is {name!r}: the prompts are {known}{suggest(name, texts)}")
+        return "" if name is None else texts[name]
+
+    @property
+    def prompt_texts(self) -> tuple[str, str]:
+        return self.prompt(self.query_prompt), self.prompt(self.document_prompt)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss", "accuracy") if self.criterion == "margin_mse" else super().metric_names
+
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError if the model has two stacks, or no sentence embedding."""
+        """Raises: ValueError if the model has two stacks, no sentence embedding, or a narrower one than `widths`."""
         super().check_model(model)
         if model.sentence_embedding is None:
             raise ValueError(
                 f"model.sentence_embedding is None, but objective.kind '{self.kind}' compares vectors: set it, for example to "
                 "SentenceEmbedding(pooling='mean')"
             )
+        if self.widths and max(self.widths) > model.d_model:
+            raise ValueError(
+                f"objective.widths is {self.widths}, but vectors have the width {model.d_model}: lower them"
+            )
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
-        """Returns one row a record, of two pieces. Raises: ValueError for a record without a source."""
-        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
-        sizes = arrays.sizes
-        without_source = np.flatnonzero(sizes[:, 0] == 0)
-        if tokenizer is not None and len(without_source):
-            raise ValueError(
-                f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
-                "source: name one (source_column or source_field)"
-            )
+        """Returns one row a record, of its query and its candidates. Raises: ValueError for records that do not fit."""
+        arrays, reader, note = TokenArrays.of(records), tokenizer or ByteTokenizer(), ""
+        if tokenizer is not None:
+            num_negatives = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")
+            if self.num_negatives and not num_negatives:
+                raise ValueError(
+                    f"objective.num_negatives is {self.num_negatives}, but no record of the data has a negative: name their fields "
+                    "(negatives_fields or negatives_columns), or set it to 0"
+                )
+            if num_negatives and not self.num_negatives:
+                note = f"the data has {num_negatives:,} negatives, which are not read: objective.num_negatives is 0"
 
-        def make(i: int) -> Pack:
-            texts = [reader.truncated([text.tolist()], longest.source) for text in arrays[i][:2]]
-            return Pack(tuple(np.array(text.tokens, np.int32) for text in texts))
+        def framed(text: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
+            return np.array(reader.truncated([text.tolist()], longest.source).tokens, np.int32)
+
+        def make(i: int) -> QueryCandidates:
+            record = QueryCandidates.of(arrays[i])
+            candidates = Lazy(len(record.candidates), lambda number: framed(record.candidates[number]))
+            return record._replace(query=framed(record.query), candidates=candidates)
 
         num_special = len(reader.truncated([[]], 0).tokens)
-        used = num_special + np.minimum(sizes.max(1), max(longest.source - num_special, 0))
-        return Rows.source_only(used, make)
+        sizes = np.maximum(arrays.sizes[:, 0], arrays.longest_candidates)
+        used = num_special + np.minimum(sizes, max(longest.source - num_special, 0))
+        return Rows.source_only(used, make, note=note)
 
-    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
-        """Returns a row without the axis B, whose inputs are two texts `[2, S]`; its targets are not used."""
-        tokens = [pad_tokens(text, lengths.source, special.pad) for text in record.pieces]
-        masks = [np.arange(lengths.source) < len(text) for text in record.pieces]
+    def example(
+        self, record: QueryCandidates, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> Batch:
+        """Returns a row without the axis B, of K texts `[K, S]`: a query, a positive, and negatives; absent ones are masked.
+
+        Its targets are the scores of the candidates for `margin_mse`, and else not used.
+        """
+        negatives = np.arange(record.num_positives, len(record.candidates))
+        if len(negatives) > self.num_negatives:
+            negatives = generator.choice(negatives, self.num_negatives, replace=False)
+        chosen = [int(generator.integers(record.num_positives)), *negatives.tolist()]
+        absent = [np.zeros(0, np.int32)] * (self.num_negatives + 1 - len(chosen))
+        texts = [record.query, *(record.candidates[i] for i in chosen), *absent]
+        targets: np.ndarray = np.zeros(1, np.int32)
+        if self.criterion == "margin_mse":
+            targets = np.zeros(self.num_negatives + 1, np.float32)
+            targets[: len(chosen)] = 0 if record.scores is None else record.scores[chosen]
         return host_row(
-            np.zeros(1, np.int32),
+            targets,
             np.ones(1, np.float32),
-            source_tokens=np.stack(tokens),
-            source_mask=np.stack(masks),
+            source_tokens=np.stack([pad_tokens(text, lengths.source, special.pad) for text in texts]),
+            source_mask=np.stack([np.arange(lengths.source) < len(text) for text in texts]),
         )
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        """Returns the texts `[B, 2, S]` as rows `[2·B, S]`: each source, then its target."""
+        """Returns the texts `[B, K, S]` as rows `[B·K, S]`: each query, then its candidates."""
         given = jnp.asarray(batch.inputs.source_tokens), jnp.asarray(batch.inputs.source_mask)
         tokens, mask = (x.reshape(-1, x.shape[-1]) for x in given)
         flat = Inputs(source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens))
         return super().inputs(batch._replace(inputs=flat), model)
 
-    def scored(self, outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
-        """Returns the logits of every target for every source, the index of the right target, and the weight of each row."""
-        assert outputs.embedding is not None
-        source, target = unit_length(outputs.embedding).reshape(len(batch.weights), 2, -1).swapaxes(0, 1)
-        weights = batch.weights[:, 0]
-        cosines = jnp.einsum("BD,CD->BC", source, target)
-        logits = jnp.where(weights > 0, cosines / self.temperature, PADDING_LOGIT)
-        return logits, jnp.arange(len(weights)), weights
-
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the cross-entropy over the batch's targets, in nats per pair."""
-        return {"cross_entropy": cross_entropy(*self.scored(outputs, batch))}
+        """Returns the terms of each width: nats per query, or squared differences of scores per negative."""
+        weights = self.width_weights or (1.0,) * len(self.widths)
+        terms = {}
+        for width, weight in zip(self.widths, weights, strict=True) if self.widths else [(None, 1.0)]:
+            for name, term in self.terms_of(Vectors.of(outputs, batch, width), batch):
+                terms[name if width is None else f"{name}_{width}"] = term._replace(weight=weight * term.weight)
+        return terms
+
+    def terms_of(self, vectors: "Vectors", batch: Batch) -> Iterator[tuple[str, LossTerm]]:
+        """Yields the terms of the loss of one width, with their names."""
+        if self.criterion == "margin_mse":
+            yield "margin_mse", vectors.margins(jnp.asarray(batch.targets), self.temperature)
+            return
+        weight = 0.5 if self.directions == "both" else 1.0
+        yield "cross_entropy", cross_entropy(*vectors.forward(self.temperature))._replace(weight=weight)
+        if self.directions == "both":
+            yield "backward", cross_entropy(*vectors.backward(self.temperature))._replace(weight=weight)
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """Returns nats per pair, and the number of sources whose own target is the nearest."""
-        scored = self.scored(outputs, batch)
-        return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}
+        """Returns the loss of whole vectors forward, and the number of queries whose own positive is the nearest."""
+        vectors = Vectors.of(outputs, batch)
+        (_, loss), *_ = self.terms_of(vectors, batch)
+        return {"loss": loss, "accuracy": accuracy(*vectors.forward(self.temperature))}
+
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+        return {name: value for name, value in super().report(totals).items() if name in self.metric_names}
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of a batch."""
+
+    query: Float[Array, "B D"]
+    candidates: Float[Array, "B K D"]
+    """The positive of each query, then its negatives."""
+    present: Bool[Array, "B K"]
+    """False for a candidate that a row does not have, and for those of a padding row."""
+
+    @classmethod
+    def of(cls, outputs: Outputs, batch: Batch, width: int | None = None) -> "Vectors":
+        """Returns the vectors, cut to a width and scaled to length 1 where one is given."""
+        assert outputs.embedding is not None
+        vectors = outputs.embedding if width is None else unit_length(outputs.embedding[:, :width])
+        of_rows = vectors.reshape(len(batch.weights), -1, vectors.shape[-1])
+        present = jnp.broadcast_to(batch.weights > 0, of_rows.shape[:2])
+        if batch.inputs.source_mask is not None:
+            present &= batch.inputs.source_mask.any(-1)
+        return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:])
+
+    def forward(self, temperature: float) -> tuple[Float[Array, "B C"], Int[Array, "B"], Float[Array, "B"]]:
+        """Returns the logits of all candidates for every query, the place of its own positive, and the weight of each row."""
+        number, several, width = self.candidates.shape
+        candidates = unit_length(self.candidates.reshape(-1, width)).reshape(self.candidates.shape)
+        cosines = jnp.einsum("BD,CKD->BCK", unit_length(self.query), candidates)
+        logits = jnp.where(self.present, cosines / temperature, PADDING_LOGIT)
+        return logits.reshape(number, -1), several * jnp.arange(number), self.weights
+
+    def backward(self, temperature: float) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
+        """Returns the same of all queries for every positive."""
+        cosines = jnp.einsum("BD,CD->BC", unit_length(self.candidates[:, 0]), unit_length(self.query))
+        logits = jnp.where(self.present[:, 0], cosines / temperature, PADDING_LOGIT)
+        return logits, jnp.arange(len(logits)), self.weights
+
+    @property
+    def weights(self) -> Float[Array, "B"]:
+        """1, or 0 for a padding row."""
+        return self.present[:, 0].astype(jnp.float32)
+
+    def margins(self, scores: Float[Array, "B K"], temperature: float) -> LossTerm:
+        """Returns the squared errors of the margins between each positive and its negatives."""
+        products = jnp.einsum("BD,BKD->BK", self.query, self.candidates) / temperature
+        margins, wanted = (x[:, :1] - x[:, 1:] for x in (products, scores))
+        return squared_error(margins, wanted, self.present[:, 1:].astype(jnp.float32))

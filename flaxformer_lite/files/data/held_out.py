@@ -17,6 +17,7 @@ from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
+from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
 from flaxformer_lite.files.text.normal_form import plain
 
@@ -93,7 +94,7 @@ class HeldOut(LocatedSource):
 
     def part_of(self, pair: Pair) -> Part:
         """Returns the split of a pair, or LEFT_OUT for a training pair with a held-out text."""
-        texts = [plain(text) for text in pair[:2] if text]
+        texts = [plain(text) for text in compared_texts(pair)]
         split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
@@ -152,7 +153,7 @@ class HeldOut(LocatedSource):
             for row in source.located(name, lambda fraction: progress(0.0)):
                 assert isinstance(row.pair, Pair)
                 if self.split_of(row.pair) != "train":
-                    yield from (hash(plain(text)) for text in row.pair[:2] if text)
+                    yield from (hash(plain(text)) for text in compared_texts(row.pair))
 
     def text_names(self, setting: str) -> tuple[str, str]:
         return self.source.text_names(setting)
@@ -171,6 +172,11 @@ class HeldOutMixture(Mixture):
     """A mixture of the pairs of each source that belong to one split."""
 
     sources: tuple[HeldOut, ...]  # type: ignore[assignment]  # no config names them
+
+
+def compared_texts(pair: Pair) -> list[str]:
+    """Returns the texts of a pair that no split may share: its two sides, or a query and its positives: any text is a negative."""
+    return [text for text in (pair.source, *TextCandidates.of_pair(pair).positives) if text]
 
 
 def held_out(source: DataSource, **rule: Any) -> DataSource:

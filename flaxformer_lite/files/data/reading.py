@@ -17,6 +17,7 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.text.candidates import CandidateTokenizers, TextCandidates
 from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
@@ -34,9 +35,25 @@ class ReadsConversations(Protocol):
     """The answers of a conversation that count."""
 
 
+@runtime_checkable
+class ReadsCandidates(Protocol):
+    """The part of an objective that decides how queries and candidates are read, as `CandidateTexts` has it."""
+
+    @property
+    def prompt_texts(self) -> tuple[str, str]:
+        """The texts before each query and before each candidate."""
+
+
 def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable[Pair]:
-    """Returns the texts that a tokenizer is trained on, in one pass or several: pairs, or conversations by the template."""
+    """Returns the texts that a tokenizer is trained on, in one pass or several: of pairs, or of conversations by the template."""
+    if isinstance(objective, ReadsCandidates):
+        return candidate_texts(pairs)
     return chat_texts(objective, pairs) if isinstance(objective, ReadsConversations) else pairs
+
+
+def candidate_texts(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    for pair in pairs:
+        yield pair._replace(target="\n".join(TextCandidates.of_pair(pair).texts))
 
 
 def chat_texts(objective: ReadsConversations, pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -61,6 +78,8 @@ def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, lo
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
     """
+    if isinstance(objective, ReadsCandidates):
+        return CandidateTokenizers(tokenizers.source, tokenizers.target, *objective.prompt_texts)
     if not isinstance(objective, ReadsConversations):
         return tokenizers
     file, template = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)

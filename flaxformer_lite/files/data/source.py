@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
 from flaxformer_lite.files.text.messages import BESIDE, Conversation
 
@@ -180,6 +181,12 @@ class FieldSource(TextSource):
     messages_field: str | None = None
     """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; the fields `tools`
     and `system` go with them. For the objective `instruction`. None: no conversations."""
+    negatives_fields: tuple[str, ...] | None = None
+    """Fields of texts that do not answer the source, each a text or a list of texts; `target_field` then has the text that does, or
+    a list of them. For embeddings and rerankers. (): there are none, but lists in `target_field`. None: plain pairs."""
+    scores_fields: tuple[str, ...] = ()
+    """Fields of the scores of these texts by a teacher, each a number or a list of numbers: first those of `target_field`. (): no
+    scores."""
 
     @property
     def _has_source(self) -> bool:
@@ -198,7 +205,8 @@ class FieldSource(TextSource):
         """The outermost names of the fields that are read."""
         if self.messages_field is not None:
             return {self.messages_field.split(".")[0], *BESIDE}
-        fields = (self.source_field, self.target_field, self.label_field, self.input_field)
+        of_pairs = (self.source_field, self.target_field, self.label_field, self.input_field)
+        fields = (*of_pairs, *(self.negatives_fields or ()), *self.scores_fields)
         return {field.split(".")[0] for field in fields if field is not None}
 
     def _pair(self, record: object) -> Pair | str:
@@ -211,11 +219,18 @@ class FieldSource(TextSource):
             source = "" if self.source_field is None else text_field(record, self.source_field)
             more = "" if self.input_field is None else text_field(record, self.input_field)
             source = with_input(source, more)
+            if self.negatives_fields is not None:
+                return self._candidates(record).pair(source)
             target = text_field(record, self.target_field)
             label = "" if self.label_field is None else label_of(record, self.label_field)
         except ValueError as error:
             return str(error)
         return Pair(source, target, label)
+
+    def _candidates(self, record: object) -> TextCandidates:
+        """Returns the candidates of a record. Raises: ValueError if it has no such fields, or other things in them."""
+        fields = ((self.target_field,), self.negatives_fields or (), self.scores_fields)
+        return TextCandidates.read(*([field_value(record, field) for field in some] for some in fields))
 
 
 def texts_of(source: Any, target: Any, more: Any) -> tuple[tuple[int | str, ...], ...]:

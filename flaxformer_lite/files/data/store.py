@@ -18,6 +18,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -326,8 +327,9 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
 
 
 def name_of(source: DataSource | None) -> str:
-    """Returns the settings of a source. `languages` is left out at its default: the names of older stores lack it."""
-    return repr(source).replace(", languages=()", "")
+    """Returns the settings of a source. Later settings are left out at their defaults: the names of older stores lack them."""
+    empty, none = "languages|scores_fields|negatives_columns", "negatives_fields|label_separator"
+    return re.sub(rf", ({empty})=\(\)|, ({none})=None", "", repr(source))
 
 
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:

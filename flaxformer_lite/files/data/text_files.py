@@ -11,6 +11,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, TextSource, texts_of, with_input
+from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.tables import (
     MOST_COMPARED,
@@ -99,6 +100,8 @@ class ColumnSource(Checked, TextSource, at="data"):
     cell is one label."""
     input_column: int | str | None = None
     """Column of a text that belongs to the source, and follows it after an empty line unless it is blank; None: no such text."""
+    negatives_columns: tuple[int | str, ...] = ()
+    """Columns of texts that do not answer the source, as the target does. For embeddings and rerankers. (): plain pairs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,9 +126,10 @@ class ColumnSource(Checked, TextSource, at="data"):
 
     @property
     def _chosen(self) -> dict[str, int | str | None]:
-        """The columns of source, target, label and input, by their settings."""
+        """The columns of source, target, label, input and negatives, by their settings."""
         names = ("source_column", "target_column", "label_column", "input_column")
-        return {name: getattr(self, name) for name in names}
+        negatives = {f"negatives_columns.{i}": column for i, column in enumerate(self.negatives_columns)}
+        return {name: getattr(self, name) for name in names} | negatives
 
     @property
     def _has_source(self) -> bool:
@@ -201,12 +205,18 @@ class ColumnSource(Checked, TextSource, at="data"):
             return Pair("", "")
         if wrong:
             return wrong
-        source, target, label, more = ("" if column is None else cells[column] for column in columns)
+        source, target, label, more, *negatives = ("" if column is None else cells[column] for column in columns)
+        source = with_input(source, more)
         if self.label_separator is not None:
             label = json.dumps(
                 [name.strip() for name in label.split(self.label_separator) if name.strip()], ensure_ascii=False
             )
-        return Pair(with_input(source, more), target, label)
+        if not negatives:
+            return Pair(source, target, label)
+        try:
+            return TextCandidates.read([target], negatives).pair(source)
+        except ValueError as error:
+            return str(error)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,87 @@
+"""Queries with candidates, the data of embeddings and of rerankers.
+
+A record (`TokenPair`) of a query with its candidates has
+
+    source   the tokens of the query
+    target   the tokens of all candidates, one after the other: those that answer the query (positives) before those that do not
+    marks    the number of the candidate of each token, from 0
+    label    the number of positives, the number of candidates and, if a teacher scored them, its score of each: "1 3 9.5 -2 0.25"
+
+A record without a label is a plain pair: its target is the only candidate, and answers the query.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.objectives.classification import WholeTexts
+
+MOST_CANDIDATES = 2**16
+"""The most candidates of a query: their numbers are stored in 16 bits."""
+
+
+class QueryCandidates(NamedTuple):
+    """A query with K candidates, as token ids without special tokens."""
+
+    query: Int[np.ndarray, "S"]
+    candidates: Sequence[Int[np.ndarray, "_"]]
+    """The positives, then the negatives."""
+    num_positives: int
+    """At least 1."""
+    scores: Float[np.ndarray, "K"] | None = None
+    """The score of each candidate by a teacher; None without one."""
+
+    @classmethod
+    def of(cls, record: TokenPair) -> "QueryCandidates":
+        """Returns the parts of a record."""
+        num_positives, number, scores = read_label(record.label)
+        marks = np.zeros(len(record.target)) if record.marks is None else record.marks.astype(np.int32)
+        candidates = np.split(record.target, np.searchsorted(marks, np.arange(1, number)))
+        return cls(record.source, candidates, num_positives, np.array(scores, np.float32) if scores else None)
+
+
+def read_label(label: str) -> tuple[int, int, list[str]]:
+    """Returns the numbers of positives and of candidates, and the scores, by a record's label; of a plain pair 1 and 1."""
+    num_positives, number, *scores = label.split() if " " in label else ("1", "1")
+    return int(num_positives), int(number), scores
+
+
+def candidates_label(num_positives: int, number: int, scores: Sequence[float]) -> str:
+    """Returns the label of a record with so many candidates, with the scores as seven digits each: about those of float32."""
+    return " ".join([str(num_positives), str(number), *(f"{score:.7g}" for score in scores)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateTexts(WholeTexts):
+    """Base of the objectives whose records are queries with candidates, or plain pairs."""
+
+    reads_candidates = True
+
+    @property
+    def prompt_texts(self) -> tuple[str, str]:
+        """The texts before each query and before each candidate."""
+        return "", ""
+
+    def check_records(self, arrays: TokenArrays, *, needs_scores: bool = False) -> int:
+        """Returns the number of all negatives. Raises: ValueError for a record without a query, or the scores that are needed."""
+        without_source = np.flatnonzero(arrays.sizes[:, 0] == 0)
+        if len(without_source):
+            raise ValueError(
+                f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
+                "source: name one (source_column or source_field)"
+            )
+        num_negatives = 0
+        for number, label in enumerate(arrays.labels, 1):
+            num_positives, num_candidates, scores = read_label(label)
+            num_negatives += num_candidates - num_positives
+            if needs_scores and not scores:
+                raise ValueError(
+                    f"objective.kind '{self.kind}' learns the scores of a teacher, but record {number} of the data has none: name "
+                    "their fields (scores_fields), or choose another objective.criterion"
+                )
+        return num_negatives

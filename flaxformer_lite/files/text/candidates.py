@@ -1,0 +1,110 @@
+"""Queries with candidates as texts: read from records, and by tokenizers. `core/objectives/candidates.py` has them as tokens.
+
+The candidates of a query are its positives, texts that answer it, then its negatives. A `Pair` has the query as its source, the
+candidates in JSON as its target, and the label `CANDIDATES`. With another label it is plain: its target answers its source.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidates_label
+from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
+
+CANDIDATES = "candidates"
+"""The label of a pair whose target is candidates in JSON."""
+
+
+class TextCandidates(NamedTuple):
+    """The candidates of a query."""
+
+    positives: Sequence[str]
+    negatives: Sequence[str] = ()
+    scores: Sequence[float] = ()
+    """The score of each candidate by a teacher, those of the positives first; (): no scores."""
+
+    @classmethod
+    def read(cls, positives: Sequence[Any], negatives: Sequence[Any], scores: Sequence[Any] = ()) -> "TextCandidates":
+        """Returns the candidates of a record, from the values of its fields or columns: each is an item, a list of items or None.
+
+        Raises: ValueError for anything else, and for candidates without a positive.
+        """
+        given = cls(*map(items, (positives, negatives, scores)))
+        if not given.positives:
+            raise ValueError("no text answers the query: give at least one positive")
+        for number, text in enumerate(given.texts, 1):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(
+                    f"candidate {number} of the query is {str(text)[:60]!r}: it must be a text that is not blank"
+                )
+        if both := set(given.positives).intersection(given.negatives):
+            raise ValueError(f"{min(both)[:60]!r} is a positive and a negative of the query: leave out one of them")
+        number = len(given.texts)
+        if number > MOST_CANDIDATES:
+            raise ValueError(
+                f"the query has {number:,} candidates: at most {MOST_CANDIDATES:,} are read, leave out negatives"
+            )
+        wrong = [score for score in given.scores if isinstance(score, bool) or not isinstance(score, int | float)]
+        if wrong or not all(map(math.isfinite, given.scores)):
+            raise ValueError(f"the scores are {str(list(given.scores))[:60]}: each must be a finite number")
+        if len(given.scores) not in (0, number):
+            raise ValueError(
+                f"the query has {number} candidates but {len(given.scores)} scores: give each candidate one"
+            )
+        return given
+
+    def pair(self, query: str) -> Pair:
+        """Returns the query with these candidates as a pair. Raises: ValueError for half a surrogate pair."""
+        text = json.dumps(self._asdict(), ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("a candidate holds half a surrogate pair: correct the data") from None
+        return Pair(query, text, CANDIDATES)
+
+    @classmethod
+    def of_pair(cls, pair: Sequence[str]) -> "TextCandidates":
+        """Returns the candidates in a pair, or the target of a plain pair as the only one."""
+        return cls(**json.loads(pair[1])) if pair[2] == CANDIDATES else cls([pair[1]])
+
+    @property
+    def texts(self) -> list[str]:
+        return [*self.positives, *self.negatives]
+
+
+def items(values: Sequence[Any]) -> list[Any]:
+    """Returns the items of values, each of which is an item, a list of items or None."""
+    lists = (value if isinstance(value, list) else [value] for value in values if value is not None)
+    return list(itertools.chain.from_iterable(lists))
+
+
+@dataclass(frozen=True)
+class CandidateTokenizers(Tokenizers):
+    """Reads queries with candidates, and plain pairs, each text behind the prompt of its side."""
+
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    @property
+    def reading(self) -> str:
+        prompts = self.query_prompt + "\n" + self.document_prompt
+        return hashlib.sha256(prompts.encode()).hexdigest() if prompts.strip("\n") else ""
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        read = [TextCandidates.of_pair(pair) for pair in pairs]
+        texts = [[self.document_prompt + text for text in one.texts] for one in read]
+        queries = self.source.encode_batch([self.query_prompt + pair[0] for pair in pairs])
+        encoded = iter(self.target.encode_batch(list(itertools.chain.from_iterable(texts))))
+        for pair, query, one, of_query in zip(pairs, queries, read, texts, strict=True):
+            ids = list(itertools.islice(encoded, len(of_query)))
+            if pair[2] != CANDIDATES:
+                yield EncodedPair(query, ids[0])
+                continue
+            marks = [number for number, text in enumerate(ids) for _ in text]
+            label = candidates_label(len(one.positives), len(ids), one.scores)
+            yield EncodedPair(query, [i for text in ids for i in text], label, marks)

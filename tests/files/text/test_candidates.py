@@ -1,0 +1,189 @@
+"""Queries with candidates, from rows to records. Oracle: the rows themselves, put together again from the tokens by hand."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.objectives import SentenceEmbeddings
+from flaxformer_lite.core.objectives.candidates import QueryCandidates
+from flaxformer_lite.core.text.characters import ByteTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data.held_out import held_out
+from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.store import TokenStore, name_of
+from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
+from flaxformer_lite.files.text.candidates import CANDIDATES, TextCandidates
+from tests.support.experiments import tiny_config, with_train
+
+BYTES = Tokenizers(ByteTokenizer(), ByteTokenizer())
+ROWS: list[dict[str, Any]] = [
+    {"query": "one", "pos": "alpha", "neg": ["b", "gamma ray"], "pos_scores": 1.5, "neg_scores": [-2, 0.25]},
+    {"query": "two", "pos": ["ä", "\u200d"], "neg": [], "pos_scores": [3, 4], "neg_scores": []},
+    {"query": "three", "pos": ["x"], "neg": None, "pos_scores": [1], "neg_scores": None},
+]
+FIELDS: dict[str, Any] = {"source_field": "query", "target_field": "pos", "negatives_fields": ("neg",)}
+
+
+def lines(folder: Path, rows: list[Any], **settings: Any) -> JSONLines:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return JSONLines(path=str(path), **{**FIELDS, **settings})
+
+
+def texts_of(records: TokenArrays, i: int) -> tuple[str, list[str]]:
+    parts = QueryCandidates.of(records[i])
+    return BYTES.source.decode(parts.query), [BYTES.source.decode(text) for text in parts.candidates]
+
+
+def read(pairs: list[Pair], objective: SentenceEmbeddings | None = None, folder: Path = Path()) -> TokenArrays:
+    reader = reader_of(objective or SentenceEmbeddings(), BYTES, folder, DataConfig().longest)
+    return tokenize(pairs, reader)
+
+
+def test_rows_become_queries_with_their_candidates(tmp_path: Path):
+    records = read(list(lines(tmp_path, ROWS, scores_fields=("pos_scores", "neg_scores")).open()))
+    for i, row in enumerate(ROWS):
+        positives = row["pos"] if isinstance(row["pos"], list) else [row["pos"]]
+        assert texts_of(records, i) == (row["query"], [*positives, *(row["neg"] or [])])
+        parts = QueryCandidates.of(records[i])
+        assert parts.num_positives == len(positives)
+        given = row["pos_scores"] if isinstance(row["pos_scores"], list) else [row["pos_scores"]]
+        assert parts.scores is not None and parts.scores.tolist() == [*given, *(row["neg_scores"] or [])]
+    longest = [max(len(text.encode()) for text in texts_of(records, i)[1]) for i in range(3)]
+    assert records.longest_candidates.tolist() == longest
+
+
+def test_an_empty_candidate_shifts_no_other():
+    pair = TextCandidates(["a"], ["", "c"]).pair("q")  # a tokenizer may have no token for a text
+    assert texts_of(read([pair]), 0) == ("q", ["a", "", "c"])
+
+
+def test_plain_pairs_and_candidates_share_an_evaluation():
+    """Law: plain pairs give the records that they gave before, alone and beside candidates."""
+    plain = [Pair("a", "bc"), Pair("de", "f", "label")]
+    alone, before = read(plain), tokenize([pair._replace(label="") for pair in plain], BYTES)
+    assert alone.fingerprint() == before.fingerprint()
+    mixed = read([plain[0], TextCandidates(["x", "yz"], ["v"]).pair("q"), plain[1]])
+    assert [texts_of(mixed, i) for i in range(3)] == [("a", ["bc"]), ("q", ["x", "yz", "v"]), ("de", ["f"])]
+    assert mixed.longest_candidates.tolist() == [2, 2, 1]
+    assert mixed.fingerprint() == TokenArrays.of(list(mixed)).fingerprint()
+
+
+def test_prompts_stand_before_the_texts(tmp_path: Path):
+    objective = SentenceEmbeddings(
+        prompts=(("query", "Q: "), ("text", "T: ")), query_prompt="query", document_prompt="text"
+    )
+    pairs = [Pair("a", "b"), TextCandidates(["c"], ["d"]).pair("e")]
+    records = read(pairs, objective)
+    assert [texts_of(records, i) for i in range(2)] == [("Q: a", ["T: b"]), ("Q: e", ["T: c", "T: d"])]
+    readers = [reader_of(one, BYTES, tmp_path, DataConfig().longest) for one in (SentenceEmbeddings(), objective)]
+    assert readers[0].reading == "" != readers[1].reading
+
+
+def test_columns_of_negatives(tmp_path: Path):
+    path = tmp_path / "triples.csv"
+    path.write_text('query,right,wrong,other\nq,"a, b",c,d\n')
+    named = CSV(
+        path=str(path), header=True, source_column="query", target_column="right", negatives_columns=("wrong", "other")
+    )
+    (record,) = (texts_of(read(list(named.open())), i) for i in range(1))
+    assert record == ("q", ["a, b", "c", "d"])
+    (tmp_path / "triples.tsv").write_text("q\ta\t \n")
+    with pytest.raises(ValueError, match=r"triples\.tsv:1: candidate 2 of the query is ' ': it must be a text"):
+        TSV(path=str(tmp_path / "triples.tsv"), negatives_columns=(2,)).open()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pos": []}, "rows.jsonl:2: no text answers the query: give at least one positive"),
+        ({"pos": None}, "no text answers the query"),
+        ({"pos": " "}, "candidate 1 of the query is ' ': it must be a text that is not blank"),
+        ({"neg": ["b", 7]}, "candidate 3 of the query is '7': it must be a text"),
+        ({"neg": ["alpha"]}, "'alpha' is a positive and a negative of the query: leave out one of them"),
+        ({"neg_scores": [1]}, "the query has 3 candidates but 2 scores: give each candidate one"),
+        ({"neg_scores": [1, "2"]}, "each must be a finite number"),
+        ({"neg_scores": [1, float("nan")]}, "each must be a finite number"),
+        ({"neg_scores": [1, True]}, "each must be a finite number"),
+        ({"neg": ["\ud800", "b"]}, "half a surrogate pair"),
+        ({"query": ""}, "rows.jsonl:2: the source is empty"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_line(change: dict[str, Any], message: str, tmp_path: Path):
+    rows = [ROWS[0], {**ROWS[0], **change}]
+    with pytest.raises(ValueError) as error:
+        lines(tmp_path, rows, scores_fields=("pos_scores", "neg_scores")).open()
+    assert message in str(error.value) and "rows.jsonl:2: " in str(error.value)
+
+
+def test_a_missing_field_is_named(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: no field negative; the fields are query, pos, neg"):
+        lines(tmp_path, ROWS, negatives_fields=("negative",)).open()
+
+
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
+    base = tiny_config()
+    embedding = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 0,
+        "head": None,
+        "sentence_embedding": SentenceEmbedding(),
+    }
+    model = dataclasses.replace(base.model, **embedding)
+    encoder = dataclasses.replace(with_train(base, text_metrics=()), model=model, objective=SentenceEmbeddings())
+
+    def config(source: Any, base: Config) -> Config:
+        return dataclasses.replace(base, data=dataclasses.replace(base.data, train=source))
+
+    with pytest.raises(ValueError, match=r"data\.train\.negatives_fields is \('neg',\), but objective\.kind 'seq2seq'"):
+        config(lines(tmp_path, ROWS), base)
+    with pytest.raises(ValueError, match=r"data\.train\.negatives_columns is \(2,\), but objective\.kind 'seq2seq'"):
+        config(TSV(path="x", negatives_columns=(2,)), base)
+    with pytest.raises(ValueError, match=r"scores_fields is \('s',\), but data\.train\.negatives_fields is None"):
+        config(JSONLines(path="x", scores_fields=("s",)), encoder)
+    with pytest.raises(ValueError, match=r"data\.train\.label_field is 'l', which is not read with it"):
+        config(lines(tmp_path, ROWS, label_field="l"), encoder)
+    assert config(lines(tmp_path, ROWS, negatives_fields=()), encoder)
+
+
+def test_a_tokenizer_is_trained_on_all_candidates():
+    (pair,) = tokenizer_texts(SentenceEmbeddings(), [TextCandidates(["a", "b"], ["c"]).pair("q")])
+    assert pair[:2] == ("q", "a\nb\nc")
+
+
+def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):
+    """Law: no query or positive of the training is one of a held-out row; a negative may be."""
+    rows = [{"query": f"q{i}", "pos": [f"p{i % 40}"], "neg": [f"p{(i + 1) % 40}"]} for i in range(80)]
+    source = lines(tmp_path, rows)
+    parts = {
+        split: list(held_out(source, split=split, held=("eval", "test"), share=0.1, seed=0).open())
+        for split in ("train", "eval")
+    }
+
+    def positives(split: str) -> set[str]:
+        return {text for pair in parts[split] for text in TextCandidates.of_pair(pair).positives}
+
+    assert parts["eval"] and not positives("train") & positives("eval")
+
+
+def test_a_store_keeps_candidates_and_older_stores_keep_their_names(tmp_path: Path):
+    source = lines(tmp_path, ROWS)
+    reader = reader_of(SentenceEmbeddings(), BYTES, tmp_path, DataConfig().longest)
+    store = TokenStore.of(tmp_path / "stores", source, reader, "data.train", lambda *_: None)
+    store.build(reader, lambda *_: None)
+    kept = [texts_of(store.records, i) for i in range(3)]
+    assert kept == [texts_of(read(list(source.open())), i) for i in range(3)]
+    assert all(
+        np.array_equal(a.target, b.target) for a, b in zip(store.records, read(list(source.open())), strict=True)
+    )
+    assert "negatives" not in name_of(JSONLines(path="x")) + name_of(TSV(path="x")) and "negatives" in name_of(source)
+    assert source.open()[0].label == CANDIDATES
