@@ -2,10 +2,11 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import chosen_engine, chosen_weights
+from flaxformer_lite.cli.options import chosen_engine, chosen_weights, typed_options
 from flaxformer_lite.cli.translation import (
     chosen,
     decode_settings,
@@ -18,11 +19,15 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.files.metrics import METRICS, compare
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
+from flaxformer_lite.tools.search import read_folder, read_results, search_report, write_results
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.search is not None or arguments.candidates is not None:
+        report_search(arguments)
+        return
     if arguments.others:
         print(json.dumps(compare_runs(arguments), indent=2, ensure_ascii=False))
         return
@@ -67,6 +72,28 @@ def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tupl
         "step": loaded.step,
     }
     return finite(report | used_settings(arguments) | scores), hypotheses
+
+
+def report_search(arguments: argparse.Namespace) -> None:
+    """Prints the figures of a search, and saves them with its results. Raises: ValueError for options that are not for it."""
+    if arguments.search is None:
+        raise ValueError("--candidates is for a search: add --search FOLDER, or leave it out")
+    typed = ("split", "source", "target", "bleu_tokenizer", "source_language", "target_language", "terms", "prefix")
+    others = [
+        name for name in (*typed, "placeholders", "minimum_risk", "ensemble", "others") if getattr(arguments, name)
+    ]
+    if others or typed_options(arguments):
+        raise ValueError("--search takes one RUN, --candidates and the options of weights: leave the other options out")
+    folder = read_folder(arguments.search)
+    candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
+    figures, results = search_report(loaded, folder, candidates)
+    name = f"search-{Path(arguments.search).resolve().name}"
+    about = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, "candidates": arguments.candidates}
+    report = finite(about | figures)
+    print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
+    save_scores(loaded, report, [], None)
+    write_results(loaded.folder.path / "hypotheses" / f"{name}.trec", results, loaded.folder.path.name)
 
 
 # Several runs ---------------------------------------------------------------------------------------------------------

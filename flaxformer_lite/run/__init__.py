@@ -8,7 +8,7 @@ then returns the run. `description.py` says in a few lines what a run is. `write
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.description import BestScore
 from flaxformer_lite.run.run import Run, load, load_ensemble
-from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, TokenPrediction
+from flaxformer_lite.run.text_predictor import ClassPrediction, RankedText, TextPredictor, TokenPrediction
 from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
 
@@ -16,6 +16,7 @@ __all__ = [
     "AttentionWeights",
     "BestScore",
     "ClassPrediction",
+    "RankedText",
     "Run",
     "TextPredictor",
     "TokenPrediction",

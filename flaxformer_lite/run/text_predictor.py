@@ -59,6 +59,14 @@ class TokenPrediction(NamedTuple):
     id: int
 
 
+class RankedText(NamedTuple):
+    """A candidate in the order of a query."""
+
+    index: int  # type: ignore[assignment]  # tuples have a method of that name
+    """Its place among the given candidates, from 0."""
+    score: float
+
+
 class ClassPrediction(NamedTuple):
     """The predicted class of a text, or several, or the number that a regression model predicts."""
 
@@ -89,6 +97,12 @@ def several_labels(logits: Float[np.ndarray, "C"], names: Sequence[str], thresho
     best_first = sorted(scores, key=lambda name: -scores[name])
     labels = [name for name in best_first if scores[name] > threshold]
     return ClassPrediction(best_first[0], scores[best_first[0]], scores, labels)
+
+
+def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    """Returns the vectors scaled to length 1; one of length 0 stays."""
+    lengths: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,6 +182,44 @@ class TextPredictor(ReadsTexts):
         if objective.label_threshold is not None:
             return [several_labels(row, names, objective.label_threshold) for row in logits]
         return [class_prediction(row, names) for row in logits]
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the model gives a pair of texts one number: a cross-encoder."""
+        pooler = self.config.model.pooler
+        one_number = pooler is not None and pooler.num_classes == 1 and pooler.token != "each"
+        return one_number and self.config.objective.label_threshold is None
+
+    def relevance(self, pairs: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
+        """Returns how well the second text of each pair answers the first: a cross-encoder's number, else the cosine of vectors.
+
+        Example: `run.relevance([("capital of France", "Paris is its capital.")])`.
+
+        Raises: ValueError if the model makes neither.
+        """
+        if self.scores_pairs:
+            return np.array([prediction.score for prediction in self.classify(pairs, **report)], np.float32)
+        if self.config.model.sentence_embedding is None:
+            raise ValueError(
+                f"the run {self.path} gives pairs of texts no score (model.pooler.num_classes is not 1) and makes no vectors "
+                "(model.sentence_embedding is None), so it cannot rank: use a reranker, or a run that embeds"
+            )
+        check_list("pairs", pairs)
+        sides = []
+        for texts in (list(side) for side in zip(*pairs, strict=True)):
+            unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            vectors = unit_length(self.embed(list(unique), **report))
+            sides.append(vectors[[unique[text] for text in texts]])
+        return np.einsum("ND,ND->N", *sides) if sides else np.zeros(0, np.float32)
+
+    def rank(self, query: str, candidates: Sequence[str], **report: Unpack[Reporting]) -> list[RankedText]:
+        """Returns the candidates, each with its place in the list and its score by `relevance`, best first.
+
+        Example: `run.rank("capital of France", ["It rains.", "Paris is its capital."])[0].index`.
+        """
+        check_list("candidates", candidates)
+        scores = self.relevance([(query, candidate) for candidate in candidates], **report)
+        return [RankedText(i, float(scores[i])) for i in np.argsort(-scores, kind="stable").tolist()]
 
     def first_pair(self, texts: Sequence[str | tuple[str, str]]) -> int | None:
         """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""

@@ -4,6 +4,9 @@ The scores are the objective's metrics (loss, accuracy, F1, …) and, for transl
 and over each source of a mixture, such as de/bleu. Translations are saved in RUN/hypotheses/, scores in RUN/evaluations/. With
 --ensemble, the objective's metrics are left out. Translations of further runs are compared with those of the first: BLEU and chrF
 with 95 % intervals, and p by paired bootstrap of 1,000 resamples.
+
+With --search, a run finds documents by its vectors, or orders the --candidates that another run found. Its results are saved in
+RUN/hypotheses/, in TREC's form.
 """
 
 import argparse
@@ -19,6 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", metavar="FILE", help="translate this file instead; needs --target")
     parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
+    parser.add_argument(
+        "--search",
+        metavar="FOLDER",
+        help="search the corpus of FOLDER: nDCG, MRR and recall by its corpus.jsonl, queries.jsonl and qrels/test.tsv",
+    )
+    parser.add_argument(
+        "--candidates",
+        metavar="FILE",
+        help="order these results of another search of FOLDER, as TREC writes them, such as RUN/hypotheses/NAME.trec",
+    )
     add_translation(parser)
     parser.add_argument(
         "--bleu-tokenizer", metavar="NAME", help="sacreBLEU's tokenizer; default: metrics.bleu_tokenizer of the config"

@@ -1,0 +1,83 @@
+"""Searches by a run: the nearest documents of queries by its vectors, or candidates in the order of its scores."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from flaxformer_lite.base.console import Progress, counted, warn
+from flaxformer_lite.core.search.nearest import NO_DOCUMENT, NearestSearch
+from flaxformer_lite.core.search.ranking import mean_figures
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.text_predictor import unit_length
+from flaxformer_lite.tools.search.folder import Results, SearchFolder
+
+AT_ONCE = 16_384
+"""Texts that are embedded, or pairs that are scored, before their vectors or scores are used."""
+FOUND = 100
+"""Documents that a search finds for each query: as many as the figures count."""
+
+
+def search_report(run: Run, folder: SearchFolder, candidates: Results | None = None) -> tuple[dict[str, Any], Results]:
+    """Returns the figures of a run on a folder, and what it found.
+
+    candidates: the run orders these. None: it finds the nearest in the whole corpus.
+
+    Raises: ValueError for a run without vectors if no candidates are given.
+    """
+    if candidates is None and run.config.model.sentence_embedding is None:
+        raise ValueError(
+            f"the run {run.path} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
+            "order, by --candidates FILE"
+        )
+    with Progress() as progress:
+        results = search(run, folder, progress) if candidates is None else reranked(run, folder, candidates, progress)
+    sizes = {"queries": len(folder.queries), "documents": len(folder.corpus)}
+    return sizes | mean_figures(results, folder.judgements), results
+
+
+def search(run: Run, folder: SearchFolder, progress: Progress, most: int = FOUND) -> Results:
+    """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
+    ids, texts = list(folder.corpus), list(folder.corpus.values())
+    with counting_cuts() as report:
+        queries = unit_length(run.embed(list(folder.queries.values()), **report))
+        nearest = NearestSearch(most, run.placement).search(queries, vector_chunks(run, texts, progress, **report))
+    rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
+    return {
+        query: {ids[number]: score for score, number in zip(scores, numbers, strict=True) if number != NO_DOCUMENT}
+        for query, scores, numbers in rows
+    }
+
+
+def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress) -> Results:
+    """Returns the candidates with the scores that the run gives them."""
+    pairs = [(query, document) for query, scores in candidates.items() for document in scores]
+    results: dict[str, dict[str, float]] = {query: {} for query in candidates}
+    with counting_cuts() as report:
+        for start in range(0, len(pairs), AT_ONCE):
+            progress.of("ordering candidates", start, len(pairs))
+            chosen = pairs[start : start + AT_ONCE]
+            texts = [(folder.queries[query], folder.corpus[document]) for query, document in chosen]
+            for (query, document), score in zip(chosen, run.relevance(texts, **report).tolist(), strict=True):
+                results[query][document] = score
+    return results
+
+
+def vector_chunks(
+    run: Run, texts: Sequence[str], progress: Progress, **report: Any
+) -> Iterator[Float[np.ndarray, "_ D"]]:
+    """Yields the vectors of the texts, of length 1, while they are made."""
+    for start in range(0, len(texts), AT_ONCE):
+        progress.of("embedding documents", start, len(texts))
+        yield unit_length(run.embed(texts[start : start + AT_ONCE], **report))
+
+
+@contextlib.contextmanager
+def counting_cuts() -> Iterator[dict[str, Any]]:
+    """Yields arguments of a `Run` that count its warnings, of which one line is written in the end."""
+    lines: list[str] = []
+    yield {"warn": lines.append}
+    if lines:
+        warn(f"{counted(len(lines), 'warning')}, the first of them: {lines[0]}")

@@ -1,0 +1,105 @@
+"""Contract: a folder in BEIR's layout is read as it is written, and each mistake is one line with its place and its remedy."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.tools.search import read_folder, read_results, write_results
+from tests.support.search_runs import CORPUS, QUERIES, write_search_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_search_folder(tmp_path / "folder")
+
+
+def test_a_folder_has_documents_queries_and_judgements(folder: Path):
+    """Queries without a judgement are left out; compressed files are read too; numbers are ids."""
+    found = read_folder(folder)
+    assert found.corpus == CORPUS and found.queries == {"q1": QUERIES["q1"], "q2": QUERIES["q2"]}
+    assert found.judgements == {"q1": {"d4": 2, "d3": 1}, "q2": {"d0": 1, "d7": 0}}
+    corpus = folder / "corpus.jsonl"
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes() + b'{"_id": 7, "text": "no title"}\n'))
+    corpus.unlink()
+    assert read_folder(folder).corpus == {**CORPUS, "7": "no title"}
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        (
+            "corpus.jsonl",
+            '{"_id": "d3", "text": "x"}',
+            r":9: line 4 has the id 'd3' too: give each document an id of its own",
+        ),
+        (
+            "corpus.jsonl",
+            '{"_id": "e", "title": " ", "text": ""}',
+            r":9: the document 'e' is empty: remove it, or write its text",
+        ),
+        (
+            "corpus.jsonl",
+            '{"_id": "e"}',
+            r":9: a document needs the texts _id and text, and may have a title: correct the line",
+        ),
+        ("corpus.jsonl", "[1]", r":9: '\[1\]' is no JSON object: write one in each line"),
+        ("queries.jsonl", "{", r":4: not JSON \(.*\); each line must be one JSON object"),
+        (
+            "queries.jsonl",
+            '{"_id": "q1", "text": "x"}',
+            r":4: line 1 has the id 'q1' too: give each query an id of its own",
+        ),
+        ("qrels/test.tsv", "q1\td9\t1", r":6: no document has the id 'd9': add it, or remove the judgement"),
+        ("qrels/test.tsv", "q9\td1\t1", r":6: no query has the id 'q9': add it, or remove the judgement"),
+        ("qrels/test.tsv", "q1\td1\t0.5", r":6: the score is '0\.5': it must be a whole number"),
+        ("qrels/test.tsv", "q1\td4\t2", r":6: 'q1' and 'd4' are judged twice: remove one judgement"),
+        ("qrels/test.tsv", "q1 d1 1", r":6: 1 columns between tabs: write query-id, corpus-id, score"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(file: str, line: str, message: str, folder: Path):
+    path = folder / file
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}{message}$"):
+        read_folder(folder)
+
+
+def test_files_that_are_missing_empty_or_headless_are_named(folder: Path):
+    judgements = folder / "qrels/test.tsv"
+    header, *rows = judgements.read_text().splitlines()
+    for text, message in (
+        ("\n".join(rows), r":1: the line is 'q1.*: write the header 'query-id"),
+        (header, ": no judgement in it"),
+    ):
+        judgements.write_text(text)
+        with pytest.raises(ValueError, match=f"^{re.escape(str(judgements))}{message}"):
+            read_folder(folder)
+    (folder / "queries.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"queries\.jsonl: the file has no query: add some"):
+        read_folder(folder)
+    (folder / "corpus.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"corpus\.jsonl"):
+        read_folder(folder)
+
+
+def test_results_come_back_from_their_file(folder: Path, tmp_path: Path):
+    """In the order of their scores; those of other queries are left out; unknown documents and damaged lines are named."""
+    path, found = tmp_path / "x.trec", read_folder(folder)
+    results = {"q1": {"d3": 0.5, "d1": 0.25}, "q2": {}}
+    write_results(path, results, "name")
+    assert path.read_text() == "q1\tQ0\td3\t1\t0.5\tname\nq1\tQ0\td1\t2\t0.25\tname\n"
+    path.write_text(path.read_text().replace("\t", " ") + "never Q0 d0 1 1.0 name\n")
+    assert read_results(path, found) == results
+    for line, message in (
+        ("q1 Q0 d9 1 1.0 name", r":4: no document has the id 'd9': take results of this corpus"),
+        ("q1 Q0 d1 1 nan name", r":4: the score is 'nan': it must be a finite number"),
+        ("q1 d1 1.0", r":4: 3 columns: TREC's results have query, Q0, document, rank, score and a name"),
+    ):
+        other = tmp_path / "other.trec"
+        other.write_text(path.read_text() + line + "\n")
+        with pytest.raises(ValueError, match=f"^{re.escape(str(other))}{message}$"):
+            read_results(other, found)
+    other.write_text("never Q0 d0 1 1.0 name\n")
+    with pytest.raises(ValueError, match="it has candidates for no query with judgements"):
+        read_results(other, found)
