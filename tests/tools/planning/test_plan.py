@@ -133,12 +133,26 @@ SLICES = {
     "bert_base": ("v5p:2x2x1", "data=4"),
     "gpt2_small": ("v5p:2x2x1", "data=4"),
     "llama_1b": ("v5p:2x2x2", "fsdp=4,tensor=2,data=1"),
+    "modernbert_base": ("v5p:2x2x1", "data=4"),
     "t5_1_1_base": ("v5p:2x2x1", "fsdp=4,data=1"),
     "t5_1_1_small": ("v5e:2x2", "data=4"),
     "transformer_base_wmt14": ("v5e:2x2", "data=4"),
     "transformer_big_wmt14": ("v5e:2x2", "data=4"),
 }
 """Slices for the configs that need more than one v5e chip."""
+
+
+LONG_ROWS = (
+    "--data.max-source-length 8192 --data.bucket-lengths 8192 --data.tokens-per-batch 8192 --data.rows-multiple 1"
+)
+
+
+@needs.libtpu
+@pytest.mark.slow
+def test_an_encoder_with_windows_trains_on_8192_tokens_on_one_small_chip():
+    """The kernel never stores the scores, 12 heads x 8192 x 8192 of each layer: alone they would fill the chip three times."""
+    plan = make_plan(load_config("modernbert_base", [*LONG_ROWS.split(), "--train.num-micro-batches", "1"]), "v5e:1x1")
+    assert plan.fits and "'splash'" in in_words(plan)
 
 
 def as_options(mesh: str) -> list[str]:
