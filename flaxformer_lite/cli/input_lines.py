@@ -220,6 +220,8 @@ class TextColumns(NamedTuple):
     """Whether they come from the command line, and not from the training data."""
     form: Format | None = None
     """The way in which the rows of the training data are written; None: unknown, a file's first rows say it."""
+    whole_lines: bool = False
+    """Whether the lines of every file are read as they are, whatever its name."""
 
     def numbers(self, table: Table) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
@@ -287,6 +289,7 @@ def chosen_blocks(
 
     Raises: ValueError if a file cannot be read, or there is no stdin.
     """
+    columns = columns or TextColumns()
     for path in paths:
         try:
             check_file(path)
@@ -295,9 +298,8 @@ def chosen_blocks(
                 raise
             hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
             raise ValueError(f"{error}; {hint}") from None
-        if container(path) != "a table":
+        if container(path) != "a table" and not columns.whole_lines:
             require_lines(path)
-    columns = columns or TextColumns()
     if paths:
         return numbered(files_blocks(paths, columns, size or LINES_AT_ONCE))
     if columns.typed:
@@ -319,7 +321,8 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
     """Yields the lines of files and the rows of tables, `size` at once, with the share of all files that has been read."""
     for number, path in enumerate(paths):
         read = types.SimpleNamespace(share=0.0)
-        blocks = table_blocks if columns.typed or container(path) else file_blocks
+        is_table = columns.typed or (container(path) and not columns.whole_lines)
+        blocks = table_blocks if is_table else file_blocks
         for block in blocks(path, columns, size, functools.partial(setattr, read, "share")):
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 

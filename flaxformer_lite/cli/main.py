@@ -29,6 +29,7 @@ COMMANDS = {
     "translate": "translate",
     "generate": "generate",
     "classify": "classify",
+    "label": "label",
     "embed": "embed",
     "fill-mask": "fill_mask",
     "evaluate": "evaluate",

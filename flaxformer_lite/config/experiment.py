@@ -121,6 +121,13 @@ class Config(Checked, at=""):
                         "no conversations: set it to None, or choose the objective 'instruction'"
                     )
                 self._check_candidates(setting, member)
+                if member.labels_words != self.objective.labels_words:
+                    reads = "reads" if self.objective.labels_words else "does not read"
+                    has = "has them" if member.labels_words else "has none"
+                    raise ValueError(
+                        f"objective.kind '{self.objective.kind}' {reads} labels of words, but {setting} (words_field, spans_field, "
+                        f"or kind conll) {has}: change one of the two; the objective of such data is 'token_labels'"
+                    )
                 if not (codes := getattr(member, "languages", ())):
                     continue
                 if known is None or len(codes) != 2 or getattr(member, "label_field", None) is not None:

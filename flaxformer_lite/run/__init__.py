@@ -1,12 +1,14 @@
-"""A trained run, for use: translate, generate, embed, classify, fill masks, measure.
+"""A trained run, for use: translate, generate, embed, classify, label, fill masks, measure.
 
 `run.py` has `Run`, which generates and translates by decoders; `load` and `load_ensemble` read one from folders. Its base, in
-`text_predictor.py`, predicts for whole texts. `attention.py` returns attention weights, `scoring.py` scores. `train.py` trains,
-then returns the run. `description.py` says in a few lines what a run is. `write.py` writes a run folder for imported parameters.
+`text_predictor.py`, predicts for whole texts, and by `labelling.py` for their words. `attention.py` returns attention weights,
+`scoring.py` scores. `train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
+a run folder for imported parameters.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.description import BestScore
+from flaxformer_lite.run.labelling import LabelledSpan, LabelledWords
 from flaxformer_lite.run.run import Run, load, load_ensemble
 from flaxformer_lite.run.text_predictor import ClassPrediction, RankedText, TextPredictor, TokenPrediction
 from flaxformer_lite.run.train import train
@@ -16,6 +18,8 @@ __all__ = [
     "AttentionWeights",
     "BestScore",
     "ClassPrediction",
+    "LabelledSpan",
+    "LabelledWords",
     "RankedText",
     "Run",
     "TextPredictor",

@@ -1,6 +1,7 @@
 """Predictions for whole texts of a trained run: vectors, classes, masked tokens. `core/search/encoder.py` has the compiled part."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE
 from flaxformer_lite.core.search.encoder import (
     BatchPredictor,
     predict_class_logits,
@@ -25,6 +27,8 @@ from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.engine.texts import ReadsTexts, WarnCallback, check_list
+from flaxformer_lite.files.text.word_labels import LabelsWords
+from flaxformer_lite.run.labelling import LabelledWords, Windows
 from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
@@ -175,6 +179,10 @@ class TextPredictor(ReadsTexts):
                 f"model.pooler has no classes (model.pooler.num_classes), so the run {self.folder.path} cannot classify: use a run "
                 "that was trained to classify"
             )
+        if pooler.token == "each":
+            raise ValueError(
+                f"model.pooler reads each token, so the run {self.folder.path} labels words: use `label` (Run.label)"
+            )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
         self.check_pairs(texts, report.get("first_line", 1))
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
@@ -220,6 +228,48 @@ class TextPredictor(ReadsTexts):
         check_list("candidates", candidates)
         scores = self.relevance([(query, candidate) for candidate in candidates], **report)
         return [RankedText(i, float(scores[i])) for i in np.argsort(-scores, kind="stable").tolist()]
+
+    def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
+        """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell.
+
+        The words of a string are its `units_of`. A text of more than `data.max_source_length` tokens is read in windows that
+        overlap by half; each word has the label from the window in which it has the most context. A word without a token is an O.
+
+        Example: `run.label(["Marie Curie was born in Warsaw."])[0].spans`.
+
+        Raises: ValueError if the run was not trained to label words.
+        """
+        objective = self.config.objective
+        if not isinstance(objective, LabelsWords):
+            raise ValueError(
+                f"objective.kind is '{objective.kind}', so the run {self.folder.path} labels no words: use a run of the objective "
+                "'token_labels'"
+            )
+        check_list("texts", texts)
+        say, most = report.get("warn", warn), self.config.data.max_source_length
+        given = [Windows.of(text) for text in texts]
+        self.unknown.report([one.text for one in given], say)
+        encoded = self.tokenizer.encode_spans([one.text for one in given])
+        around = self.tokenizer.with_special_tokens([-1]).tokens
+        room = max(most - len(around) + 1, 1)
+        windows = [one.over(read.spans, room) for one, read in zip(given, encoded, strict=True)]
+        for number, one in enumerate(windows, report.get("first_line", 1)):
+            if lost := len(one.words) - len(one.firsts):
+                say(f"line {number}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}")
+        rows = list[EncodedText]()
+        for one, read in zip(windows, encoded, strict=True):
+            rows += [self.tokenizer.with_special_tokens(read.ids[start : start + room]) for start in one.starts]
+        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        tell = report.get("progress", no_progress)
+
+        def progress(activity: str, done: int, total: int) -> None:
+            tell(activity, done * len(texts) // total, len(texts))
+
+        logits = iter(predictor.predict({"params": self.params}, rows, None, progress))
+        return [
+            one.labelled(list(itertools.islice(logits, len(one.starts))), around.index(-1), objective)
+            for one in windows
+        ]
 
     def first_pair(self, texts: Sequence[str | tuple[str, str]]) -> int | None:
         """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""

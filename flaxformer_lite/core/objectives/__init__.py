@@ -3,7 +3,7 @@
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
 of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). The kinds:
 `seq2seq.py`; `causal_lm.py` and, on its base class, `instruction.py`; `masked_lm.py`, `span_corruption.py`; `classification.py`
-and, on its base class, `embeddings.py`.
+and, on its base classes, `embeddings.py` and `token_labels.py`.
 
 To add one: a file, and its name in `kinds.py`.
 """
@@ -19,6 +19,7 @@ from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.core.objectives.masked_lm import MaskedLM
 from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.core.objectives.token_labels import TokenLabels
 
 __all__ = [
     "Apply",
@@ -36,5 +37,6 @@ __all__ = [
     "SentenceEmbeddings",
     "Seq2Seq",
     "SpanCorruption",
+    "TokenLabels",
     "default_objective",
 ]

@@ -78,6 +78,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """Whether records are conversations, of pairs or of a source's `messages_field`."""
     reads_candidates: ClassVar[bool] = False
     """Whether a record may be a query with candidates, of a source's `negatives_fields` or `negatives_columns`."""
+    labels_words: ClassVar[bool] = False
+    """Whether records are texts whose words have labels (`DataSource.labels_words`)."""
     truncates_records: ClassVar[bool] = False
     """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
     with a warning. False: `make_rows` fits the whole records."""
@@ -207,12 +209,19 @@ class HeadObjective(BaseObjective):
         return terms | ({"z_loss": z_loss(stats, weights, self.z_loss)} if self.z_loss else {})
 
 
-def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:
-    """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message."""
-    if model.pooler is None or model.pooler.num_classes != num_classes or model.pooler.token == "each":
-        pooler = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
-        each = " of each token" if model.pooler is not None and model.pooler.token == "each" else ""
+def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "", each: bool = False) -> None:
+    """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message.
+
+    each: whether each token needs them, or the whole text.
+    """
+    pooler = model.pooler
+    reads_each = pooler is not None and pooler.token == "each"
+    if pooler is None or pooler.num_classes != num_classes or reads_each != each:
+        shown = "None" if pooler is None else f"one of {pooler.num_classes} classes"
+        shown += " of each token" if reads_each else ""
+        wanted, settings = str(num_classes), f"num_classes={num_classes}"
+        if each:
+            wanted, settings = f"{wanted} of each token", f'token="each", activation=None, {settings}'
         raise ValueError(
-            f"model.pooler is {pooler}{each}, but {needed_by} {num_classes}: set model.pooler to "
-            f"Pooler(num_classes={num_classes}){remedy}"
+            f"model.pooler is {shown}, but {needed_by} {wanted}: set model.pooler to Pooler({settings}){remedy}"
         )

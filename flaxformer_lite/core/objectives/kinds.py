@@ -11,9 +11,18 @@ from flaxformer_lite.core.objectives.instruction import Instruction
 from flaxformer_lite.core.objectives.masked_lm import MaskedLM
 from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PREFIXES, Scheme, TokenLabels
 
 Objectives = (
-    Seq2Seq | CausalLM | Instruction | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
+    Seq2Seq
+    | CausalLM
+    | Instruction
+    | MaskedLM
+    | SpanCorruption
+    | Classification
+    | Regression
+    | TokenLabels
+    | SentenceEmbeddings
 )
 Objective = Objectives
 
@@ -30,12 +39,21 @@ def default_objective(
     labels: the labels of a text, where the model has classes.
     """
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
+        names = tuple(class_names) or tuple(map(str, range(model.pooler.num_classes)))
+        if model.pooler.token == "each":
+            return TokenLabels(labels=names, scheme=scheme_of(names))
         if model.pooler.num_classes == 1 and labels == "one":
             return Regression()
-        names = tuple(class_names) or tuple(map(str, range(model.pooler.num_classes)))
         return Classification(classes=names, labels=labels)
     if model.has_two_stacks:
         return Seq2Seq()
     if model.head is not None:
         return MaskedLM(mask_token=mask_token) if model.num_encoder_layers else CausalLM()
     return SentenceEmbeddings()
+
+
+def scheme_of(labels: Sequence[str]) -> Scheme:
+    """Returns the scheme that all labels follow, "plain" if they follow none."""
+    prefixes = {label[0] if label[1:2] == "-" and label[2:] else "" for label in labels if label != OUTSIDE}
+    schemes: tuple[Scheme, ...] = ("bio", "bioes")
+    return next((scheme for scheme in schemes if prefixes and prefixes <= {*PREFIXES[scheme]}), "plain")

@@ -90,8 +90,8 @@ def predict_embeddings(
 
 def predict_class_logits(
     bos_id: int | None, model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
-) -> Float[Array, "B C"]:
-    """Returns the class logits of each text.
+) -> Float[Array, "B *T C"]:
+    """Returns the class logits of each text, or of each of its tokens.
 
     In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
     """

@@ -17,6 +17,8 @@ MAX_LISTED, MAX_REPORTED = 10, 10_000
 """The most unknown parts of texts that one warning lists, and the most that are remembered."""
 REFUSED = "refused"
 """The label of a record whose pair cannot be read."""
+PARTLY = "partly read"
+"""The label of a record that lacks a part of its pair."""
 
 
 class SpannedIds(NamedTuple):
@@ -230,8 +232,13 @@ class Tokenizers:
         """The label of pairs that cannot be read, which then have no tokens; "" if all pairs can be read."""
         return ""
 
+    @property
+    def partly(self) -> str:
+        """The label of pairs that are read in part; "" if all are read whole."""
+        return ""
+
     def refusal(self, pair: Sequence[str]) -> str | None:
-        """Returns the reason why a pair cannot be read; None if it can."""
+        """Returns the reason why a pair cannot be read, or which part of it is not; None if it is read whole."""
         return None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:

@@ -9,11 +9,12 @@ from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
+from flaxformer_lite.files.data.text_files import CSV, TSV, CoNLL, JSONLines, ParallelText, PlainText
 
 __all__ = [
     "CSV",
     "TSV",
+    "CoNLL",
     "DataConfig",
     "DataSource",
     "Dates",

@@ -93,11 +93,12 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
             columns = self._top_fields & set(dataset.column_names or ())
             if columns >= self._top_fields - set(BESIDE):
                 dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
-            feature = (dataset.features or {}).get(self.label_field)
-            names: list[str] = getattr(
-                getattr(feature, "feature", feature), "names", []
-            )  # of a list of classes, or of one
+            features = dataset.features or {}
+            names, of_words = (class_names(features.get(field)) for field in (self.label_field, self.word_labels_field))
             for number, record in enumerate(dataset, 1):
+                if of_words:
+                    labels = record[self.word_labels_field] or []
+                    record |= {self.word_labels_field: [of_words[i] if i >= 0 else i for i in labels]}
                 pair = self._pair(record)
                 if isinstance(pair, Pair) and names:
                     pair = pair._replace(label=named_label(pair.label, names))
@@ -143,3 +144,9 @@ def named_label(label: str, names: Sequence[str]) -> str:
     if label.startswith("["):
         return json.dumps([named_label(one, names) for one in json.loads(label)], ensure_ascii=False)
     return names[int(label)] if label.isdecimal() else label
+
+
+def class_names(feature: Any) -> list[str]:
+    """Returns the names of the classes of a field that has one or a list of them; [] for another field."""
+    names: list[str] = getattr(getattr(feature, "feature", feature), "names", [])
+    return names

@@ -14,10 +14,10 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.built_in import Dates, PythonDocs
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
+from flaxformer_lite.files.data.text_files import CSV, TSV, CoNLL, JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
 
-MixedKinds = ParallelText | TSV | CSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
+MixedKinds = ParallelText | TSV | CSV | JSONLines | CoNLL | Parquet | HubDataset | PlainText | Dates | PythonDocs
 """The sources that a config file can mix."""
 
 

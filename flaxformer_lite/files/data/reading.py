@@ -23,6 +23,7 @@ from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
+from flaxformer_lite.files.text.word_labels import LabelsWords, LabelTokenizers
 
 
 @runtime_checkable
@@ -80,6 +81,8 @@ def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, lo
     """
     if isinstance(objective, ReadsCandidates):
         return CandidateTokenizers(tokenizers.source, tokenizers.target, *objective.prompt_texts)
+    if isinstance(objective, LabelsWords):
+        return LabelTokenizers(tokenizers.source, tokenizers.target, objective)
     if not isinstance(objective, ReadsConversations):
         return tokenizers
     file, template = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)

@@ -1,8 +1,9 @@
-"""Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses."""
+"""Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses, or not as a whole."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text import Tokenizers
@@ -26,16 +27,32 @@ class Origin(NamedTuple):
 def tell_refused(
     records: TokenArrays, tokenizers: Tokenizers, origin: Origin | None, pairs: Sequence[Pair] = (), first: int = 0
 ) -> None:
-    """Treats refused records as bad rows of their source. The source is read again for the files and lines of these rows.
+    """Treats refused records as bad rows of their source, and warns of those that were read in part.
+
+    The source is read again for the files and lines of these rows.
 
     pairs: the rows, if `origin` is None. first: the number of the first record among those of the source.
 
-    Raises: ValueError if there are any, and the source does not drop them.
+    Raises: ValueError if there are refused records, and the source does not drop them.
     """
-    numbers = set(records.labelled(tokenizers.refused).tolist()) if tokenizers.refused else set()
+    for (setting, treatment), rows in located(records, tokenizers.refused, origin, pairs, first).items():
+        tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
+    for rows in located(records, tokenizers.partly, origin, pairs, first).values():
+        warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(reasons(rows, tokenizers))}")
+
+
+Rule = tuple[str | None, str]
+"""The path of a source in the config, and its treatment of bad rows."""
+
+
+def located(
+    records: TokenArrays, label: str, origin: Origin | None, pairs: Sequence[Pair], first: int
+) -> dict[Rule, list[LocatedPair]]:
+    """Returns the rows of the records with a label, by the rule of their source. The arguments are those of `tell_refused`."""
+    numbers = set(records.labelled(label).tolist()) if label else set()
+    rules: dict[Rule, list[LocatedPair]] = {}
     if not numbers:
-        return
-    rules: dict[tuple[str | None, str], list[LocatedPair]] = {}
+        return rules
     given = (((None, "error"), LocatedPair(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
     for number, (rule, row) in enumerate(given if origin is None else origin.rows(), -first):
         if number in numbers:
@@ -43,9 +60,13 @@ def tell_refused(
             numbers.remove(number)
             if not numbers:
                 break
-    for (setting, treatment), rows in rules.items():
-        listed = []
-        for row in rows[:MOST_LISTED]:
-            assert isinstance(row.pair, Pair)
-            listed.append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
-        tell_bad_rows(treatment, len(rows), listed, setting)
+    return rules
+
+
+def reasons(rows: Sequence[LocatedPair], tokenizers: Tokenizers) -> list[str]:
+    """Returns the places of the first rows, each with the reason."""
+    listed = []
+    for row in rows[:MOST_LISTED]:
+        assert isinstance(row.pair, Pair)
+        listed.append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
+    return listed

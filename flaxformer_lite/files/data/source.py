@@ -12,6 +12,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
 from flaxformer_lite.files.text.messages import BESIDE, Conversation
+from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
@@ -66,6 +67,11 @@ class DataSource(ABC):
         """Returns the names of the source texts and of the target texts in messages: the setting, and the file if there is one."""
         name = f"{setting} {getattr(self, 'path', self.kind)}"
         return name, name
+
+    @property
+    def labels_words(self) -> bool:
+        """Whether the label of a pair has the labels of the words of its target (`files/text/word_labels.py`)."""
+        return False
 
     def target_names(self) -> list[str]:
         """Returns the names of the files or fields of the target texts, which may end in their language: `train.zh`."""
@@ -187,18 +193,30 @@ class FieldSource(TextSource):
     scores_fields: tuple[str, ...] = ()
     """Fields of the scores of these texts by a teacher, each a number or a list of numbers: first those of `target_field`. (): no
     scores."""
+    words_field: str | None = None
+    """Field of the words of a text, a list, in the place of source and target; `word_labels_field` has a label for each. For the
+    objective `token_labels`. None: no words."""
+    word_labels_field: str | None = None
+    """Field of the labels of `words_field`, a list of texts, or of numbers, which are places in `objective.labels`."""
+    spans_field: str | None = None
+    """Field of the entities in the text of `target_field`: a list of objects with `start`, `end` and `label`, or of lists of these
+    three. Characters count from 0; `end` is behind the last. For the objective `token_labels`. None: no spans."""
+
+    @property
+    def labels_words(self) -> bool:
+        return any(field is not None for field in (self.words_field, self.word_labels_field, self.spans_field))
 
     @property
     def _has_source(self) -> bool:
-        return self.source_field is not None and self.messages_field is None
+        return self.source_field is not None and self.messages_field is None and not self.labels_words
 
     def target_names(self) -> list[str]:
         return [self.target_field]
 
     def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
-        return (
-            () if self.messages_field is not None else texts_of(self.source_field, self.target_field, self.input_field)
-        )
+        if self.messages_field is not None or self.words_field is not None:
+            return ()
+        return texts_of(self.source_field if self._has_source else None, self.target_field, self.input_field)
 
     @property
     def _top_fields(self) -> set[str]:
@@ -207,6 +225,9 @@ class FieldSource(TextSource):
             return {self.messages_field.split(".")[0], *BESIDE}
         of_pairs = (self.source_field, self.target_field, self.label_field, self.input_field)
         fields = (*of_pairs, *(self.negatives_fields or ()), *self.scores_fields)
+        if self.labels_words:
+            fields = (self.target_field if self.words_field is None else self.words_field,)
+            fields += (self.word_labels_field, self.spans_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
     def _pair(self, record: object) -> Pair | str:
@@ -216,6 +237,8 @@ class FieldSource(TextSource):
                 messages = field_value(record, self.messages_field)
                 assert isinstance(record, dict)  # it has the field
                 return Pair("", Conversation.of_record(record, messages).text)
+            if self.labels_words:
+                return self._labelled(record)
             source = "" if self.source_field is None else text_field(record, self.source_field)
             more = "" if self.input_field is None else text_field(record, self.input_field)
             source = with_input(source, more)
@@ -231,6 +254,17 @@ class FieldSource(TextSource):
         """Returns the candidates of a record. Raises: ValueError if it has no such fields, or other things in them."""
         fields = ((self.target_field,), self.negatives_fields or (), self.scores_fields)
         return TextCandidates.read(*([field_value(record, field) for field in some] for some in fields))
+
+    def _labelled(self, record: object) -> Pair:
+        """Returns a text whose words have labels. Raises: ValueError for a record that is none."""
+        if self.spans_field is not None and self.words_field is None and self.word_labels_field is None:
+            return pair_of_spans(text_field(record, self.target_field), field_value(record, self.spans_field))
+        if self.words_field is None or self.word_labels_field is None or self.spans_field is not None:
+            raise ValueError(
+                f"{self.kind}.words_field is {self.words_field!r}, word_labels_field {self.word_labels_field!r} and spans_field "
+                f"{self.spans_field!r}: set the first two alone, or the last one alone"
+            )
+        return pair_of_words(field_value(record, self.words_field), field_value(record, self.word_labels_field))
 
 
 def texts_of(source: Any, target: Any, more: Any) -> tuple[tuple[int | str, ...], ...]:

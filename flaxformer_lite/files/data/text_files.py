@@ -24,6 +24,7 @@ from flaxformer_lite.files.text.tables import (
     looks_quoted,
     require_lines,
 )
+from flaxformer_lite.files.text.word_labels import pair_of_words
 
 
 def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
@@ -292,6 +293,52 @@ class JSONLines(Checked, FieldSource, at="json_lines"):
             return self._pair(json.loads(line))
         except (ValueError, RecursionError) as error:
             return f"not JSON ({error}); each line must be one JSON object"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoNLL(Checked, TextSource, at="conll"):
+    """Text files with a word and its label in each line, in columns between tabs or spaces; a blank line ends a text.
+
+    Lines that begin with -DOCSTART- are left out. For the objective `token_labels`.
+    """
+
+    kind: Literal["conll"] = "conll"
+    path: str
+    """The file or URL, UTF-8; or a pattern for several, sorted by name."""
+    word_column: int = 0
+    """Column of the words, from 0; -1 is the last one."""
+    label_column: int = -1
+    """Column of the labels, from 0; -1 is the last one."""
+    comment: str | None = None
+    """Beginning of the lines before the first word of a text that are left out, such as "# "; None: each line has a word."""
+
+    _has_source = False
+    labels_words = True
+
+    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+        left_out = ("-DOCSTART-",) if self.comment is None else ("-DOCSTART-", self.comment)
+        for file, lines in read_files(self.path, progress):
+            for number, text in numbered_paragraphs(lines):
+                rows = text.split("\n")
+                words = list(itertools.dropwhile(lambda row: row.startswith(left_out), rows))
+                if words:
+                    first = number + len(rows) - len(words)
+                    yield LocatedPair(self._pair(words, first), (file, file), first)
+
+    def _pair(self, rows: Sequence[str], first: int) -> Pair | str:
+        """Returns the text of some lines with its labels, or what is wrong with it. first: the number of the first line."""
+        words, labels = list[str](), list[str]()
+        for number, row in enumerate(rows, first):
+            columns = row.split("\t") if "\t" in row else row.split()
+            for kept, setting in ((words, "word_column"), (labels, "label_column")):
+                column = getattr(self, setting)
+                if not -len(columns) <= column < len(columns) or len(columns) < 2:
+                    return (
+                        f"line {number}, {row[:60]!r}, has {len(columns)} columns, but conll.{setting} is {column}: correct it; if "
+                        "the line is a comment, set conll.comment to its beginning"
+                    )
+                kept.append(columns[column])
+        return pair_of_words(words, labels)
 
 
 @dataclass(frozen=True, kw_only=True)

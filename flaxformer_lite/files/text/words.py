@@ -44,3 +44,14 @@ def word_pattern() -> re.Pattern[str]:
 def words_of(text: str) -> list[str]:
     """Returns the words of a text."""
     return word_pattern().findall(text)
+
+
+@functools.cache
+def unit_pattern() -> re.Pattern[str]:
+    """Returns the pattern of a word, or of a single other character that is not white space, such as a comma."""
+    return re.compile(rf"{word_pattern().pattern}|\S")
+
+
+def units_of(text: str) -> list[tuple[int, int]]:
+    """Returns the places of the words of a text and of all other characters but white space."""
+    return [match.span() for match in unit_pattern().finditer(text)]

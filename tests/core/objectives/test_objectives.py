@@ -31,6 +31,7 @@ SETTINGS = {
     "masked_lm": {"mask_token": 36, "mask_rate": 0.5},
     "span_corruption": {"first_sentinel": 36, "num_sentinels": 7},
     "classification": {"classes": ("1", "2")},
+    "token_labels": {"labels": ("O", "B-A")},
 }
 """The settings of objectives that have no default for all of them, or whose default is for a tokenizer from elsewhere."""
 OBJECTIVES = [kind(**SETTINGS.get(kind.kind, {})) for kind in typing.get_args(Objectives)]
@@ -47,6 +48,7 @@ def smallest_model(objective: BaseObjective) -> ModelConfig:
             {},
             {"pooler": Pooler(num_classes=1), "head": None},
             {"pooler": Pooler(num_classes=2), "head": None},
+            {"pooler": Pooler(token="each", num_classes=2), "head": None},
             {"sentence_embedding": SentenceEmbedding(pooling="mean"), "head": None},
         ),
         ((1, 1), (1, 0), (0, 1)),
@@ -70,6 +72,8 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
     if objective.reads_messages:
         pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 3 > 0) for text in texts]
+    if objective.labels_words:
+        pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 5) for text in texts]
 
     def make(records: list[TokenPair]) -> Dataset:
         if trains:
@@ -157,7 +161,8 @@ def test_every_head_has_smoothing_and_z_loss(objective: BaseObjective):
     batch = jax.tree.map(jnp.asarray, some_rows(objective).batch(0))
     weights, targets = np.asarray(batch.weights, np.float64), np.asarray(batch.targets)
     z = 3 * np.random.default_rng(5).normal(size=(*targets.shape, 37))
-    scores = outputs(z.astype(np.float32))._replace(class_logits=jnp.asarray(z[:, 0], jnp.float32))
+    of_classes = z if objective.labels_words else z[:, 0]
+    scores = outputs(z.astype(np.float32))._replace(class_logits=jnp.asarray(of_classes, jnp.float32))
     normalizer = np.log(np.exp(z).sum(-1))
     nats = normalizer - np.take_along_axis(z, targets[..., None], -1)[..., 0]
     smoothed = 0.7 * nats + 0.3 * (normalizer - z.mean(-1))

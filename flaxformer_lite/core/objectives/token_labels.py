@@ -1,0 +1,265 @@
+"""Labels for tokens: an encoder labels each word of a text, as the name of a person or as a noun, at the word's pieces."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.classification import WholeTexts
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.text import SpecialIds, Tokenizer
+from flaxformer_lite.core.text.characters import ByteTokenizer
+from flaxformer_lite.core.text.tokenizer import REFUSED
+
+Scheme = Literal["bio", "bioes", "plain"]
+OUTSIDE = "O"
+"""The label of a word that belongs to no entity."""
+PREFIXES = {"bio": "BI", "bioes": "BIES"}
+"""The first letters of labels: the first word of an entity (B), one inside (I), the last (E), and a single one (S)."""
+
+
+class LabelParts(NamedTuple):
+    """The parts of labels, by their number; the last item, which -1 finds, is a word without a label."""
+
+    outside: Bool[Any, "C"]
+    opens: Bool[Any, "C"]
+    """Whether an entity begins with the word: B and S."""
+    closes: Bool[Any, "C"]
+    """Whether an entity ends with the word: E and S."""
+    type: Int[Any, "C"]
+    """The number of the entity's type."""
+
+
+class MarkedText(NamedTuple):
+    """A text as the model reads it, special ids included, with the mark of each token (`mark`)."""
+
+    tokens: Int[np.ndarray, "S"]
+    types: Int[np.ndarray, "S"]
+    marks: Int[np.ndarray, "S"]
+
+
+def mark(label: int, first: bool) -> int:
+    """Returns the mark of a piece of a word: an odd number for the word's first piece; 0 is for tokens of no word."""
+    return 2 * label + (1 if first else 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLabels(WholeTexts, HeadObjective):
+    """A label for each word of a text, scored by a `model.pooler` that reads each token. Its word is read off the first piece.
+
+    Evaluation reports `loss`; `accuracy`, of words; and `precision`, `recall` and `f1` of entities, over all and of each type
+    (`f1_PER`). An entity is right if its type, its first and its last word are; entities are read off the labels as conlleval and
+    seqeval's default mode do, where a stray I- begins an entity. Words that were cut off do not count.
+    """
+
+    kind: Literal["token_labels"] = "token_labels"
+    labels: tuple[str, ...]
+    """The labels, as in the data, in the order of their logits. O is the label of words outside of all entities."""
+    scheme: Scheme = "bio"
+    """bio: B-TYPE for the first word of an entity, I-TYPE for its others; bioes: also E-TYPE for the last word, and S-TYPE for
+    an entity of one word; plain: a label for each word, such as its part of speech, so each word but an O is an entity alone."""
+    pieces: Literal["first", "all"] = "first"
+    """The pieces of a word that the loss counts. all: the further pieces have the word's label too, with I- in place of B-."""
+
+    counted = "words"
+    command = "label"
+    labels_words = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"objective.labels is {self.labels}: it must be at least 2 labels, all different")
+        prefixes = PREFIXES.get(self.scheme, "")
+        for label in self.labels if prefixes else ():
+            if label != OUTSIDE and not (label[:1] in prefixes and label[1:2] == "-" and label[2:]):
+                legal = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
+                raise ValueError(
+                    f"objective.labels has {label!r}, but objective.scheme is {self.scheme!r}, whose labels are {OUTSIDE}, "
+                    f"{legal}: rename it, or set the scheme to 'plain'"
+                )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.labels
+
+    def type_of(self, label: str) -> str:
+        """Returns the type of a label's entity; "" for O."""
+        if label == OUTSIDE:
+            return ""
+        return label if self.scheme == "plain" else label[2:]
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """The types of entities, in the order of the labels."""
+        return tuple(dict.fromkeys(kind for kind in map(self.type_of, self.labels) if kind))
+
+    @property
+    def label_parts(self) -> LabelParts:
+        """The parts of all labels."""
+        labels, kinds = (*self.labels, OUTSIDE), (*self.entity_types, "")
+        prefixes = ["S" if self.scheme == "plain" else label[0] for label in labels]
+        return LabelParts(
+            np.array([label == OUTSIDE for label in labels]),
+            np.array([prefix in "BS" for prefix in prefixes]),
+            np.array([prefix in "ES" for prefix in prefixes]),
+            np.array([kinds.index(self.type_of(label)) for label in labels]),
+        )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        scores = ("precision", "recall", "f1")
+        return ("loss", "accuracy", *scores, *(f"{score}_{kind}" for kind in self.entity_types for score in scores))
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises: ValueError if the model has two stacks, or not as many classes of each token."""
+        super().check_model(model)
+        check_pooler(model, len(self.labels), f"objective.kind '{self.kind}' needs", each=True)
+
+    # From records to rows --------------------------------------------------------------------------------------------
+
+    def label_number(self, label: str | int, word: str) -> int:
+        """Returns a label's place in `labels`. Raises: ValueError for one that they lack; `word` names its word in the message."""
+        if isinstance(label, int) and 0 <= label < len(self.labels):
+            return label
+        if label in self.labels:
+            return self.labels.index(str(label))
+        few = ", ".join(self.labels[:10]) + (", …" if len(self.labels) > 10 else "")
+        raise ValueError(
+            f"{word} has the label {label!r}, which is none of objective.labels ({few}): add it there, or correct the data"
+        )
+
+    def further_label(self, label: int) -> int:
+        """Returns the label of a word's further pieces: that of its first, with I- in place of B- if there is such a label."""
+        name = self.labels[label]
+        inside = f"I-{name[2:]}" if self.scheme != "plain" and name[:1] == "B" else name
+        return self.labels.index(inside) if inside in self.labels else label
+
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Rows:
+        """Returns one row for each text that could be read."""
+        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
+        around = reader.with_special_tokens([-1]).tokens
+        before, room = around.index(-1), max(longest.source - len(around) + 1, 0)
+        kept, sizes = np.delete(np.arange(len(arrays)), arrays.labelled(REFUSED)), arrays.sizes[:, 1]
+
+        def make(i: int) -> MarkedText:
+            record = arrays[kept[i]]
+            tokens, types = reader.truncated([record.target.tolist()], longest.source)
+            marks = np.zeros(len(tokens), np.int32)
+            if record.marks is not None:
+                shown = record.marks[:room]
+                marks[before : before + len(shown)] = shown
+            return MarkedText(np.array(tokens, np.int32), np.array(types, np.int32), marks)
+
+        read = np.minimum(sizes[kept], room).astype(np.int64)
+        too_long = [arrays[i].marks for i in kept[sizes[kept] > room]]
+        lost = [int((marks[room:] % 2).sum()) for marks in too_long if marks is not None]
+        note = f"{sum(lost):,} words of {len(lost):,} texts were cut off, as data.max_source_length is {longest.source}"
+        rows = Rows.source_only(len(around) - 1 + read, make, Spans.one_each(kept, np.zeros_like(kept), read))
+        rows.note = note if sum(lost) else ""
+        return rows
+
+    def example(
+        self, record: MarkedText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> Batch:
+        """Returns a row without the axis B; `extra` is 1 at the first piece of each word."""
+        marks = pad_tokens(record.marks, lengths.source)
+        first: Any = (marks % 2).astype(np.float32)
+        counted: Any = first if self.pieces == "first" else (marks > 0).astype(np.float32)
+        row = host_row(
+            np.maximum(marks - 1, 0) // 2,
+            counted,
+            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
+            source_mask=np.arange(lengths.source) < len(record.tokens),
+            token_types=pad_tokens(record.types, lengths.source),
+        )
+        return row._replace(extra=first)
+
+    # From outputs to figures -----------------------------------------------------------------------------------------
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns the terms of `head_loss`, in nats per counted piece."""
+        return self.head_loss(token_logits(outputs), batch.targets, batch.weights)
+
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        """Returns nats per counted piece, the words with the right label, and the counts of entities (`entity_counts`)."""
+        logits, is_word = token_logits(outputs), batch.extra > 0
+        order = jnp.argsort(~is_word, axis=-1, stable=True)  # words alone, in their order
+        labels = (jnp.where(is_word, x, -1) for x in (batch.targets, logits.argmax(-1)))
+        true, predicted = (jnp.take_along_axis(x, order, -1) for x in labels)
+        counts = entity_counts(true, predicted, self.label_parts, len(self.entity_types))
+        return {
+            "loss": cross_entropy(logits, batch.targets, batch.weights),
+            "accuracy": accuracy(logits, batch.targets, batch.extra),
+            "entities": LossTerm(counts.astype(batch.weights.dtype), batch.extra.sum()),
+        }
+
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+        terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}
+        table = np.asarray(terms["entities"].sum)
+        figures = {name: terms[name].mean for name in ("loss", "accuracy")} | scores(table.sum(1))
+        for kind, counts in zip(self.entity_types, table.T, strict=True):
+            figures |= {f"{name}_{kind}": value for name, value in scores(counts).items()}
+        return figures
+
+
+def token_logits(outputs: Outputs) -> Float[Array, "B T C"]:
+    """Returns the logits of each token's labels, which `check_model` has made sure of."""
+    assert outputs.class_logits is not None
+    return outputs.class_logits
+
+
+# Entities ---------------------------------------------------------------------------------------------------------------
+
+
+def continues(labels: Int[Any, "*B W"], parts: LabelParts) -> Bool[Any, "*B V"]:
+    """Returns whether each word but the first belongs to the entity of the word before it.
+
+    Reference: `conlleval`, as in seqeval 1.2.2, `get_entities`.
+    """
+    before, here = (LabelParts(*(table[side] for table in parts)) for side in (labels[..., :-1], labels[..., 1:]))
+    apart = before.outside | here.outside | here.opens | before.closes | (before.type != here.type)
+    return ~apart
+
+
+def entity_counts(
+    true: Int[Array, "B W"], predicted: Int[Array, "B W"], parts: LabelParts, num_types: int
+) -> Int[Array, "3 C"]:
+    """Returns the numbers of right, of predicted and of true entities of each type. A label -1 stands behind the last word."""
+    tables = LabelParts(*map(jnp.asarray, parts))
+
+    def entities(labels: Array) -> tuple[Array, Array, Array]:
+        """Returns whether an entity begins with each word, its type, and the place of its last word."""
+        joins, inside = continues(labels, tables), ~tables.outside[labels]
+        begins = inside & ~jnp.pad(joins, ((0, 0), (1, 0)))
+        ends = inside & ~jnp.pad(joins, ((0, 0), (0, 1)))
+        places = jnp.where(ends, jnp.arange(labels.shape[1]), labels.shape[1])
+        return begins, tables.type[labels], jax.lax.cummin(places, axis=1, reverse=True)
+
+    def by_type(begins: Array, types: Array) -> Array:
+        return (begins[..., None] & (types[..., None] == jnp.arange(num_types))).sum((0, 1))
+
+    (begins, types, lasts), (of_true, true_types, true_lasts) = entities(predicted), entities(true)
+    right = begins & of_true & (types == true_types) & (lasts == true_lasts)
+    return jnp.stack([by_type(right, types), by_type(begins, types), by_type(of_true, true_types)])
+
+
+def scores(counts: Float[np.ndarray, "3"]) -> dict[str, float]:
+    """Returns precision, recall and F1 from the numbers of right, of predicted and of true entities; 0 without any."""
+    right, predicted, true = counts.tolist()
+    return {
+        "precision": right / max(predicted, 1),
+        "recall": right / max(true, 1),
+        "f1": 2 * right / max(predicted + true, 1),
+    }

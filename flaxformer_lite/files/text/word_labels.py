@@ -1,0 +1,263 @@
+"""Words with labels: as other programs write them, as pairs of texts, and as token ids with a mark for each token.
+
+| a record has | the label of its pair, in JSON |
+|---|---|
+| a list of words and one of labels | `{"words": [[0, 4, "B-PER"], …]}`: the place of each word in the text, and its label |
+| a text and spans of it | `{"spans": [[0, 10, "PER"], …]}`: the place of each entity, and its type |
+
+A place is the number of the first character, from 0, and that of the character behind the last.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int
+
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE, LabelParts, Scheme, mark
+from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
+from flaxformer_lite.files.text.words import units_of
+
+READING = 1
+"""Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
+LABEL_FIELDS = ("label", "type", "entity_group", "entity")
+"""Names that other programs have for the type of a span."""
+Place = tuple[int, int]
+
+
+@runtime_checkable
+class LabelsWords(Protocol):
+    """The part of an objective that says what labels mean, as `TokenLabels` has it."""
+
+    labels: tuple[str, ...]
+    scheme: Scheme
+
+    @property
+    def label_parts(self) -> LabelParts:
+        """The parts of all labels."""
+
+    def type_of(self, label: str) -> str:
+        """Returns the type of a label's entity; "" for O."""
+
+    def label_number(self, label: str | int, word: str) -> int:
+        """Returns a label's place in `labels`. Raises: ValueError for one that they lack; `word` names its word in the message."""
+
+    def further_label(self, label: int) -> int:
+        """Returns the label of a word's further pieces."""
+
+
+class Marked(NamedTuple):
+    """A place in a text with its label, or with the type of its entity."""
+
+    start: int
+    stop: int
+    label: str | int
+
+    @property
+    def shown(self) -> str:
+        return f"({self.start}, {self.stop}, {self.label!r})"
+
+
+# Records of other programs ----------------------------------------------------------------------------------------------
+
+
+def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
+    """Returns the words in a text, with a space between two, and their places."""
+    stops = list(itertools.accumulate(len(word) + 1 for word in words))
+    return " ".join(words), [(stop - 1 - len(word), stop - 1) for word, stop in zip(words, stops, strict=True)]
+
+
+def pair_of_words(words: Any, labels: Any) -> Pair:
+    """Returns a text from its words, with their labels. Raises: ValueError if they are not lists of the same length."""
+    for name, items, kinds in (("words", words, {str}), ("labels", labels, {str, int})):
+        wrong = [item for item in items if type(item) not in kinds] if isinstance(items, list) else [items]
+        if wrong:
+            what = "texts or whole numbers" if int in kinds else "texts"
+            raise ValueError(f"the {name} have {str(wrong[0])[:60]!r}: they must be a list of {what}")
+    if len(words) != len(labels):
+        raise ValueError(f"it has {len(words)} words and {len(labels)} labels: each word needs one label")
+    text, places = joined(words)
+    marked = [[*place, label] for place, label in zip(places, labels, strict=True)]
+    return Pair("", in_utf8(text), json.dumps({"words": marked}, ensure_ascii=False))
+
+
+def pair_of_spans(text: str, spans: Any) -> Pair:
+    """Returns a text with its spans. Raises: ValueError if they are not spans of it, or two of them share a character."""
+    if not isinstance(spans, list):
+        raise ValueError(f"the spans are {str(spans)[:60]!r}: they must be a list, each with start, end and label")
+    marked = sorted((read_span(span, len(text)) for span in spans), key=lambda one: (one.start, -one.stop))
+    for first, second in itertools.pairwise(marked):
+        if second.start < first.stop:
+            relation = "is nested in" if second.stop <= first.stop else "overlaps"
+            raise ValueError(
+                f"the span {second.shown} {relation} {first.shown}: each character belongs to one span at most, so keep one of them"
+            )
+    return Pair("", text, json.dumps({"spans": marked}, ensure_ascii=False))
+
+
+def read_span(span: Any, length: int) -> Marked:
+    """Returns a span of a text of so many characters, from a list or an object. Raises: ValueError if it is none."""
+    fields = span
+    if isinstance(span, Mapping):
+        label = next((span[name] for name in LABEL_FIELDS if name in span), None)
+        fields = [span.get("start"), span.get("end"), label]
+    types = [type(field) for field in fields] if isinstance(fields, list | tuple) else []
+    if types != [int, int, str] or not fields[2]:
+        raise ValueError(
+            f"the span {str(span)[:60]} is none: it must have start and end, whole numbers, and a label, a text"
+        )
+    place = Marked(*fields)
+    if place.start >= place.stop:
+        raise ValueError(
+            f"the span {place.shown} is empty: its end is the number of the character behind it, above its start"
+        )
+    if place.start < 0 or place.stop > length:
+        raise ValueError(
+            f"the span {place.shown} crosses the text, which has {length} characters: correct it, counted in characters from 0"
+        )
+    return place
+
+
+def in_utf8(text: str) -> str:
+    """Returns the text. Raises: ValueError if it cannot be written in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a word has half a surrogate pair: correct the data") from None
+    return text
+
+
+# Words and tokens -------------------------------------------------------------------------------------------------------
+
+
+def words_of_tokens(words: Sequence[Place], tokens: Sequence[Place]) -> Int[np.ndarray, "N"]:
+    """Returns for each token the number of the first word that it has a character of; -1 if it has none of any.
+
+    Words are in their order, and share no character.
+    """
+    filled = np.array([number for number, (start, stop) in enumerate(words) if start < stop], np.int64)
+    if not len(filled) or not len(tokens):
+        return np.full(len(tokens), -1, np.int64)
+    starts, stops = np.array(words, np.int64)[filled].T
+    begins, ends = np.array(tokens, np.int64).T
+    nearest = np.searchsorted(stops, begins, side="right")
+    inside = nearest < len(filled)
+    nearest = np.where(inside, nearest, 0)
+    return np.where(inside & (starts[nearest] < ends), filled[nearest], -1)
+
+
+def first_tokens(words: Int[np.ndarray, "N"]) -> dict[int, int]:
+    """Returns the first token of each word that has one, from the number of each token's word."""
+    numbers, places = np.unique(words, return_index=True)
+    return {number: place for number, place in zip(numbers.tolist(), places.tolist(), strict=True) if number >= 0}
+
+
+def cut_at(units: Sequence[Place], spans: Sequence[Marked]) -> list[Place]:
+    """Returns the units, each cut in two where a span begins or ends in it."""
+    edges = sorted({edge for span in spans for edge in span[:2]})
+    pieces = list[Place]()
+    for start, stop in units:
+        low, high = np.searchsorted(edges, [start, stop], side="right").tolist()
+        inner = [edge for edge in edges[low:high] if start < edge < stop]
+        pieces += itertools.pairwise([start, *inner, stop])
+    return pieces
+
+
+@dataclass(frozen=True)
+class LabelTokenizers(Tokenizers):
+    """Reads texts whose words have labels, as targets alone. The marks of their tokens are those of `TokenLabels`.
+
+    The words of a text with spans are its `units_of`, cut where a span begins or ends. A word without a token has no label: the
+    labels of all others stay.
+    """
+
+    objective: LabelsWords
+
+    @property
+    def reading(self) -> str:
+        parts = [READING, self.objective.labels, self.objective.scheme]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    @property
+    def refused(self) -> str:
+        return REFUSED
+
+    @property
+    def partly(self) -> str:
+        return PARTLY
+
+    def refusal(self, pair: Sequence[str]) -> str | None:
+        try:
+            _, lost = self._marks(pair, self.target.encode_spans([pair[1]])[0].spans)
+        except ValueError as error:
+            return str(error)
+        more = f" and {len(lost) - 1} more have" if len(lost) > 1 else " has"
+        return f"{lost[0]}{more} no token of this tokenizer, so the label does not count" if lost else None
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        for pair, (ids, spans) in zip(pairs, self.target.encode_spans([pair[1] for pair in pairs]), strict=True):
+            try:
+                marks, lost = self._marks(pair, spans)
+            except ValueError:  # reported with its file and line, by `refusal`
+                yield EncodedPair([], [], REFUSED, [])
+                continue
+            yield EncodedPair([], ids, PARTLY if lost else "", marks)
+
+    def _marks(self, pair: Sequence[str], tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
+        """Returns the mark of each token, and what of the pair has no token. Raises: ValueError for a pair without labels."""
+        marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
+        if "words" in marked:
+            words = [one[:2] for one in marked["words"]]
+            names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b) in enumerate(words, 1)]
+            labels = [
+                self.objective.label_number(one.label, name) for one, name in zip(marked["words"], names, strict=True)
+            ]
+            owners = words_of_tokens(words, tokens)
+            firsts = first_tokens(owners)
+            lost = [name.rstrip(",") for number, name in enumerate(names) if number not in firsts]
+        elif "spans" in marked:
+            words = cut_at(units_of(pair[1]), marked["spans"])
+            owners = words_of_tokens(words, tokens)
+            firsts = first_tokens(owners)
+            labels, lost = self._labels_of_spans(words, firsts, marked["spans"])
+        else:
+            raise ValueError(
+                "it has no labels of words: set words_field and word_labels_field, or spans_field, of its source"
+            )
+        marks = [0] * len(tokens)
+        for token, word in enumerate(owners.tolist()):
+            if word >= 0:
+                is_first = firsts[word] == token
+                label = labels[word] if is_first else self.objective.further_label(labels[word])
+                marks[token] = mark(label, is_first)
+        return marks, lost
+
+    def _labels_of_spans(
+        self, words: Sequence[Place], firsts: Mapping[int, int], spans: Sequence[Marked]
+    ) -> tuple[list[int], list[str]]:
+        """Returns the label of each word by the scheme, and the spans that have no word with a token. Raises: ValueError."""
+        outside = self.objective.label_number(OUTSIDE, "a word outside of all spans") if len(firsts) else 0
+        labels, lost, starts = [outside] * len(words), list[str](), [start for start, _ in words]
+        for span in spans:
+            low, high = np.searchsorted(starts, span[:2]).tolist()
+            inside = [word for word in range(low, high) if word in firsts]
+            if not inside:
+                lost.append(f"the span {span.shown}")
+            for word, label in zip(inside, in_scheme(str(span.label), len(inside), self.objective.scheme), strict=True):
+                labels[word] = self.objective.label_number(label, f"the span {span.shown}")
+        return labels, lost
+
+
+def in_scheme(kind: str, number: int, scheme: str) -> list[str]:
+    """Returns the labels of the words of an entity."""
+    if scheme == "plain":
+        return [kind] * number
+    prefixes = ["B", *"I" * (number - 1)]
+    if scheme == "bioes":
+        prefixes = ["S"] if number == 1 else [*prefixes[:-1], "E"]
+    return [f"{prefix}-{kind}" for prefix in prefixes[:number]]

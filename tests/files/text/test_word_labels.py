@@ -1,0 +1,384 @@
+"""Oracles: an independent count of characters, piece by piece, for drawn words of all scripts; records and labels by hand."""
+
+import itertools
+import json
+import random
+import unicodedata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.objectives import TokenLabels
+from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
+from flaxformer_lite.files.data import CoNLL, JSONLines, Parquet
+from flaxformer_lite.files.data.reading import reader_of, tokenize
+from flaxformer_lite.files.data.refused import Origin
+from flaxformer_lite.files.data.source import DataSource
+from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.text.word_labels import (
+    LabelTokenizers,
+    first_tokens,
+    joined,
+    pair_of_spans,
+    pair_of_words,
+    words_of_tokens,
+)
+from tests.support.files import file, message
+
+NAMES = TokenLabels(labels=("O", "B-PER", "I-PER", "B-LOC"))
+CHARACTERS = Characters().train(["abcdefghijklmnopqrstuvwxyz ABC."], 60)
+
+
+def reader(objective: TokenLabels = NAMES, tokenizer: Tokenizer = CHARACTERS) -> LabelTokenizers:
+    made = reader_of(objective, Tokenizers(tokenizer, tokenizer), Path("nowhere"), Lengths(99, 0))
+    assert isinstance(made, LabelTokenizers)
+    return made
+
+
+def labels_of(pair: Pair, objective: TokenLabels = NAMES) -> list[str]:
+    """The label of each token of a pair: a star behind it for a further piece, · for a token of no word."""
+    (record,) = tokenize([pair], reader(objective))
+    names = ["·"] + [f"{label}{star}" for label in objective.labels for star in ("", "*")]
+    return [names[mark] for mark in record.marks.tolist()]
+
+
+# Alignment ------------------------------------------------------------------------------------------------------------
+
+BLOCKS = (
+    *((0x41, 0x5B), (0x61, 0x7B), (0xC0, 0x250), (0x370, 0x3FF), (0x400, 0x460), (0x531, 0x556), (0x5D0, 0x5EB)),
+    *((0x620, 0x64B), (0x904, 0x93A), (0x985, 0x98D), (0xE01, 0xE31), (0x10D0, 0x10F1), (0x1200, 0x1249)),
+    *((0x3041, 0x3097), (0x4E00, 0x4E80), (0xAC00, 0xAC80), (0x1F600, 0x1F640), (0x21, 0x3B), (0x30, 0x3A)),
+)
+"""Ranges of letters of many scripts, emoji, signs and digits."""
+MARKS = "\u0301\u0308\u093e\u0e31\ufe0f\u200d"
+"""Accents, vowel signs, and what joins emoji."""
+INVISIBLE = "\u200b\u00ad\u2060\ufeff"
+SPACES = "\u00a0\u2003\u3000\t\u2028"
+
+
+def drawn_words(number: int = 10_000) -> list[str]:
+    """Words of one script each; some have marks, zero-width characters or spaces of any kind inside, or have nothing else."""
+    rng = random.Random(11)
+    words = []
+    for _ in range(number):
+        low, high = rng.choice(BLOCKS)
+        letters = [c for c in (chr(rng.randrange(low, high)) for _ in range(rng.randint(1, 9))) if c.isprintable()]
+        word = "".join(c + rng.choice(MARKS) if rng.random() < 0.08 else c for c in letters)
+        kind = rng.random()
+        if kind < 0.06:
+            place = rng.randint(0, len(word))
+            word = word[:place] + rng.choice(INVISIBLE + SPACES) + word[place:]
+        elif kind < 0.09:
+            word = rng.choice(["", *INVISIBLE, *SPACES, "\u200b\u200b"])
+        words.append(word)
+    return words
+
+
+WORDS = drawn_words()
+
+
+def trained(
+    model: object, trainer: trainers.Trainer, normalizer: object, splitter: object, decoder: object
+) -> JsonTokenizer:
+    made = tokenizers.Tokenizer(model)
+    if normalizer is not None:
+        made.normalizer = normalizer
+    made.pre_tokenizer, made.decoder = splitter, decoder
+    made.train_from_iterator([" ".join(WORDS[i : i + 50]) for i in range(0, len(WORDS), 50)], trainer)
+    return JsonTokenizer.of(made.to_str(), {"unk_token": "[UNK]"})
+
+
+def byte_level() -> JsonTokenizer:
+    """GPT-2's kind."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    return trained(models.BPE(), trainer, None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
+
+
+def word_piece() -> JsonTokenizer:
+    """BERT's kind: lower case, without accents and control characters."""
+    trainer = trainers.WordPieceTrainer(vocab_size=3000, special_tokens=["[UNK]"], show_progress=False)
+    return trained(
+        models.WordPiece(unk_token="[UNK]"),
+        trainer,
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(),
+    )
+
+
+def sentence_piece(model_type: str) -> Callable[[], Tokenizer]:
+    lines = [" ".join(WORDS[i : i + 50]).replace("\u2028", " ") for i in range(0, len(WORDS), 50)]
+    return lambda: SentencePiece(model_type=model_type, byte_fallback=True).train(lines, 3200)
+
+
+def bytes_of_pieces(tokenizer: Tokenizer, ids: list[int], is_byte_level: bool) -> Iterator[bytes]:
+    """Yields the bytes of the text that each token writes."""
+    alphabet = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in alphabet]
+    of_sign = {chr(byte): byte for byte in alphabet} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    for piece in tokenizer.pieces(ids):
+        if is_byte_level:
+            yield bytes(of_sign[sign] for sign in piece)
+        elif len(piece) == 6 and piece.startswith("<0x"):
+            yield bytes.fromhex(piece[3:5])
+        else:
+            yield piece.replace("▁", " ").encode()
+
+
+def owners_by_bytes(words: list[str], written: list[bytes], is_byte_level: bool) -> list[int]:
+    """The word of each token, -1 for none, by counting bytes: of spaces, and of words that follow one another.
+
+    SentencePiece writes a space before the text, which belongs to the first word, and one for several or none.
+    """
+    text = " ".join(words)
+    of_byte = [-1 if word is None else word for word, c in character_owners(words) for _ in c.encode()]
+    data, place, owners = text.encode(), 0, []
+    for piece in written:
+        number = []
+        for byte in piece:
+            while place < len(data) and data[place] != byte and byte != 0x20:
+                assert data[place] == 0x20, "only spaces may be left out"
+                place += 1
+            if place < len(data) and data[place] == byte:
+                number.append(of_byte[place])
+                place += 1
+        is_before = not is_byte_level and not data[:place].strip(b" ")
+        owners.append(next((word for word in (of_byte if is_before else number) if word >= 0), -1))
+    assert not data[place:].strip(b" "), "all is written"
+    return owners
+
+
+def character_owners(words: list[str]) -> Iterator[tuple[int | None, str]]:
+    for number, word in enumerate(words):
+        yield from [(None, " ")] if number else []
+        yield from ((number, c) for c in word)
+
+
+SENTENCES = [WORDS[i : i + 20] for i in range(0, len(WORDS), 20)]
+
+
+@pytest.mark.parametrize(
+    ("make", "is_byte_level"),
+    [(byte_level, True), (sentence_piece("bpe"), False), (sentence_piece("unigram"), False)],
+    ids=["byte-level BPE", "BPE", "unigram"],
+)
+def test_no_drawn_word_is_misaligned(make: Callable[[], Tokenizer], is_byte_level: bool) -> None:
+    """Law: a token belongs to the first word that it writes a byte of."""
+    tokenizer, wrong = make(), 0
+    texts = [joined(words) for words in SENTENCES]
+    for words, (_, places), read in zip(
+        SENTENCES, texts, tokenizer.encode_spans([text for text, _ in texts]), strict=True
+    ):
+        written = list(bytes_of_pieces(tokenizer, read.ids, is_byte_level))
+        expected = owners_by_bytes(words, written, is_byte_level)
+        found = words_of_tokens(places, read.spans).tolist()
+        wrong += sum(a != b for a, b in zip(expected, found, strict=True))
+        assert set(first_tokens(words_of_tokens(places, read.spans))) == {word for word in expected if word >= 0}
+    assert wrong == 0
+
+
+def normal(word: str) -> str:
+    """A word as BERT reads it, by Unicode's tables, one character at a time."""
+    kept = [c for c in word if unicodedata.category(c)[0] != "C" and not c.isspace()]
+    apart = unicodedata.normalize("NFD", "".join(kept))
+    return "".join(c.lower() for c in apart if unicodedata.category(c) != "Mn")
+
+
+def test_no_drawn_word_is_misaligned_by_a_normalizer() -> None:
+    """Law: the pieces of a word, one after the other, are the word as it is read; a word that nothing is left of has none."""
+    tokenizer, wrong = word_piece(), 0
+    texts = [joined(words) for words in SENTENCES]
+    for words, (_, places), read in zip(
+        SENTENCES, texts, tokenizer.encode_spans([text for text, _ in texts]), strict=True
+    ):
+        owners = words_of_tokens(places, read.spans).tolist()
+        assert -1 not in owners and owners == sorted(owners)
+        for number, word in enumerate(words):
+            ids = [i for i, owner in zip(read.ids, owners, strict=True) if owner == number]
+            spelled = "".join(piece.removeprefix("##") for piece in tokenizer.pieces(ids))
+            wrong += spelled != normal(word) if tokenizer.unk_id not in ids else not normal(word)
+    assert wrong == 0
+
+
+# Labels of tokens -------------------------------------------------------------------------------------------------------
+
+
+def test_a_word_without_a_token_has_no_label_and_shifts_no_other() -> None:
+    """By hand, on characters: an empty word in the middle, and labels by number."""
+    pair = pair_of_words(["ab", "", "c", "d"], ["B-PER", "O", 2, "B-LOC"])
+    assert pair == Pair("", "ab  c d", '{"words": [[0, 2, "B-PER"], [3, 3, "O"], [4, 5, 2], [6, 7, "B-LOC"]]}')
+    assert labels_of(pair) == ["B-PER", "I-PER*", "·", "·", "I-PER", "·", "B-LOC"]
+    assert reader().refusal(pair) == "word 2, '' has no token of this tokenizer, so the label does not count"
+
+
+def test_spans_become_labels_by_the_scheme() -> None:
+    """By hand: a span begins inside a word, one of three words, one of one; a comma is a word."""
+    pair = pair_of_spans("ab, cde f", [{"start": 5, "end": 9, "type": "PER"}, [0, 2, "PER"]])
+    assert pair.label == '{"spans": [[0, 2, "PER"], [5, 9, "PER"]]}'
+    assert labels_of(pair) == ["B-PER", "I-PER*", "O", "·", "O", "B-PER", "I-PER*", "·", "I-PER"]
+    bioes = TokenLabels(labels=("O", "B-PER", "I-PER", "E-PER", "S-PER"), scheme="bioes")
+    assert labels_of(pair, bioes) == ["S-PER", "S-PER*", "O", "·", "O", "B-PER", "I-PER*", "·", "E-PER"]
+    three = pair_of_spans("a b c", [[0, 5, "PER"]])
+    assert labels_of(three, bioes) == ["B-PER", "·", "I-PER", "·", "E-PER"]
+    plain = TokenLabels(labels=("O", "PER"), scheme="plain")
+    assert labels_of(three, plain) == ["PER", "·", "PER", "·", "PER"]
+
+
+def test_a_token_of_two_words_belongs_to_the_first() -> None:
+    words, tokens = [(0, 2), (2, 2), (3, 5)], [(0, 0), (0, 4), (4, 5), (5, 5)]
+    assert words_of_tokens(words, tokens).tolist() == [-1, 0, 2, -1]
+    assert first_tokens(words_of_tokens(words, tokens)) == {0: 1, 2: 2}
+    assert words_of_tokens([], tokens).tolist() == [-1] * 4 and words_of_tokens(words, []).tolist() == []
+
+
+@pytest.mark.parametrize("tokenizer", [Bytes().train([], 260), SentencePiece().train(["ab cd ef gh"] * 9, 20)])
+def test_every_tokenizer_reads_words(tokenizer: Tokenizer) -> None:
+    (record,) = tokenize([pair_of_words(["ab", "cd"], ["B-PER", "B-LOC"])], reader(tokenizer=tokenizer))
+    firsts = [mark for mark in record.marks.tolist() if mark % 2]
+    assert firsts == [3, 7] and len(record.marks) == len(record.target)
+
+
+# Files ------------------------------------------------------------------------------------------------------------------
+
+
+def in_lines(folder: Path, *records: object) -> str:
+    return file(folder, "x.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+
+def words(path: str) -> JSONLines:
+    return JSONLines(path=path, words_field="tokens", word_labels_field="tags.ner")
+
+
+def spans(path: str) -> JSONLines:
+    return JSONLines(path=path, target_field="text", spans_field="spans")
+
+
+GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"tokens": ["a", "b"], "tags": {"ner": ["O"]}}, "it has 2 words and 1 labels: each word needs one label"),
+        ({"tokens": "a b", "tags": {"ner": ["O"]}}, "the words have 'a b': they must be a list of texts"),
+        (
+            {"tokens": ["a"], "tags": {"ner": [None]}},
+            "the labels have 'None': they must be a list of texts or whole numbers",
+        ),
+        ({"tokens": ["a"]}, "no field tags.ner; the fields are tokens"),
+    ],
+)
+def test_words_that_are_none_are_located(tmp_path: Path, record: object, expected: str) -> None:
+    path = in_lines(tmp_path, GOOD, record)
+    assert message(words(path)).startswith(f"{path}:2: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([[0, 3, "A"], [2, 5, "B"]], "the span (2, 5, 'B') overlaps (0, 3, 'A'): each character belongs to one span at most"),
+        ([[2, 3, "B"], [0, 5, "A"]], "the span (2, 3, 'B') is nested in (0, 5, 'A')"),
+        ([[0, 2, "B"], [0, 2, "A"]], "the span (0, 2, 'A') is nested in (0, 2, 'B')"),
+        ([[4, 7, "A"]], "the span (4, 7, 'A') crosses the text, which has 6 characters"),
+        ([[-1, 2, "A"]], "the span (-1, 2, 'A') crosses the text"),
+        ([[2, 2, "A"]], "the span (2, 2, 'A') is empty: its end is the number of the character behind it"),
+        ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is none: it must have start and end"),
+        ([[0, 2, ""]], "the span [0, 2, ''] is none"),
+        ({"start": 0}, "the spans are \"{'start': 0}\": they must be a list"),
+    ],
+)  # fmt: skip
+def test_spans_that_are_none_are_located(tmp_path: Path, given: object, expected: str) -> None:
+    good = {"text": "ab cd.", "spans": [{"start": 0, "end": 2, "entity_group": "PER"}]}
+    path = in_lines(tmp_path, good, {"text": "ab cd.", "spans": given})
+    assert message(spans(path)).startswith(f"{path}:2: {expected}")
+
+
+def told(source: DataSource) -> str:
+    """The error of tokenizing a source."""
+    with pytest.raises(ValueError) as caught:
+        tokenize(source.open(), reader(), Origin(source, "data.train"))
+    return str(caught.value)
+
+
+def test_a_label_that_the_objective_lacks_is_located(tmp_path: Path) -> None:
+    path = in_lines(tmp_path, GOOD, {"tokens": ["a", "b"], "tags": {"ner": ["O", "B-ORG"]}})
+    assert told(words(path)) == (
+        f"{path}:2: word 2, 'b', has the label 'B-ORG', which is none of objective.labels (O, B-PER, I-PER, B-LOC): add it there, "
+        "or correct the data; or leave out such rows (--data.train.bad-rows drop)"
+    )
+    for number in (4, -1):
+        path = in_lines(tmp_path, {"tokens": ["a"], "tags": {"ner": [number]}})
+        assert told(words(path)).startswith(f"{path}:1: word 1, 'a', has the label {number}, which is none of")
+    path = in_lines(tmp_path, {"text": "ab", "spans": [[0, 2, "ORG"]]})
+    assert told(spans(path)).startswith(f"{path}:1: the span (0, 2, 'ORG') has the label 'B-ORG', which is none of")
+    path = in_lines(tmp_path, {"source": "a", "target": "b"})
+    assert told(JSONLines(path=path)).startswith(f"{path}:1: it has no labels of words: set words_field")
+    path = in_lines(tmp_path, GOOD)
+    for fields in ({"words_field": "tokens"}, {"word_labels_field": "tags"}, {"words_field": "a", "spans_field": "b"}):
+        assert message(JSONLines(path=path, **fields)).startswith(f"{path}:1: json_lines.words_field is ")
+        assert message(JSONLines(path=path, **fields)).endswith(": set the first two alone, or the last one alone")
+
+
+def test_rows_that_are_dropped_and_words_without_a_token_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    warn_once.cache_clear()
+    path = in_lines(
+        tmp_path,
+        GOOD,
+        {"tokens": ["a"], "tags": {"ner": ["X"]}},
+        {"tokens": ["a", "", ""], "tags": {"ner": ["B-PER", "O", "O"]}},
+    )
+    source = JSONLines(path=path, words_field="tokens", word_labels_field="tags.ner", bad_rows="drop")
+    records = tokenize(source.open(), reader(), Origin(source, "data.train"))
+    rows = NAMES.make_rows(records, Lengths(9, 0), 0, CHARACTERS)
+    assert [row.marks.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
+    said = capsys.readouterr().err
+    assert f"1 bad rows were left out, the first of them: {path}:2: word 1, 'a', has the label 'X'" in said
+    assert f"1 rows were not read as a whole: {path}:3: word 2, '' and 1 more have no token of this tokenizer" in said
+
+
+CONLL = """-DOCSTART- -X- O
+
+# id 3
+Ab NNP B-PER
+c NN O
+
+# id 4
+-DOCSTART- -X- O
+# x O
+D\tNNP\tB-LOC
+"""
+
+
+def test_columns_are_read(tmp_path: Path) -> None:
+    path = file(tmp_path, "x.conll", CONLL)
+    rows = list(CoNLL(path=path, comment="# ").located())
+    assert [(row.pair.target, row.number) for row in rows] == [("Ab c", 4), ("D", 10)]
+    assert json.loads(rows[0].pair.label) == {"words": [[0, 2, "B-PER"], [3, 4, "O"]]}
+    first = next(iter(CoNLL(path=path, comment="# ", word_column=1, label_column=0).open()))
+    assert (first.target, json.loads(first.label)["words"][0]) == ("NNP NN", [0, 3, "Ab"])
+    bad = file(tmp_path, "bad.conll", "a O\n\nb O\nc\n")
+    assert message(CoNLL(path=bad)) == (
+        f"{bad}:3: line 4, 'c', has 1 columns, but conll.word_column is 0: correct it; if the line is a comment, set conll.comment "
+        "to its beginning"
+    )
+    assert "line 1, 'a O', has 2 columns, but conll.label_column is 2" in message(CoNLL(path=bad, label_column=2))
+
+
+def test_columns_of_tables_are_lists(tmp_path: Path) -> None:
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    table = pyarrow.table({"tokens": [["a", "b"]], "ner": [[1, 0]], "other": [3]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    source = Parquet(path=str(tmp_path / "x.parquet"), words_field="tokens", word_labels_field="ner")
+    assert source.open() == [pair_of_words(["a", "b"], [1, 0])]
+    assert labels_of(source.open()[0]) == ["B-PER", "·", "O"]
+    assert list(itertools.chain(source.text_columns())) == []

@@ -1,0 +1,246 @@
+"""Laws of labels for words: each word once, from the window with the most context; a tiny run learns; bad lines are told."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig, Pooler
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.positions import Rotary
+from flaxformer_lite.core.objectives import Classification, TokenLabels
+from flaxformer_lite.core.optim.optimizers import OptimizerConfig
+from flaxformer_lite.core.optim.schedules import Cosine
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data import CoNLL, JSONLines
+from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.text.words import units_of
+from flaxformer_lite.run import LabelledSpan, Run, load
+from flaxformer_lite.run.labelling import Windows
+from flaxformer_lite.run.scoring import score, scored_data
+from flaxformer_lite.training.loop import train
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.commands import type_command
+from tests.support.experiments import rows, tiny_config, use_one_device
+
+pytestmark = pytest.mark.usefixtures("one_device")
+LABELS = ("O", "B-DAY", "I-DAY", "B-NUM")
+MODEL = ModelConfig(
+    vocab_size=31,
+    d_model=12,
+    num_heads=3,
+    d_ff=17,
+    num_encoder_layers=1,
+    num_decoder_layers=0,
+    positions=Rotary(),
+    residual=PRE_NORM,
+    head=None,
+    pooler=Pooler(token="each", activation=None, num_classes=4),
+    dropout=DropoutRates(),
+)
+
+
+def sentences(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
+    """Sentences with a day of two words, such as "3 May", and numbers that are none."""
+    rng, made = random.Random(seed), []
+    for _ in range(number):
+        words, labels = [], []
+        for _ in range(rng.randint(1, 3)):
+            words += rng.choices(["see", "on", "at", "the", "we", "go"], k=rng.randint(1, 3))
+            labels += ["O"] * (len(words) - len(labels))
+            day, count = [str(rng.randint(1, 30)), rng.choice(["May", "June", "July"])], [str(rng.randint(1, 999))]
+            words, labels = (
+                (words + day, [*labels, "B-DAY", "I-DAY"])
+                if rng.random() < 0.5
+                else (words + count, [*labels, "B-NUM"])
+            )
+            words, labels = [*words, "."], [*labels, "O"]
+        made.append((words, labels))
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned days from words in JSON, evaluated on the columns of a CoNLL file."""
+    place = tmp_path_factory.mktemp("labels")
+    with (place / "train.jsonl").open("w") as file:
+        for words, labels in sentences(400, 1):
+            file.write(json.dumps({"tokens": words, "tags": [LABELS.index(label) for label in labels]}) + "\n")
+    with (place / "eval.conll").open("w") as file:
+        for words, labels in sentences(60, 2):
+            file.write("".join(f"{word} {label}\n" for word, label in zip(words, labels, strict=True)) + "\n")
+    tiny = tiny_config()
+    config = dataclasses.replace(
+        tiny,
+        model=dataclasses.replace(
+            MODEL, vocab_size=90, d_model=24, d_ff=48, num_encoder_layers=2, positions=Rotary(), residual=PRE_NORM
+        ),
+        objective=TokenLabels(labels=LABELS),
+        data=dataclasses.replace(
+            tiny.data,
+            train=JSONLines(path=str(place / "train.jsonl"), words_field="tokens", word_labels_field="tags"),
+            eval=CoNLL(path=str(place / "eval.conll")),
+            tokenizer=SentencePiece(),
+            tokens_per_batch=32 * 40,
+            bucket_lengths=(40,),
+            max_source_length=40,
+        ),
+        optimizer=OptimizerConfig(schedule=Cosine(peak_rate=1e-2, warmup_steps=10)),
+        train=dataclasses.replace(
+            tiny.train,
+            steps=120,
+            log_every=60,
+            eval_every=60,
+            checkpoint_every=60,
+            text_metrics=(),
+            best_metric="f1",
+            keep_best=1,
+        ),
+        weights="best",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        train(config, place / "run")
+    return place / "run"
+
+
+@pytest.mark.slow
+def test_a_tiny_run_learns_days(folder: Path) -> None:
+    best = max(row["f1"] for row in rows(folder) if row["split"] == "eval")
+    assert best > 0.9
+    run = load(folder)
+    (found,) = run.label(["we go on 17 June ."])
+    assert [(span.start, span.end, span.label) for span in found.spans] == [(9, 16, "DAY")]
+    assert [found.text[word.start : word.end] for word in found.words] == ["we", "go", "on", "17", "June", "."]
+    scores, _ = score(run, scored_data(run.config, "eval", None, None), {})
+    assert scores["f1"] == pytest.approx(best, abs=1e-6) and scores["recall_DAY"] > 0.9 and scores["examples"] == 60
+
+
+# Windows ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """A run with random parameters and no folder, which reads 16 tokens, BOS and EOS included."""
+    base = tiny_config()
+    data = dataclasses.replace(base.data, train=None, eval=None, max_source_length=16)
+    train = dataclasses.replace(base.train, text_metrics=())
+    config = dataclasses.replace(
+        base, model=MODEL, data=data, train=train, weights="last", objective=TokenLabels(labels=LABELS)
+    )
+    rng = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: np.float32(0.7 * rng.normal(size=x.shape)), abstract_params(config))
+    tokenizer = CharacterTokenizer("abcdefghijklmnop .")
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
+
+
+def test_each_word_has_the_label_of_the_window_with_the_most_context(run: Run) -> None:
+    """Oracle: the model alone on every window of 14 characters that begins at a multiple of 7, or is the last."""
+    rng = random.Random(3)
+    apply = jax.jit(run.model.apply)
+    for length in (0, 1, 13, 14, 15, 29, 97):
+        text = "".join(rng.choice("abcdefghijklmnop   .") for _ in range(length))
+        (found,) = run.label([text])
+        assert [(word.start, word.end) for word in found.words] == units_of(text)
+        last = max(length - 14, 0)
+        starts = sorted({*range(0, last, 7), last})
+        for start, _, label, probability in found.words:
+            best = max(starts, key=lambda s, start=start: context(s, start, length) if s <= start < s + 14 else -1)
+            expected = probabilities(run, apply, text[best : best + 14])[start - best]
+            assert label == LABELS[int(expected.argmax())]
+            assert probability == pytest.approx(float(expected.max()), rel=1e-4)
+
+
+def context(start: int, place: int, length: int) -> int:
+    return min(place - start if start else length, start + 13 - place if start + 14 < length else length)
+
+
+def probabilities(run: Run, apply: Callable[..., Any], text: str) -> np.ndarray:
+    tokenizer = run.required_tokenizers.source
+    inputs = Inputs(source_tokens=jnp.array([tokenizer.with_special_tokens(tokenizer.encode(text)).tokens]))
+    logits = np.asarray(apply({"params": run.params}, inputs).class_logits, np.float64)[0, 1:-1]
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+def test_entities_are_read_off_the_labels() -> None:
+    """By hand: a stray I- begins an entity, a word without a token is passed over, scores are means."""
+    names = ["I-DAY", "O", "B-DAY", "I-DAY", "B-DAY", "B-NUM"]
+    windows = Windows.of(["a", "b", "c", "", "d", "e", "f"]).over([(i, i + 1) for i in range(12)], 20)
+    logits = np.zeros((14, 4))
+    for name, token in zip(names, windows.firsts.values(), strict=True):
+        logits[1 + token, LABELS.index(name)] = 2
+    found = windows.labelled([logits], 1, TokenLabels(labels=LABELS))
+    assert [(span.start, span.end, span.label) for span in found.spans] == [
+        (0, 1, "DAY"), (4, 8, "DAY"), (9, 10, "DAY"), (11, 12, "NUM"),
+    ]  # fmt: skip
+    assert found.words[3] == LabelledSpan(6, 6, "O", 0.0)
+    assert found.spans[1].score == pytest.approx(np.exp(2) / (np.exp(2) + 3))
+
+
+def test_words_without_a_token_and_other_runs_are_told(run: Run) -> None:
+    said: list[str] = []
+    run.label([["a", ""], "b"], warn=said.append, first_line=4)
+    assert said == ["line 4: 1 of its words have no token of this tokenizer, and get the label O"]
+    with pytest.raises(ValueError, match=r"^texts is one string"):
+        run.label("a b")
+    with pytest.raises(
+        ValueError, match=r"^model\.pooler reads each token, so the run nowhere labels words: use `label`"
+    ):
+        run.classify(["a"])
+    config = dataclasses.replace(run.config, objective=Classification(classes=("a", "b")))
+    with pytest.raises(ValueError, match=r"^objective\.kind is 'classification', so the run nowhere labels no words"):
+        dataclasses.replace(run, config=config).label(["a"])
+
+
+def test_the_command_writes_spans_and_columns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Law: what is printed is what Python returns, and our data sources read both forms again."""
+    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **_: run)
+    texts = tmp_path / "texts"
+    texts.write_text("ab cd ef.\n\n")
+    found, _ = run.label(["ab cd ef.", ""])
+    type_command(monkeypatch, "label", tmp_path, texts)
+    out = capsys.readouterr().out
+    first, second = map(json.loads, out.splitlines())
+    assert second == {"text": "", "spans": []}
+    assert [(span["start"], span["end"], span["label"]) for span in first["spans"]] == [
+        span[:3] for span in found.spans
+    ]
+    assert all(span["text"] == found.text[span["start"] : span["end"]] for span in first["spans"]) and first["spans"]
+    (tmp_path / "x.jsonl").write_text(out.splitlines()[0])
+    pair = JSONLines(path=str(tmp_path / "x.jsonl"), target_field="text", spans_field="spans").open()[0]
+    assert json.loads(pair.label) == {"spans": [list(span[:3]) for span in found.spans]}
+
+    type_command(monkeypatch, "label", tmp_path, texts, "--format", "conll")
+    (tmp_path / "x.conll").write_text(capsys.readouterr().out)
+    pair = CoNLL(path=str(tmp_path / "x.conll")).open()[0]
+    assert [label for _, _, label in json.loads(pair.label)["words"]] == [word.label for word in found.words]
+
+    given = tmp_path / "words.jsonl"
+    given.write_text('{"w": ["a", "b c", "."]}\n{"w": 3}\nx\n')
+    type_command(monkeypatch, "label", tmp_path, given, "--words", "w", "--format", "conll")
+    out, err = capsys.readouterr()
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["a", "b c", ".", "", "", ""]
+    assert f"{given}, line 2: the field w has '3': it must be a list of texts; its answer is empty" in err
+    assert f"{given}, line 3: not JSON" in err
+    table = tmp_path / "x.tsv"
+    table.write_text("1\tab cd\n")
+    type_command(monkeypatch, "label", tmp_path, table, "--column", "1")
+    cells = capsys.readouterr().out.rstrip("\n").split("\t")
+    assert cells[:2] == ["1", "ab cd"] and json.loads(cells[2])["text"] == "ab cd"
+    with pytest.raises(SystemExit) as stopped:
+        type_command(monkeypatch, "label", tmp_path, table, "--column", "1", "--words", "w")
+    assert stopped.value.code == 2 and "--words is for lines of JSON" in capsys.readouterr().err
