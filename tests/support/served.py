@@ -16,7 +16,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.run import ClassPrediction, Run, TokenPrediction
+from flaxformer_lite.run import ClassPrediction, LabelledSpan, LabelledWords, Run, TokenPrediction
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config
@@ -84,6 +84,9 @@ class FakeModel:
             return [np.arange(6, dtype=np.float32) + len(text) for text in items]
         if key.task == "classify":
             return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}, ["b"]) for _ in items]
+        if key.task == "label":
+            word = LabelledSpan(0, 1, "B-A", 0.5)
+            return [LabelledWords("ab" if isinstance(item, str) else " ".join(item), [word], [word]) for item in items]
         decode = self.by_name[key.run].tokenizers.target.decode
         if key.task == "fill-mask":
             return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]

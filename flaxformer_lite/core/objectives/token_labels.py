@@ -77,8 +77,8 @@ class TokenLabels(WholeTexts, HeadObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.labels) < 2 or len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"objective.labels is {self.labels}: it must be at least 2 labels, all different")
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"objective.labels is {self.labels}: it must be at least 1 label, all different")
         prefixes = PREFIXES.get(self.scheme, "")
         for label in self.labels if prefixes else ():
             if label != OUTSIDE and not (label[:1] in prefixes and label[1:2] == "-" and label[2:]):

@@ -19,7 +19,15 @@ class OwnApi:
         self.service = service
 
     def routes(self) -> list[Route]:
-        endpoints = (self.translate, self.generate, self.fill_mask, self.classify, self.embed, self.attention)
+        endpoints = (
+            self.translate,
+            self.generate,
+            self.fill_mask,
+            self.classify,
+            self.label,
+            self.embed,
+            self.attention,
+        )
         posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
         return [Route("/api/runs", self.describe), *posts]
 
@@ -81,6 +89,23 @@ class OwnApi:
         texts = [given] if isinstance(given, str) else [t if isinstance(t, str) else tuple(t) for t in given]
         answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "classify", texts))
         return JSONResponse({"run": run.name, "answers": [prediction._asdict() for prediction in answered]})
+
+    async def label(self, request: Request) -> Response:
+        """The labels of the words of each text, and the entities that they spell."""
+        asked = await self.service.parsed(request, requests.LabelRequest)
+        run, texts = (
+            self.service.runs.find(asked.run, "label"),
+            [asked.texts] if isinstance(asked.texts, str) else asked.texts,
+        )
+        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "label", texts))
+        answers = [
+            {
+                "text": text,
+                **{name: [one._asdict() for one in items] for name, items in (("words", words), ("spans", spans))},
+            }
+            for text, words, spans in answered
+        ]
+        return JSONResponse({"run": run.name, "answers": answers})
 
     async def embed(self, request: Request) -> Response:
         """The vector of each text."""

@@ -78,6 +78,28 @@ const TASKS = {
       });
     },
   },
+  label: {
+    verb: "Label",
+    hint: "One text on each line.",
+    options: () => [],
+    ask: async (text) => {
+      const { answers } = await post("/api/label", { texts: lines(text) });
+      for (const answer of answers) {
+        const block = add("p", "", "written"), characters = [...answer.text];  // places count code points
+        let end = 0;
+        for (const span of answer.spans) {
+          const entity = make("mark", characters.slice(span.start, span.end).join(""));
+          entity.append(make("sub", ` ${span.label}`));
+          entity.title = `${span.label}: ${span.score.toFixed(4)}`;
+          block.append(characters.slice(end, span.start).join(""), entity);
+          end = span.end;
+        }
+        block.append(characters.slice(end).join(""));
+      }
+      const rows = answers.flatMap((answer) => answer.spans.map((span) => [[...answer.text].slice(span.start, span.end).join(""), span.label, span.score.toFixed(4)]));
+      if (rows.length) table(["entity", "label", "probability"], rows);
+    },
+  },
   embed: {
     verb: "Compare",
     hint: "Several lines: how similar each is to each (cosine).",

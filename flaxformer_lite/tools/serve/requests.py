@@ -152,6 +152,14 @@ class ClassifyRequest(Asked):
     texts: str | list[str | Annotated[list[str], MinLen(2), MaxLen(2)]]
 
 
+class LabelRequest(Asked):
+    """`POST /api/label`."""
+
+    run: str | None = None
+    texts: Text | list[Text | Annotated[list[Text], MaxLen(100_000)]]
+    """Texts, or the words of texts."""
+
+
 class AttentionRequest(Asked):
     """`POST /api/attention`."""
 

@@ -49,6 +49,8 @@ OPENAI_PATHS = {
     "embed": ("/v1/embeddings",),
 }
 """The paths of OpenAI's interface that serve a task, beside `/api/TASK`."""
+MAX_WINDOWS = 64
+"""The most lengths of training texts that a text to label may have."""
 MAX_WEIGHTS = 1_000_000
 """Attention weights in an answer."""
 
@@ -114,6 +116,7 @@ class ServedRun:
             "generate": lambda: check_generates(run.config.model),
             "fill-mask": lambda: run.mask_id(),
             "classify": lambda: run.classify([]),
+            "label": lambda: run.label([]),
             "embed": lambda: run.embed([]),
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
@@ -215,7 +218,7 @@ class ServedRun:
         return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
-        """Returns the job of filling masks in texts, of classifying or of embedding them."""
+        """Returns the job of filling masks in texts, of classifying, of labelling or of embedding them."""
         run, tokenizer = self.run, self.tokenizers.source
         if task == "classify" and (pair := run.first_pair(texts)) is not None:
             raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
@@ -223,9 +226,11 @@ class ServedRun:
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
         encode = run.text_ids if task == "fill-mask" else tokenizer.encode
-        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        groups, most = [(text,) if isinstance(text, str) else text for text in texts], run.config.data.max_source_length
+        if task == "label":  # words of one text, which is read in windows
+            groups, most = [(" ".join(group),) for group in groups], most * MAX_WINDOWS
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
-        self.check_lengths(lengths, run.config.data.max_source_length)
+        self.check_lengths(lengths, most)
         return Job(Key(self.name, task, self.run.config.decode), texts)
 
     def between(self, direction: tuple[str | None, str | None]) -> Run:
@@ -305,6 +310,8 @@ class ServedRun:
                 return self.run.fill_mask(items, MAX_CANDIDATES, **quiet)
             case "classify":
                 return self.run.classify(items, **quiet)
+            case "label":
+                return self.run.label(items, **quiet)
             case "embed":
                 return list(self.run.embed(items, **quiet))
             case "attention":

@@ -97,7 +97,7 @@ def test_plain_labels_are_counted_word_by_word():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"labels": ("O",)}, "objective.labels is ('O',): it must be at least 2 labels, all different"),
+        ({"labels": ()}, "objective.labels is (): it must be at least 1 label, all different"),
         ({"labels": ("O", "O")}, "all different"),
         ({"labels": ("O", "PER")}, "objective.labels has 'PER', but objective.scheme is 'bio', whose labels are O, B-TYPE, I-TYPE"),
         ({"labels": ("O", "S-PER")}, "set the scheme to 'plain'"),

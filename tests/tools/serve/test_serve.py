@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.objectives import Classification, TokenLabels
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import truncate_at_stop
@@ -395,6 +396,26 @@ def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str,
             status, message = alone.refused(path, body)
             assert status == 404 and message.startswith(("no run here can generate", "pairs does not generate"))
             assert "pairs: translate at /api/translate or /v1/completions" in message
+    finally:
+        alone.service.worker.close(5)
+
+
+def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
+    """Law: a text may have 64 lengths of a training text, 20 tokens each; words are one text."""
+    config = three_runs["texts"].config
+    pooler = Pooler(token="each", activation=None, num_classes=3)
+    model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
+    config = dataclasses.replace(config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
+    alone = Served({"words": dataclasses.replace(three_runs["texts"], config=config)})
+    try:
+        assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["label"]
+        word = {"start": 0, "end": 1, "label": "B-A", "score": 0.5}
+        expected = [{"text": text, "words": [word], "spans": [word]} for text in ("ab", "a b")]
+        assert alone.answers("/api/label", texts=["ab", ["a", "b"]]) == expected
+        assert alone.answers("/api/label", texts="a" * (64 * 20 - 2)) == expected[:1]
+        status, words = alone.refused("/api/label", {"texts": ["a", "b" * (64 * 20)]})
+        assert (status, words) == (413, "text 2 has 1282 tokens, but words reads at most 1280: shorten it")
+        assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422
     finally:
         alone.service.worker.close(5)
 

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.model.config import Pooler
+from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.tools.serve.limits import Limits
@@ -305,7 +307,7 @@ def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
 
 
 VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill-mask": "Predict", "classify": "Classify",
-         "embed": "Compare"}  # fmt: skip
+         "label": "Label", "embed": "Compare"}  # fmt: skip
 """The names of the page's button."""
 
 
@@ -384,6 +386,39 @@ def test_the_page_of_several_languages_sends_its_menus_and_terms(tmp_path: Path)
             tab.click("#go")
             tab.wait_for_selector(f'#state.error:has-text("{message}")')
     assert [line for line in heard if "422" not in line] == []
+
+
+@needs.starlette
+@needs.chromium
+@pytest.mark.slow
+def test_the_page_marks_the_entities_of_a_text(tmp_path: Path):
+    """Law: the marks are the spans that `run.label` returns, also behind characters of two UTF-16 units; texts stay texts."""
+    run = served.runs(tmp_path)["texts"]
+    pooler = Pooler(token="each", activation=None, num_classes=3)
+    model = dataclasses.replace(run.config.model, head=None, pooler=pooler, sentence_embedding=None)
+    config = dataclasses.replace(run.config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
+    run = served.as_run(config, run.required_tokenizers.source, tmp_path / "none")
+    write_run(RunFolder(tmp_path / "words"), config, 0, run.params, "random", tokenizers=run.tokenizers)
+    text = f"🙂 ab 🙂 {HOSTILE} cd"
+    (found,) = run.label([text], warn=lambda line: None)
+    spans = [text[span.start : span.end] for span in found.spans]
+    with (
+        serving(str(tmp_path / "words")) as server,
+        opened(server.url, 390, "dark", own=(server.url, "data:")) as (tab, heard),
+    ):
+        tab.wait_for_selector("#tasks button")
+        assert tab.inner_text("#go") == "Label"
+        tab.fill("#ask > textarea", text)
+        tab.click("#go")
+        tab.wait_for_selector("#state.done", timeout=60_000)
+        assert spans and tab.locator("#answer mark").all_inner_texts() == [f"{span} A" for span in spans]
+        assert tab.inner_text("#answer p").replace(" A", "") == text.replace(" A", "")
+        assert [
+            row[0] for row in (cells.split("\t") for cells in tab.locator("#answer tr").all_inner_texts()[1:])
+        ] == spans
+        assert "hacked" not in tab.title() and tab.locator("img").count() == 0
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert heard == []
 
 
 @needs.starlette
