@@ -432,6 +432,19 @@ def hub_bert_tokens(tensors: dict, config: dict, generation: dict) -> None:
     tensors["bert.pooler.dense.bias"] = torch.ones(width)
 
 
+def hub_eurobert(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    parameters = config.pop("rope_parameters")
+    config.pop("classifier_pooling")
+    config.update(
+        {"rope_theta": parameters["rope_theta"], "rope_scaling": None, "clf_pooling": "late", "is_causal": False}
+    )
+    names = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "mask_token": "<|mask|>"}
+    config.update(
+        names | {"pad_token": "<|end_of_text|>", "hidden_dropout": 0.0, "auto_map": {"AutoModel": "x.EuroBertModel"}}
+    )
+
+
 def hub_modernbert(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     parameters = config.pop("rope_parameters")

@@ -82,9 +82,10 @@ class LanguageModelHead(Checked, at="model.head"):
 class Pooler(Checked, at="model.pooler"):
     """One vector for a whole text, or for each token, from the last layer of the last stack."""
 
-    token: Literal["first", "last", "mean", "each"] = "first"
-    """Token whose last layer is read: the first, or the last that is not padding; mean: the mean of all that are not padding; each:
-    every token has a vector, and its classes are labels of tokens."""
+    token: Literal["first", "last", "mean", "late_mean", "each"] = "first"
+    """Token whose last layer is read: the first, or the last that is not padding; mean: the mean of all that are not padding;
+    late_mean: their mean after the dense layer, the activation and the norm (EuroBERT); each: every token has a vector, and its
+    classes are labels of tokens."""
     activation: Activation | None = "tanh"
     """Activation after a dense layer of width `d_model`; None: neither."""
     dense_bias: bool = True

@@ -556,7 +556,7 @@ class Pooling(nn.Module):
             like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
             return Dense(width, use_bias=bias, name=name, precision=c.matmul_dtype, **like)
 
-        if settings.token == "each":
+        if settings.token in ("each", "late_mean"):
             pooled = hidden
         elif settings.token == "mean":
             pooled = mean_token(hidden, mask).astype(hidden.dtype)
@@ -565,6 +565,7 @@ class Pooling(nn.Module):
         if settings.activation is not None:
             pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense", settings.dense_bias)(pooled))
         pooled = Normalize(c.norm, name="norm")(pooled) if settings.norm else pooled
+        pooled = mean_token(pooled, mask).astype(hidden.dtype) if settings.token == "late_mean" else pooled
         classes = settings.num_classes
         return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
 

@@ -56,12 +56,15 @@ def activation(name: str) -> Entry:
 # Windows and positions ------------------------------------------------------------------------------------------------
 
 
-def read_alternating(options: Options, draft: Draft, every: int) -> None:
-    """Reads the windows. Without `layer_types` all layers have one except the last of each `every` layers."""
+def read_alternating(options: Options, draft: Draft, every: int, both: bool = False) -> None:
+    """Reads the windows. Without `layer_types` all layers have one except the last of each `every` layers.
+
+    both: `sliding_window` counts the tokens on both sides.
+    """
     usual = [LOCAL if (i + 1) % every else FULL for i in range(draft["num_decoder_layers"])]
     width = options.optional_integer("sliding_window", 4096)
     options.only("sliding_window_size", width)  # Gemma 2's first files say it twice
-    llama.read_layer_types(options, draft, width, usual)
+    llama.read_layer_types(options, draft, width // 2 + 1 if both and width is not None else width, usual)
 
 
 def read_pattern(options: Options, draft: Draft) -> None:
@@ -70,7 +73,7 @@ def read_pattern(options: Options, draft: Draft) -> None:
     every = options.integer("sliding_window_pattern", 6)
     if every < 1:
         raise options.wrong("sliding_window_pattern", "it should be at least 1")
-    read_alternating(options, draft, every)
+    read_alternating(options, draft, every, both=options.flag("use_bidirectional_attention", False))
 
 
 def window_options(model: ModelConfig) -> dict[str, Any]:
@@ -87,6 +90,20 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
     full = llama.read_scheme(options, group, options.number("rope_theta", 1_000_000.0))
     local = llama.read_scheme(options, groups.group(LOCAL), options.number("rope_local_base_freq", 10_000.0))
     llama.set_rotaries(draft, full, local)
+
+
+def read_both_directions(options: Options, draft: Draft) -> None:
+    """Makes an encoder of the decoder that was read, if attention has both directions."""
+    if options.flag("use_bidirectional_attention", False):
+        draft["num_encoder_layers"], draft["num_decoder_layers"] = draft["num_decoder_layers"], 0
+
+
+def both_directions(model: ModelConfig) -> dict[str, Any]:
+    """Returns what an encoder has otherwise; nothing for a decoder."""
+    if not model.num_encoder_layers:
+        return {}
+    width = {} if model.sliding_window is None else {"sliding_window": 2 * (model.sliding_window.size - 1)}
+    return width | {"use_bidirectional_attention": True, "num_hidden_layers": model.num_encoder_layers}
 
 
 def scale_of(options: Options, name: str, default: float | None) -> float:
@@ -169,9 +186,9 @@ FAMILIES = (
         llama.ATTENTION_BIAS,
         llama.HEADS_DIVIDE,
         activation("hidden_activation"),
-        NO_BOTH_DIRECTIONS,
         Entry(read_pattern, window_options),
         Entry(read_two_rotaries, llama.two_rotaries),
+        Entry(read_both_directions, both_directions),
         SCALE,
         FINAL_CAP,
         ignored("attn_logit_softcapping"),  # the library has no such cap in this family

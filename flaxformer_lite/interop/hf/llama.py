@@ -209,12 +209,11 @@ TEMPLATE = ModelConfig(
 )
 """The constants of all relatives; the sizes are always in the file."""
 
-TABLE = (
+SHARED = (
     required("vocab_size", "vocab_size"),
     required("hidden_size", "d_model"),
     required("num_attention_heads", "num_heads"),
     required("intermediate_size", "d_ff"),
-    required("num_hidden_layers", "num_decoder_layers"),
     option("num_key_value_heads", "attention.num_kv_heads", kind=OPTIONAL_INTEGER),
     option("head_dim", "attention.d_key", kind=OPTIONAL_INTEGER),
     option("rms_norm_eps", "norm.epsilon", "attention.qk_norm.epsilon"),
@@ -222,6 +221,8 @@ TABLE = (
     option("initializer_range", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
 )
+"""The options of all relatives, besides the number of layers of their stack."""
+TABLE = (required("num_hidden_layers", "num_decoder_layers"), *SHARED)
 ACTIVATION = option("hidden_act", "activation", kind=GATED_ACTIVATION)
 ATTENTION_BIAS = option("attention_bias", "attention.bias", "attention.out_bias")
 
@@ -289,10 +290,11 @@ NORMS_AROUND = {
 
 def names(model: ModelConfig, architecture: str) -> Names:
     layer = LAYER | NORMS_AROUND if "n" in model.residual.post else LAYER
+    stack = "encoder" if model.num_encoder_layers else "decoder"
     return {
         "embedding": "model.embed_tokens",
-        **prefixed("decoder/layers/", "model.layers.{i}.", layer),
-        "decoder/final_norm": "model.norm",
+        **prefixed(f"{stack}/layers/", "model.layers.{i}.", layer),
+        f"{stack}/final_norm": "model.norm",
         **HEADS,
     }
 

@@ -26,7 +26,15 @@ QUICK = {
     *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "m2m_100/odd_width", "marian/separate", "mbart/fifty"),
     *("minilm/mean", "mistral/window", "qwen2/hub_window", "qwen3/window"),
     *("mt5/hub_layout", "umt5/deep_decoder", "xlm_roberta/masked_lm", "camembert/masked_lm"),
-    *("modernbert/no_biases", "t5gemma/uneven", "roberta/classification", "t5/deep_decoder", "t5_1_1/gated_gelu"),
+    *(
+        "eurobert/tied_biases",
+        "gemma3/both_ways_wide",
+        "modernbert/no_biases",
+        "t5gemma/uneven",
+        "roberta/classification",
+        "t5/deep_decoder",
+        "t5_1_1/gated_gelu",
+    ),
 }
 """A fixture of each family, with its rarest parts: those that the fast suite exports."""
 COMPUTED = {"bert/pretraining", "gemma2/plain", "m2m_100/odd_width", "umt5/deep_decoder"}
