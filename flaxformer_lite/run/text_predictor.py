@@ -109,6 +109,18 @@ def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     return vectors / np.maximum(lengths, 1e-12)
 
 
+def check_width(width: int | None, most: int) -> None:
+    """Raises: ValueError for a width that vectors of `most` values cannot be cut to."""
+    if width is not None and not 1 <= width <= most:
+        raise ValueError(f"the width is {width}, but vectors have {most} values: choose 1 to {most}")
+
+
+def cut_vectors(vectors: Float[np.ndarray, "N D"], width: int | None) -> Float[np.ndarray, "N W"]:
+    """Returns the first `width` values of each vector, scaled to length 1; None: the vectors themselves."""
+    cut = vectors[:, :width]
+    return cut if width is None else unit_length(cut)
+
+
 @dataclass(frozen=True, repr=False)
 class TextPredictor(ReadsTexts):
     """A model with its parameters, tokenizers and config, which predicts for whole texts: vectors, classes, masked tokens."""
@@ -146,23 +158,32 @@ class TextPredictor(ReadsTexts):
             )
         return self.batch_predictors[key]
 
-    def embed(self, texts: Sequence[str], **report: Unpack[Reporting]) -> Float[np.ndarray, "N D"]:
+    def embed(
+        self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
+    ) -> Float[np.ndarray, "N D"]:
         """Returns the vector of each text, by `model.sentence_embedding`.
+
+        prompt: the name of the one of `objective.prompts` that stands before each text; None: `objective.default_prompt`, "": none.
+        width: the number of values of a vector, its first ones scaled to length 1 (`objective.widths`); None: the whole vector.
 
         Truncates texts of more than `data.max_source_length` tokens, with a warning each.
 
         Example: `run.embed(["a cat", "a dog"]).shape`.
 
-        Raises: ValueError if the model makes no vectors.
+        Raises: ValueError if the model makes no vectors, or narrower ones, or the prompt is unknown.
         """
         if self.config.model.sentence_embedding is None:
             raise ValueError(
                 f"model.sentence_embedding is None, so the run {self.folder.path} makes no vectors: use a run that has it set"
             )
         check_one_stack(self.config.model, f"the run {self.folder.path}")
-        predictor = self.batch_predictor(predict_embeddings)
-        vectors = self.predict(predictor, texts, **report)
-        return np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32)
+        check_list("texts", texts)
+        before, predictor = self.config.objective.text_before(prompt), self.batch_predictor(predict_embeddings)
+        check_width(width, self.config.model.d_model)
+        vectors = self.predict(predictor, [before + text for text in texts], **report)
+        return cut_vectors(
+            np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32), width
+        )
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
         """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.

@@ -167,6 +167,6 @@ def test_vectors_are_written_as_lists_as_cosines_or_into_a_file(tmp_path: Path, 
     save_vectors(chosen_blocks([str(tmp_path / "lines")], "embed"), Embedding(run), tmp_path / "vectors.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), np.float32([[3, 1], [np.nan, np.nan], [1, 1]]))
     (tmp_path / "pairs").write_text("abc\ta\nabc\n")
-    answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), Comparing(run))
+    answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), Comparing(Embedding(run)))
     assert capsys.readouterr().out == "0.894427\n\n", "4 / √20"
     assert cosines(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)) == [0]

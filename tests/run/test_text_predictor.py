@@ -25,7 +25,7 @@ from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbed
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import Classification, MaskedLM
+from flaxformer_lite.core.objectives import Classification, MaskedLM, SentenceEmbeddings
 from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
@@ -90,6 +90,23 @@ def test_texts_are_embedded_as_each_alone_and_in_order(run: Run):
     for i in (0, 1, 3):
         np.testing.assert_allclose(found[i], alone(run, TEXTS[i]).embedding[0], rtol=2e-5, atol=2e-6)
     assert run.embed([]).shape == (0, 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prompt": "quary"}, r"^the prompt is 'quary': the prompts are 'query'; perhaps you meant query$"),
+        ({"width": 13}, r"^the width is 13, but vectors have 12 values: choose 1 to 12$"),
+        ({"width": 0}, r"^the width is 0, but"),
+    ],
+)
+def test_an_unknown_prompt_and_an_impossible_width_are_refused(run: Run, options: dict[str, Any], words: str):
+    prompted = make_run(objective=SentenceEmbeddings(prompts=(("query", "find "),)))
+    for texts in ([], ["abc"]):
+        with pytest.raises(ValueError, match=words):
+            prompted.embed(texts, **options)
+    with pytest.raises(ValueError, match=r"objective\.kind 'classification' has no prompts: leave it out"):
+        run.embed(["abc"], prompt="query")
 
 
 def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
@@ -234,6 +251,25 @@ class Typed:
 @pytest.fixture
 def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
     return Typed(monkeypatch, capsys)
+
+
+def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
+    """Oracle: the vector of the text with its prompt written out, cut and divided by its length; every way to ask says the same."""
+    prompts = {"prompts": (("query", "find "), ("text", "the ")), "default_prompt": "text"}
+    run = make_run(objective=SentenceEmbeddings(**prompts))
+    plain = {before: run.embed([before + "abc"], prompt="")[0] for before in ("", "find ", "the ")}
+    for prompt, before in ((None, "the "), ("", ""), ("query", "find ")):
+        np.testing.assert_array_equal(run.embed(["abc"], prompt=prompt)[0], plain[before])
+    cut = plain["find "][:5] / np.linalg.norm(plain["find "][:5])
+    np.testing.assert_allclose(run.embed(["abc"], prompt="query", width=5), [cut], rtol=1e-6)
+    assert run.embed([], width=5).shape == (0, 5)
+    asked = ["--prompt", "query", "--width", "5"]
+    (line,), _ = type_command(run, "embed", *asked, stdin=b"abc\n")
+    np.testing.assert_allclose(json.loads(line), cut, rtol=1e-6)
+    type_command(run, "embed", *asked, "--output", str(tmp_path / "x.npy"), stdin=b"abc\nxyz\n")
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], cut, rtol=1e-6)
+    (line,), _ = type_command(run, "embed", *asked, "--similarity", stdin=b"abc\tabc\n")
+    assert float(line) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import argparse
 import dataclasses
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
     add_output(parser, "embed", "FILE.npy")
     parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
+    parser.add_argument("--prompt", metavar="NAME", help="which of objective.prompts stands before each text; '': none")
+    parser.add_argument("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -49,13 +51,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write_vectors(blocks: Iterable[LineChunk], run: "Run", arguments: argparse.Namespace) -> None:
     """Writes the vectors or cosines to stdout, or the vectors into a file or a folder of files."""
-    embedding = Embedding(run)
+    embedding = Embedding(run, {"prompt": arguments.prompt, "width": arguments.width})
+    embedding.run.embed([], **embedding.options)  # an unknown prompt is refused before anything is written
     if is_folder(arguments):
         write_pieces(((block, embedding.as_file) for block in blocks), arguments, run, ".npy")
     elif arguments.output is not None:
         save_vectors(blocks, embedding, Path(arguments.output))
     else:
-        write_answers(blocks, Comparing(run) if arguments.similarity else embedding, arguments, run)
+        write_answers(blocks, Comparing(embedding) if arguments.similarity else embedding, arguments, run)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Embedding(Answering[Float[np.ndarray, "D"]]):
     """Vectors of texts."""
 
     run: "Run"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The prompt and the width of the vectors, as `Run.embed` takes them."""
 
     @property
     def beside(self) -> Sequence[str]:
@@ -70,11 +75,11 @@ class Embedding(Answering[Float[np.ndarray, "D"]]):
 
     def answers(self, block: LineChunk) -> Float[np.ndarray, "N D"]:
         with block.reporting("embedding") as report:
-            return self.run.embed(block.lines, **report)
+            return self.run.embed(block.lines, **self.options, **report)
 
     def rows(self, block: LineChunk) -> Float[np.ndarray, "N D"]:
         """Returns the vectors of a chunk, for a bad line a row of nan."""
-        missing = np.full((1, self.run.embed([]).shape[1]), np.nan, np.float32)
+        missing = np.full((1, self.run.embed([], **self.options).shape[1]), np.nan, np.float32)
         return np.concatenate([missing if lines is None else self.answers(lines) for lines in block.answerable()])
 
     def as_file(self, block: LineChunk) -> bytes:
@@ -91,7 +96,7 @@ class Embedding(Answering[Float[np.ndarray, "D"]]):
 class Comparing(Answering[float]):
     """Cosines of the vectors of two texts."""
 
-    run: "Run"
+    embedding: Embedding
 
     @property
     def beside(self) -> Sequence[str]:
@@ -103,7 +108,7 @@ class Comparing(Answering[float]):
     def answers(self, block: LineChunk) -> list[float]:
         pairs = [columns(block, number) for number in range(len(block.lines))]
         sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*pairs, strict=True))
-        return list(map(float, cosines(*map(Embedding(self.run).answers, sides))))
+        return list(map(float, cosines(*map(self.embedding.answers, sides))))
 
     def written(self, index: int, answer: float) -> list[str]:
         return [f"{answer:.6f}"]
@@ -116,6 +121,6 @@ def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -
 
 def save_vectors(blocks: Iterable[LineChunk], embedding: Embedding, path: Path) -> None:
     """Writes the vectors of all lines into a new file, for a bad line a row of nan."""
-    vectors = [embedding.run.embed([]), *map(embedding.rows, blocks)]
+    vectors = [embedding.run.embed([], **embedding.options), *map(embedding.rows, blocks)]
     with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
         np.save(file, np.concatenate(vectors))

@@ -149,6 +149,15 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
         return vocab_size
 
+    def text_before(self, prompt: str | None) -> str:
+        """Returns the text before a text, by the name of a prompt; None: that of the default one. "": none.
+
+        Raises: ValueError for a prompt that the objective does not have.
+        """
+        if prompt:
+            raise ValueError(f"the prompt is {prompt!r}, but objective.kind '{self.kind}' has no prompts: leave it out")
+        return ""
+
     # From records to rows --------------------------------------------------------------------------------------------
 
     def lengths(self, record: Any) -> Lengths:

@@ -74,7 +74,7 @@ class SentenceEmbeddings(CandidateTexts):
             )
         for setting in ("query_prompt", "document_prompt", "default_prompt"):
             if (name := getattr(self, setting)) is not None:
-                self.prompt(name, f"objective.{setting}")
+                self.prompt_text(name, f"objective.{setting}")
         if self.width_weights and len(self.width_weights) != len(self.widths):
             raise ValueError(
                 f"objective.width_weights is {self.width_weights}, but objective.widths is {self.widths}: give each width a weight"
@@ -92,7 +92,7 @@ class SentenceEmbeddings(CandidateTexts):
                 "objective.num_negatives is 0, but objective.criterion 'margin_mse' compares them: set it to 1 or more"
             )
 
-    def prompt(self, name: str | None, setting: str = "prompt") -> str:
+    def prompt_text(self, name: str | None, setting: str = "the prompt") -> str:
         """Returns the text of a prompt, "" for None. Raises: ValueError for an unknown name."""
         texts = dict(self.prompts)
         if name is not None and name not in texts:
@@ -100,9 +100,12 @@ class SentenceEmbeddings(CandidateTexts):
             raise ValueError(f"{setting} is {name!r}: the prompts are {known}{suggest(name, texts)}")
         return "" if name is None else texts[name]
 
+    def text_before(self, prompt: str | None) -> str:
+        return "" if prompt == "" else self.prompt_text(self.default_prompt if prompt is None else prompt)
+
     @property
     def prompt_texts(self) -> tuple[str, str]:
-        return self.prompt(self.query_prompt), self.prompt(self.document_prompt)
+        return self.prompt_text(self.query_prompt), self.prompt_text(self.document_prompt)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

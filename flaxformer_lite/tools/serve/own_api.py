@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from flaxformer_lite.run.text_predictor import cut_vectors
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
 from flaxformer_lite.tools.serve.runs import Answer, ServedRun
@@ -109,10 +111,11 @@ class OwnApi:
 
     async def embed(self, request: Request) -> Response:
         """The vector of each text."""
-        asked = await self.service.parsed(request, requests.TextsRequest)
-        run, texts = self.service.runs.find(asked.run, "embed"), as_list(asked.texts)
+        asked = await self.service.parsed(request, requests.EmbedRequest)
+        run = self.service.runs.find(asked.run, "embed")
+        texts = run.embedded_texts(as_list(asked.texts), asked.prompt, asked.width)
         answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
-        return JSONResponse({"run": run.name, "answers": [vector.tolist() for vector in answered]})
+        return JSONResponse({"run": run.name, "answers": cut_vectors(np.stack(answered), asked.width).tolist()})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""

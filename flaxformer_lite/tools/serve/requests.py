@@ -110,10 +110,17 @@ class DecodingRequest(Asked):
 
 
 class TextsRequest(Asked):
-    """`POST /api/embed`, and what the others add to."""
+    """The texts of a request to a run, which others add to."""
 
     run: str | None = None
     texts: Texts
+
+
+class EmbedRequest(TextsRequest):
+    """`POST /api/embed`."""
+
+    prompt: Text | None = None
+    width: Count | None = None
 
 
 class TranslateRequest(TextsRequest):
@@ -237,4 +244,6 @@ class EmbeddingsRequest(Asked):
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
+    prompt: Text | None = None
+    """The name of a prompt of the run; OpenAI's clients send it as `extra_body`."""
     user: str | None = None

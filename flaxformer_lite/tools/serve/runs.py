@@ -34,7 +34,7 @@ from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
-from flaxformer_lite.run.text_predictor import MASK
+from flaxformer_lite.run.text_predictor import MASK, check_width
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
@@ -233,6 +233,15 @@ class ServedRun:
         self.check_lengths(lengths, most)
         return Job(Key(self.name, task, self.run.config.decode), texts)
 
+    def embedded_texts(self, texts: Sequence[str], prompt: str | None, width: int | None) -> list[str]:
+        """Returns the texts behind a prompt. Raises: Refusal for an unknown prompt, or a width that vectors do not have."""
+        try:
+            check_width(width, self.run.config.model.d_model)
+            before = self.run.config.objective.text_before(prompt)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from None
+        return [before + text for text in texts]
+
     def between(self, direction: tuple[str | None, str | None]) -> Run:
         """Returns the run for a direction, if one is named."""
         return self.run if direction == (None, None) else self.run.between(*direction)
@@ -313,7 +322,7 @@ class ServedRun:
             case "label":
                 return self.run.label(items, **quiet)
             case "embed":
-                return list(self.run.embed(items, **quiet))
+                return list(self.run.embed(items, prompt="", **quiet))  # they have theirs, by `embedded_texts`
             case "attention":
                 return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items, key.engine)

@@ -310,6 +310,9 @@ def test_openai_shapes(served: Served):
         if encoding == "base64":
             vector = np.frombuffer(base64.b64decode(vector), "<f4").tolist()
         assert vector == [1, 2, 3, 4, 5, 6]
+    short = served.post("/v1/embeddings", {"model": "texts", "input": ["ab"], "dimensions": 2}).json()
+    own = served.answers("/api/embed", texts=["ab"], width=2)
+    assert len(own[0]) == 2 and own[0] == short["data"][0]["embedding"] and np.hypot(*own[0]) == pytest.approx(1)
 
 
 def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatch: pytest.MonkeyPatch):
@@ -500,7 +503,9 @@ HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
             422,
             "refuses these messages: no system",
         ),
-        ("/v1/embeddings", {"model": "texts", "input": "a", "dimensions": 3}, 422, "the vectors have 6"),
+        ("/v1/embeddings", {"model": "texts", "input": "a", "dimensions": 7}, 422, "is 7, but vectors have 6"),
+        ("/api/embed", {"texts": "a", "width": 7}, 422, "is 7, but vectors have 6 values: choose 1 to 6"),
+        ("/api/embed", {"texts": "a", "prompt": "query"}, 422, "the prompt is 'query', but objective.kind"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_its_status_and_one_readable_message(
