@@ -235,9 +235,9 @@ class TextPredictor(ReadsTexts):
             )
         check_list("pairs", pairs)
         sides = []
-        for texts in (list(side) for side in zip(*pairs, strict=True)):
+        for texts, prompt in zip(zip(*pairs, strict=True), self.config.objective.side_prompts, strict=False):
             unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-            vectors = unit_length(self.embed(list(unique), **report))
+            vectors = unit_length(self.embed(list(unique), prompt=prompt, **report))
             sides.append(vectors[[unique[text] for text in texts]])
         return np.einsum("ND,ND->N", *sides) if sides else np.zeros(0, np.float32)
 

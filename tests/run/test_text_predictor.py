@@ -270,6 +270,9 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], cut, rtol=1e-6)
     (line,), _ = type_command(run, "embed", *asked, "--similarity", stdin=b"abc\tabc\n")
     assert float(line) == pytest.approx(1)
+    sided = make_run(objective=SentenceEmbeddings(prompts=prompts["prompts"], query_prompt="query"))
+    cosine = plain["find "] @ plain[""] / np.linalg.norm(plain["find "]) / np.linalg.norm(plain[""])
+    assert sided.relevance([("abc", "abc")])[0] == pytest.approx(cosine, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,11 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
         return vocab_size
 
+    @property
+    def side_prompts(self) -> tuple[str | None, str | None]:
+        """The names of the prompts of queries and of their candidates, as `text_before` takes them."""
+        return None, None
+
     def text_before(self, prompt: str | None) -> str:
         """Returns the text before a text, by the name of a prompt; None: that of the default one. "": none.
 

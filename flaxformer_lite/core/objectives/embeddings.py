@@ -104,6 +104,11 @@ class SentenceEmbeddings(CandidateTexts):
         return "" if prompt == "" else self.prompt_text(self.default_prompt if prompt is None else prompt)
 
     @property
+    def side_prompts(self) -> tuple[str | None, str | None]:
+        names = (self.query_prompt, self.document_prompt)
+        return (None, None) if names == (None, None) else (names[0] or "", names[1] or "")
+
+    @property
     def prompt_texts(self) -> tuple[str, str]:
         return self.prompt_text(self.query_prompt), self.prompt_text(self.document_prompt)
 

@@ -41,9 +41,11 @@ def search_report(run: Run, folder: SearchFolder, candidates: Results | None = N
 def search(run: Run, folder: SearchFolder, progress: Progress, most: int = FOUND) -> Results:
     """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
     ids, texts = list(folder.corpus), list(folder.corpus.values())
+    of_queries, of_documents = run.config.objective.side_prompts
     with counting_cuts() as report:
-        queries = unit_length(run.embed(list(folder.queries.values()), **report))
-        nearest = NearestSearch(most, run.placement).search(queries, vector_chunks(run, texts, progress, **report))
+        queries = unit_length(run.embed(list(folder.queries.values()), prompt=of_queries, **report))
+        documents = vector_chunks(run, texts, progress, prompt=of_documents, **report)
+        nearest = NearestSearch(most, run.placement).search(queries, documents)
     rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
     return {
         query: {ids[number]: score for score, number in zip(scores, numbers, strict=True) if number != NO_DOCUMENT}
