@@ -159,7 +159,7 @@ class Config(Checked, at=""):
                 f"{given}, but objective.kind '{self.objective.kind}' reads no candidates: leave it out, or choose an "
                 "objective for embeddings or rerankers"
             )
-        for other in ("label_field", "label_column", "messages_field"):
+        for other in ("label_field", "label_column", "messages_field", "words_field", "spans_field"):
             if (value := getattr(source, other, None)) is not None:
                 raise ValueError(
                     f"{given}, and {setting}.{other} is {value!r}, which is not read with it: leave out one of them"

@@ -328,7 +328,8 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
 
 def name_of(source: DataSource | None) -> str:
     """Returns the settings of a source. Later settings are left out at their defaults: the names of older stores lack them."""
-    empty, none = "languages|scores_fields|negatives_columns", "negatives_fields|label_separator"
+    empty = "languages|scores_fields|negatives_columns"
+    none = "negatives_fields|label_separator|words_field|word_labels_field|spans_field"
     return re.sub(rf", ({empty})=\(\)|, ({none})=None", "", repr(source))
 
 
