@@ -107,14 +107,19 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
 
 
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:
-    data, chats = config.data, config.objective if config.objective.reads_messages else None
-    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, chats
+    data, adding = config.data, config.objective if adds_text(config.objective) else None
+    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes, adding
+
+
+def adds_text(objective: BaseObjective) -> bool:
+    """Returns whether texts are read with more than the data has: a chat template, or prompts."""
+    return objective.reads_messages or objective.side_prompts != (None, None)
 
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
     texts, data = tokenizer_texts(config.objective, pairs), config.data
-    if config.objective.reads_messages:  # a store knows a tokenizer by its data, not by the template of its texts
+    if adds_text(config.objective):  # a store knows a tokenizer by its data alone
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
     return reader_of(config.objective, tokenizers, folder.path, config.data.longest)

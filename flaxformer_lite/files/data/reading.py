@@ -48,11 +48,13 @@ class ReadsCandidates(Protocol):
 def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable[Pair]:
     """Returns the texts that a tokenizer is trained on, in one pass or several: of pairs, or of conversations by the template."""
     if isinstance(objective, ReadsCandidates):
-        return candidate_texts(pairs)
+        return candidate_texts(objective, pairs)
     return chat_texts(objective, pairs) if isinstance(objective, ReadsConversations) else pairs
 
 
-def candidate_texts(pairs: Iterable[Pair]) -> Iterator[Pair]:
+def candidate_texts(objective: ReadsCandidates, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    if any(objective.prompt_texts):
+        yield Pair(*objective.prompt_texts)
     for pair in pairs:
         yield pair._replace(target="\n".join(TextCandidates.of_pair(pair).texts))
 

@@ -158,6 +158,8 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
 def test_a_tokenizer_is_trained_on_all_candidates():
     (pair,) = tokenizer_texts(SentenceEmbeddings(), [TextCandidates(["a", "b"], ["c"]).pair("q")])
     assert pair[:2] == ("q", "a\nb\nc")
+    prompted = SentenceEmbeddings(prompts=(("query", "find: "),), query_prompt="query")
+    assert list(tokenizer_texts(prompted, [Pair("q", "a")])) == [("find: ", "", ""), ("q", "a", "")]
 
 
 def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):
