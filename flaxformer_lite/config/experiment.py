@@ -121,13 +121,7 @@ class Config(Checked, at=""):
                         "no conversations: set it to None, or choose the objective 'instruction'"
                     )
                 self._check_candidates(setting, member)
-                if member.labels_words != self.objective.labels_words:
-                    reads = "reads" if self.objective.labels_words else "does not read"
-                    has = "has them" if member.labels_words else "has none"
-                    raise ValueError(
-                        f"objective.kind '{self.objective.kind}' {reads} labels of words, but {setting} (words_field, spans_field, "
-                        f"or kind conll) {has}: change one of the two; the objective of such data is 'token_labels'"
-                    )
+                self._check_words(setting, member)
                 if not (codes := getattr(member, "languages", ())):
                     continue
                 if known is None or len(codes) != 2 or getattr(member, "label_field", None) is not None:
@@ -163,6 +157,21 @@ class Config(Checked, at=""):
             if (value := getattr(source, other, None)) is not None:
                 raise ValueError(
                     f"{given}, and {setting}.{other} is {value!r}, which is not read with it: leave out one of them"
+                )
+
+    def _check_words(self, setting: str, source: DataSource) -> None:
+        """Raises: ValueError if a source has labels of words that the objective does not read, or lacks them, or has others."""
+        if source.labels_words != self.objective.labels_words:
+            reads = "reads" if self.objective.labels_words else "does not read"
+            has = "has them" if source.labels_words else "has none"
+            raise ValueError(
+                f"objective.kind '{self.objective.kind}' {reads} labels of words, but {setting} (words_field, spans_field, or kind "
+                f"conll) {has}: change one of the two; the objective of such data is 'token_labels'"
+            )
+        for other in ("label_field", "input_field"):
+            if source.labels_words and (value := getattr(source, other, None)) is not None:
+                raise ValueError(
+                    f"{setting}.{other} is {value!r}, which is not read beside labels of words: leave it out"
                 )
 
     def _check_batches(self) -> None:

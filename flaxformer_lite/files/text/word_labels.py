@@ -21,6 +21,7 @@ from jaxtyping import Int
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, LabelParts, Scheme, mark
 from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
+from flaxformer_lite.files.text.messages import by_rows
 from flaxformer_lite.files.text.words import units_of
 
 READING = 1
@@ -88,6 +89,7 @@ def pair_of_words(words: Any, labels: Any) -> Pair:
 
 def pair_of_spans(text: str, spans: Any) -> Pair:
     """Returns a text with its spans. Raises: ValueError if they are not spans of it, or two of them share a character."""
+    spans = by_rows(spans) if isinstance(spans, Mapping) else spans
     if not isinstance(spans, list):
         raise ValueError(f"the spans are {str(spans)[:60]!r}: they must be a list, each with start, end and label")
     marked = sorted((read_span(span, len(text)) for span in spans), key=lambda one: (one.start, -one.stop))

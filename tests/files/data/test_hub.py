@@ -11,6 +11,7 @@ import pytest
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
+from flaxformer_lite.files.text.word_labels import pair_of_words
 from tests.support import needs
 from tests.support.files import PAIRS, file, message
 
@@ -129,6 +130,11 @@ def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest
     lists.save_to_disk(str(tmp_path / "lists"))
     source = HubDataset(path=str(tmp_path / "lists"), source_field=None, target_field="text", label_field="y")
     assert list(source.open()) == [Pair("", "good", '["pos", "neg"]'), Pair("", "none", "[]")]
+    words = datasets.Features({"w": datasets.Sequence(datasets.Value("string")), "y": datasets.Sequence(classes)})
+    lists = datasets.Dataset.from_dict({"w": [["a", "b"]], "y": [[1, -1]]}, features=words)
+    lists.save_to_disk(str(tmp_path / "words"))
+    source = HubDataset(path=str(tmp_path / "words"), words_field="w", word_labels_field="y")
+    assert list(source.open()) == [pair_of_words(["a", "b"], ["pos", -1])]
 
 
 def parquet(path: Path, rows: list[dict]) -> str:

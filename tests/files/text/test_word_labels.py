@@ -1,5 +1,6 @@
 """Oracles: an independent count of characters, piece by piece, for drawn words of all scripts; records and labels by hand."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -12,11 +13,13 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.objectives import TokenLabels
+from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.objectives import BaseObjective, TokenLabels
 from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
-from flaxformer_lite.files.data import CoNLL, JSONLines, Parquet
+from flaxformer_lite.files.data import TSV, CoNLL, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
@@ -30,6 +33,7 @@ from flaxformer_lite.files.text.word_labels import (
     pair_of_words,
     words_of_tokens,
 )
+from tests.support.experiments import tiny_config
 from tests.support.files import file, message
 
 NAMES = TokenLabels(labels=("O", "B-PER", "I-PER", "B-LOC"))
@@ -292,6 +296,7 @@ def test_words_that_are_none_are_located(tmp_path: Path, record: object, expecte
         ([[2, 2, "A"]], "the span (2, 2, 'A') is empty: its end is the number of the character behind it"),
         ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is none: it must have start and end"),
         ([[0, 2, ""]], "the span [0, 2, ''] is none"),
+        ({"start": [0, 1], "end": [2, 3], "label": ["A", "B"]}, "the span (1, 3, 'B') overlaps (0, 2, 'A')"),
         ({"start": 0}, "the spans are \"{'start': 0}\": they must be a list"),
     ],
 )  # fmt: skip
@@ -382,3 +387,31 @@ def test_columns_of_tables_are_lists(tmp_path: Path) -> None:
     assert source.open() == [pair_of_words(["a", "b"], [1, 0])]
     assert labels_of(source.open()[0]) == ["B-PER", "·", "O"]
     assert list(itertools.chain(source.text_columns())) == []
+
+
+def test_sources_and_objectives_that_do_not_fit_are_refused_before_training() -> None:
+    """Law: labels of words are read by the objective for them alone, and nothing beside them is silently left out."""
+    tiny = tiny_config()
+    pooler = Pooler(token="each", activation=None, num_classes=4)
+    model = ModelConfig(vocab_size=31, d_model=12, num_heads=3, num_decoder_layers=0, head=None, pooler=pooler)
+
+    def config(source: DataSource, objective: BaseObjective = NAMES, **parts: object) -> Config:
+        data = dataclasses.replace(tiny.data, train=source, eval=None)
+        train = dataclasses.replace(tiny.train, text_metrics=())
+        return Config(data=data, train=train, objective=objective, **{"model": model, **parts})
+
+    config(words("x"))
+    config(CoNLL(path="x"))
+    config(Mixture(sources=(spans("x"), CoNLL(path="x"))))
+    for source in (JSONLines(path="x"), TSV(path="x")):
+        with pytest.raises(
+            ValueError, match=r"^objective\.kind 'token_labels' reads labels of words, but data\.train .* has none"
+        ):
+            config(source)
+    with pytest.raises(
+        ValueError, match=r"^objective\.kind 'seq2seq' does not read labels of words, but data\.train .* has them"
+    ):
+        config(words("x"), tiny.objective, model=tiny.model)
+    for name in ("label_field", "input_field"):
+        with pytest.raises(ValueError, match=rf"^data\.train\.{name} is 'y', which is not read beside labels of words"):
+            config(dataclasses.replace(words("x"), **{name: "y"}))
