@@ -31,6 +31,7 @@ COMMANDS = {
     "classify": "classify",
     "label": "label",
     "embed": "embed",
+    "rank": "rank",
     "fill-mask": "fill_mask",
     "evaluate": "evaluate",
     "inspect": "inspect",

@@ -247,8 +247,18 @@ class TextPredictor(ReadsTexts):
         Example: `run.rank("capital of France", ["It rains.", "Paris is its capital."])[0].index`.
         """
         check_list("candidates", candidates)
-        scores = self.relevance([(query, candidate) for candidate in candidates], **report)
-        return [RankedText(i, float(scores[i])) for i in np.argsort(-scores, kind="stable").tolist()]
+        return self.rankings([(query, candidates)], **report)[0]
+
+    def rankings(
+        self, asked: Sequence[tuple[str, Sequence[str]]], **report: Unpack[Reporting]
+    ) -> list[list[RankedText]]:
+        """Returns what `rank` does for each query with its candidates."""
+        scores = self.relevance([(query, text) for query, candidates in asked for text in candidates], **report)
+        ends = np.cumsum([len(candidates) for _, candidates in asked])
+        return [
+            [RankedText(i, float(of_query[i])) for i in np.argsort(-of_query, kind="stable").tolist()]
+            for of_query in np.split(scores, ends[:-1])
+        ]
 
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
         """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell.

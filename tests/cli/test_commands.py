@@ -336,11 +336,14 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train, prepare, translate, generate, classify, label, embed, fill-mask, evaluate"]),
+        ([], ["train, prepare, translate, generate, classify, label, embed, rank, fill-mask, evaluate"]),
         (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
         (
             ["xyz", "{run}"],
-            ["no command xyz", "train, prepare, translate, generate, classify, label, embed, fill-mask, evaluate"],
+            [
+                "no command xyz",
+                "train, prepare, translate, generate, classify, label, embed, rank, fill-mask, evaluate",
+            ],
         ),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),
         (["translate", "{run}", "--beam-sise", "3"], ["--beam-sise 3", "perhaps you meant --beam-size"]),

@@ -34,6 +34,9 @@ transformers = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
     reason="PyTorch or transformers is not installed",
 )
+sentence_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"
+)
 onnx = pytest.mark.skipif(
     any(importlib.util.find_spec(n) is None for n in ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")),
     reason="PyTorch, transformers, onnx, onnxscript or onnxruntime is not installed",

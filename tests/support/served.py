@@ -82,6 +82,8 @@ class FakeModel:
         self.calls.append((key, list(items)))
         if key.task == "embed":
             return [np.arange(6, dtype=np.float32) + len(text) for text in items]
+        if key.task == "rank":
+            return [float(len(text)) for _, text in items]
         if key.task == "classify":
             return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}, ["b"]) for _ in items]
         if key.task == "label":

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from flaxformer_lite.core.data.records import TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.model import Inputs, ModelConfig
+from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.classification import WholeTexts
 
 MOST_CANDIDATES = 2**16
@@ -66,6 +69,19 @@ class CandidateTexts(WholeTexts):
     def prompt_texts(self) -> tuple[str, str]:
         """The texts before each query and before each candidate."""
         return "", ""
+
+    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
+        """Returns the texts `[B, K, S]` as rows `[B·K, S]`: those of the first query, then those of the next."""
+        given = batch.inputs
+        tokens, mask, types = (
+            None if x is None else jnp.asarray(x).reshape(-1, jnp.shape(x)[-1])
+            for x in (given.source_tokens, given.source_mask, given.token_types)
+        )
+        assert tokens is not None
+        flat = Inputs(
+            source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens) if types is None else types
+        )
+        return super().inputs(batch._replace(inputs=flat), model)
 
     def check_records(self, arrays: TokenArrays, *, needs_scores: bool = False) -> int:
         """Returns the number of all negatives. Raises: ValueError for a record without a query, or the scores that are needed."""

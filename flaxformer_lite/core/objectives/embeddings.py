@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.data.records import Lengths, TokenPair
-from flaxformer_lite.core.data.token_arrays import Lazy, Rows, TokenArrays
-from flaxformer_lite.core.model import Inputs, ModelConfig
+from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
@@ -149,7 +149,7 @@ class SentenceEmbeddings(CandidateTexts):
 
         def make(i: int) -> QueryCandidates:
             record = QueryCandidates.of(arrays[i])
-            candidates = Lazy(len(record.candidates), lambda number: framed(record.candidates[number]))
+            candidates = tuple(map(framed, record.candidates))  # arrays, of which an evaluation draws by content
             return record._replace(query=framed(record.query), candidates=candidates)
 
         num_special = len(reader.truncated([[]], 0).tokens)
@@ -180,13 +180,6 @@ class SentenceEmbeddings(CandidateTexts):
             source_tokens=np.stack([pad_tokens(text, lengths.source, special.pad) for text in texts]),
             source_mask=np.stack([np.arange(lengths.source) < len(text) for text in texts]),
         )
-
-    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        """Returns the texts `[B, K, S]` as rows `[B·K, S]`: each query, then its candidates."""
-        given = jnp.asarray(batch.inputs.source_tokens), jnp.asarray(batch.inputs.source_mask)
-        tokens, mask = (x.reshape(-1, x.shape[-1]) for x in given)
-        flat = Inputs(source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens))
-        return super().inputs(batch._replace(inputs=flat), model)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of each width: nats per query, or squared differences of scores per negative."""

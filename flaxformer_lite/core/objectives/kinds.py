@@ -9,6 +9,7 @@ from flaxformer_lite.core.objectives.classification import Classification, Regre
 from flaxformer_lite.core.objectives.embeddings import SentenceEmbeddings
 from flaxformer_lite.core.objectives.instruction import Instruction
 from flaxformer_lite.core.objectives.masked_lm import MaskedLM
+from flaxformer_lite.core.objectives.reranking import Reranking
 from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PREFIXES, Scheme, TokenLabels
@@ -23,6 +24,7 @@ Objectives = (
     | Regression
     | TokenLabels
     | SentenceEmbeddings
+    | Reranking
 )
 Objective = Objectives
 

@@ -7,15 +7,15 @@
 Each file may be compressed. Reference: Thakur et al. 2021, arXiv:2104.08663.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.search.ranking import ranked
 from flaxformer_lite.files.text.files import line_chunks
+from flaxformer_lite.files.text.json_objects import json_object
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
 HEADER = "query-id\tcorpus-id\tscore"
@@ -93,17 +93,6 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
     if not texts:
         raise ValueError(f"{path}: the file has no {kind}: add some")
     return texts
-
-
-def json_object(line: str, place: str) -> dict[str, Any]:
-    """Returns the JSON object in a line. Raises: ValueError with the place for anything else."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{place}: {line[:60]!r} is no JSON object: write one in each line")
-    return record
 
 
 def file_of(folder: str | Path, name: str) -> Path:

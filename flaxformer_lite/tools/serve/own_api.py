@@ -28,6 +28,7 @@ class OwnApi:
             self.classify,
             self.label,
             self.embed,
+            self.rank,
             self.attention,
         )
         posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
@@ -116,6 +117,14 @@ class OwnApi:
         texts = run.embedded_texts(as_list(asked.texts), asked.prompt, asked.width)
         answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
         return JSONResponse({"run": run.name, "answers": cut_vectors(np.stack(answered), asked.width).tolist()})
+
+    async def rank(self, request: Request) -> Response:
+        """The candidates of a query, best first."""
+        asked = await self.service.parsed(request, requests.RankRequest)
+        run, pairs = self.service.runs.find(asked.run, "rank"), [(asked.query, text) for text in asked.candidates]
+        scores = await self.service.answers(request, await self.service.made(run.text_job, pairs, "rank", pairs))
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        return JSONResponse({"run": run.name, "answers": [{"index": i, "score": scores[i]} for i in order]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""

@@ -100,6 +100,16 @@ const TASKS = {
       if (rows.length) table(["entity", "label", "probability"], rows);
     },
   },
+  rank: {
+    verb: "Rank",
+    hint: "The first line is a query, the others are candidates.",
+    options: () => [],
+    ask: async (text) => {
+      const [query, ...candidates] = lines(text), { answers } = await post("/api/rank", { query, candidates });
+      table(["", "candidate", "score"], answers.map(({ index, score }, i) => [String(i + 1), candidates[index], score.toFixed(4)]));
+      if (!currentRun().reads_target) $("answer").append(attentionButton(query));
+    },
+  },
   embed: {
     verb: "Compare",
     hint: "Several lines: how similar each is to each (cosine).",

@@ -167,6 +167,14 @@ class LabelRequest(Asked):
     """Texts, or the words of texts."""
 
 
+class RankRequest(Asked):
+    """`POST /api/rank`."""
+
+    run: str | None = None
+    query: Text
+    candidates: list[Text]
+
+
 class AttentionRequest(Asked):
     """`POST /api/attention`."""
 

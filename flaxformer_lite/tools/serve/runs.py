@@ -118,6 +118,7 @@ class ServedRun:
             "classify": lambda: run.classify([]),
             "label": lambda: run.label([]),
             "embed": lambda: run.embed([]),
+            "rank": lambda: run.relevance([]),
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         if not self.tasks:
@@ -218,9 +219,10 @@ class ServedRun:
         return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
-        """Returns the job of filling masks in texts, of classifying, of labelling or of embedding them."""
+        """Returns the job of filling masks in texts, of classifying, labelling, embedding or ranking them."""
         run, tokenizer = self.run, self.tokenizers.source
-        if task == "classify" and (pair := run.first_pair(texts)) is not None:
+        reads_pairs = task == "classify" or (task == "rank" and run.scores_pairs)
+        if reads_pairs and (pair := run.first_pair(texts)) is not None:
             raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:
@@ -229,6 +231,8 @@ class ServedRun:
         groups, most = [(text,) if isinstance(text, str) else text for text in texts], run.config.data.max_source_length
         if task == "label":  # words of one text, which is read in windows
             groups, most = [(" ".join(group),) for group in groups], most * MAX_WINDOWS
+        if task == "rank" and not run.scores_pairs:
+            groups = [(text,) for group in groups for text in group]
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
         self.check_lengths(lengths, most)
         return Job(Key(self.name, task, self.run.config.decode), texts)
@@ -321,6 +325,8 @@ class ServedRun:
                 return self.run.classify(items, **quiet)
             case "label":
                 return self.run.label(items, **quiet)
+            case "rank":
+                return self.run.relevance(items, **quiet).tolist()
             case "embed":
                 return list(self.run.embed(items, prompt="", **quiet))  # they have theirs, by `embedded_texts`
             case "attention":

@@ -138,6 +138,13 @@ def test_a_row_has_a_positive_and_drawn_negatives():
     assert batch.inputs.source_mask[3].sum() == 0 and batch.targets.tolist() == [7, -7, 0]
 
 
+def test_an_evaluation_reads_candidates_of_several_lengths():
+    data = DataConfig(tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,), max_source_length=9)
+    objective = SentenceEmbeddings(num_negatives=1)
+    batch = Dataset.evaluation([candidate_record([4], [[5], [6, 7, 8]], "1 2 ")], objective, data, TOKENIZER).batch(0)
+    assert batch.inputs.source_mask.sum(-1).tolist() == [[3, 3, 5]]
+
+
 def test_data_that_does_not_fit_is_refused_or_told():
     pair, with_negative = record([4], [5]), candidate_record([4], [[5], [6]], "1 2")
     with pytest.raises(ValueError, match=r"objective\.num_negatives is 3, but no record of the data has a negative"):

@@ -95,3 +95,24 @@ def test_pairs_are_ranked_by_cosines_or_by_the_model(runs):
     assert [one.score for one in found] == pytest.approx(sorted(scores, reverse=True))
     assert [scores[one.index] for one in found] == pytest.approx([one.score for one in found])
     assert embeds.rank("kite", []) == reranks.rank("kite", []) == []
+
+
+def test_the_command_ranks_each_line(
+    runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """Oracle: `Run.rank` for each line. A bad line is reported, and its answer is empty; a run that cannot rank says so."""
+    asked = [{"query": "kite", "candidates": ["ink", "kite", "grape"]}, {"query": "ink", "candidates": []}]
+    bad = ["{}", '{"query": "a", "candidates": ["b", 3]}', '{"query": "a", "candidates": [], "k": 1}', "kite"]
+    path = tmp_path / "asked.jsonl"
+    path.write_text("".join(f"{line}\n" for line in [json.dumps(asked[0]), *bad, json.dumps(asked[1])]))
+    for folder in runs[1:]:
+        type_command(monkeypatch, "rank", folder, path)
+        output, errors = capsys.readouterr()
+        first, *empty, last = output.splitlines()
+        found = load(folder).rank(**asked[0])
+        assert [one["index"] for one in json.loads(first)] == [one.index for one in found]
+        assert [one["score"] for one in json.loads(first)] == pytest.approx([one.score for one in found], abs=1e-5)
+        assert empty == [""] * 4 and json.loads(last) == []
+        for line in (2, 3, 4, 5):
+            assert f"{path}, line {line}: " in errors
+    assert 'write {"query": "…", "candidates": ["…", …]}, texts and no other fields' in errors

@@ -103,7 +103,7 @@ def test_each_run_offers_what_it_can_do(served: Served):
     assert {run["name"]: (run["tasks"], run["chat"]) for run in found["runs"]} == {
         "pairs": (["translate"], False),
         "documents": (["generate"], True),
-        "texts": (["fill-mask", "classify", "embed"], False),
+        "texts": (["fill-mask", "classify", "embed", "rank"], False),
     }
     assert found["limits"]["queue"] == 8
 
@@ -149,6 +149,10 @@ def test_the_servers_own_endpoints(served: Served):
     assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
     assert served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"] == {"a": 0.25, "b": 0.75}
     assert served.answers("/api/embed", texts=["", "ab"])[1][0] == 2.0
+    ranking = served.answers("/api/rank", query="a", candidates=["b", "abc", "d"])
+    assert ranking == [{"index": 1, "score": 3.0}, {"index": 0, "score": 1.0}, {"index": 2, "score": 1.0}]
+    assert served.refused("/api/rank", {"query": "a", "candidates": []})[0] == 422
+    assert served.refused("/api/rank", {"query": "a", "candidates": "b"})[0] == 422
     assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
 
 

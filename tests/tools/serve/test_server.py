@@ -307,7 +307,7 @@ def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
 
 
 VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill-mask": "Predict", "classify": "Classify",
-         "label": "Label", "embed": "Compare"}  # fmt: skip
+         "label": "Label", "embed": "Compare", "rank": "Rank"}  # fmt: skip
 """The names of the page's button."""
 
 
@@ -318,7 +318,7 @@ VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill
 def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, scheme: str):
     """Law: every task is answered, texts stay texts, no console message, no other request, no sideways scroll."""
     asked = {"translate": "abc\nxyz", "generate": HOSTILE[:30], "chat": "Hi", "fill-mask": "ab[MASK]c[MASK]", "classify": "abc\nde",
-             "embed": "abc\nfox\nthe"}  # fmt: skip
+             "embed": "abc\nfox\nthe", "rank": "abc\nfox\nthe"}  # fmt: skip
     with opened(server.url, width, scheme, own=(server.url, "data:")) as (tab, heard):
         tab.wait_for_selector("#tasks button")
         seen = []

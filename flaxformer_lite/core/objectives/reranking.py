@@ -1,0 +1,190 @@
+"""Rerankers: a model reads a query together with a candidate, and says by one number how well it answers the query."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Ge
+from jaxtyping import Array, Bool, Float
+
+from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.model.layers import accumulation_dtype
+from flaxformer_lite.core.objectives.base import check_pooler
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates
+from flaxformer_lite.core.objectives.classification import class_logits
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy, squared_error
+from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
+from flaxformer_lite.core.text import SpecialIds, Tokenizer
+from flaxformer_lite.core.text.characters import ByteTokenizer
+
+ABSENT = -1e9
+"""The score of a candidate that a row does not have: it is the last, and has no share of a softmax."""
+
+
+class RankedPairs(NamedTuple):
+    """A query with each of its candidates, as the model reads them."""
+
+    pairs: tuple[LabelledText, ...]
+    """The pairs of the positives first. A label is the teacher's score, or else 1 for a positive and 0 for a negative."""
+    num_positives: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reranking(CandidateTexts):
+    """A query and each of its candidates are read together; the single logit of `model.pooler` is the candidate's score.
+
+        row   BOS query EOS candidate EOS, once for each candidate
+
+    The relevance of a candidate is the score of a teacher, if the data has scores, else 1 for a positive and 0 for a negative.
+    Evaluation reports `loss`, and `mrr@10` and `ndcg@10` of the positives among the candidates of their own query; a negative of
+    the same score stands before a positive.
+
+    Reference: Nogueira & Cho 2019, arXiv:1901.04085, section 3.
+    """
+
+    kind: Literal["reranking"] = "reranking"
+    criterion: Literal["binary", "margin_mse", "ranknet", "listnet"] = "binary"
+    """binary: the binary cross-entropy of each candidate, a positive or not. margin_mse: the squared error of the score of a
+    positive minus that of each other candidate, against the same difference of the teacher's scores (Hofstätter et al. 2021,
+    arXiv:2010.02666, section 3). ranknet: for each two candidates of different relevance the bits of the probability that their
+    scores have the same order (Burges et al. 2005, "Learning to rank using gradient descent", section 3). listnet: the cross-
+    entropy of the softmax of the scores against that of the relevance (Cao et al. 2007, "Learning to rank: from pairwise approach
+    to listwise approach", section 4)."""
+    num_candidates: Annotated[int, Ge(2)] = 8
+    """The most candidates of a query that a step reads. A query that has more gets others in each epoch, one positive always."""
+
+    command = "rank"
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss", "mrr@10", "ndcg@10")
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises: ValueError if the model has two stacks, or not exactly one class logit."""
+        super().check_model(model)
+        check_pooler(model, 1, f"objective.kind '{self.kind}' needs")
+
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Rows:
+        """Returns one row a record. Raises: ValueError for records without a query or the scores, or without any negative."""
+        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
+        if tokenizer is not None and not self.check_records(arrays, needs_scores=self.criterion == "margin_mse"):
+            raise ValueError(
+                f"objective.kind '{self.kind}' compares candidates, but no record of the data has a negative: name their fields "
+                "(negatives_fields or negatives_columns)"
+            )
+
+        def make(i: int) -> RankedPairs:
+            query, candidates, num_positives, scores = QueryCandidates.of(arrays[i])
+
+            pairs = []
+            for number, candidate in enumerate(candidates):
+                tokens, types = reader.truncated([query.tolist(), candidate.tolist()], longest.source)
+                relevance = float(number < num_positives)
+                if scores is not None and self.criterion != "binary":
+                    relevance = float(scores[number])
+                pairs.append(LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), relevance))
+            return RankedPairs(tuple(pairs), num_positives)
+
+        num_special = len(reader.truncated([[], []], 0).tokens)
+        sizes = arrays.sizes[:, 0] + arrays.longest_candidates
+        return Rows.source_only(num_special + np.minimum(sizes, max(longest.source - num_special, 0)), make)
+
+    def example(
+        self, record: RankedPairs, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> Batch:
+        """Returns a row without the axis B, of K texts `[K, S]`; absent ones are masked, and have no relevance.
+
+        `extra` is 1 for each positive.
+        """
+        chosen = np.arange(len(record.pairs))
+        if len(chosen) > self.num_candidates:
+            positive = generator.integers(record.num_positives)
+            others = generator.choice(np.delete(chosen, positive), self.num_candidates - 1, replace=False)
+            chosen = np.append(positive, np.sort(others))
+        nothing = np.zeros(0, np.int32)
+        absent = LabelledText(nothing, nothing, 0.0)
+        texts = [record.pairs[i] for i in chosen] + [absent] * (self.num_candidates - len(chosen))
+        row = host_row(
+            np.array([text.label for text in texts], np.float32),
+            np.ones(1, np.float32),
+            source_tokens=np.stack([pad_tokens(text.tokens, lengths.source, special.pad) for text in texts]),
+            source_mask=np.stack([np.arange(lengths.source) < len(text.tokens) for text in texts]),
+            token_types=np.stack([pad_tokens(text.types, lengths.source) for text in texts]),
+        )
+        is_positive = np.zeros(self.num_candidates, np.float32)
+        is_positive[: len(chosen)] = chosen < record.num_positives
+        return row._replace(extra=is_positive)
+
+    def scores(self, outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B K"], Bool[Array, "B K"]]:
+        """Returns the score of each candidate, and whether it is there."""
+        logits = class_logits(outputs).reshape(jnp.shape(batch.targets))
+        present = jnp.asarray(batch.inputs.source_mask).any(-1) & (jnp.asarray(batch.weights) > 0)
+        return jnp.where(present, logits.astype(accumulation_dtype(logits)), ABSENT), present
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns nats per candidate (binary) or query (listnet), bits per pair (ranknet), or squared differences per pair."""
+        scores, present = self.scores(outputs, batch)
+        return {self.criterion: CRITERIA[self.criterion](scores, jnp.asarray(batch.targets), present)}
+
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        """Returns the loss, and the scores and gains of each row, `[B, 2K]`."""
+        scores, _ = self.scores(outputs, batch)
+        rows = jnp.concatenate([scores, jnp.asarray(batch.extra)], -1)
+        return {"loss": self.loss(outputs, batch)[self.criterion], "rows": PerRowMetric(rows, batch.weights[:, 0])}
+
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+        loss, rows = totals["loss"], totals["rows"]
+        assert isinstance(loss, LossTerm) and isinstance(rows, PerRowMetric)
+        values = np.asarray(rows.values, np.float64)
+        scores, gains = np.split(values, 2, axis=1)
+        ordered = np.take_along_axis(gains, np.lexsort((gains, -scores)), 1).tolist()
+        return {
+            "loss": loss.mean,
+            "mrr@10": float(np.mean([reciprocal_rank(row, 10) for row in ordered])),
+            "ndcg@10": float(np.mean([ndcg(row, row, 10) for row in ordered])),
+        }
+
+
+# Losses ---------------------------------------------------------------------------------------------------------------
+
+
+def binary(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    return binary_cross_entropy(scores[..., None], relevance[..., None], present[..., None].astype(scores.dtype))
+
+
+def margin_mse(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    """Returns the squared errors of the margins of the first candidate to all others."""
+    margins, wanted = (jnp.where(present, x[:, :1] - x, 0)[:, 1:] for x in (scores, relevance))
+    return squared_error(margins, wanted, present[:, 1:].astype(scores.dtype))
+
+
+def ranknet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    """Returns log₂(1 + exp(s_j - s_i)) of all candidates i of more relevance than j."""
+    ordered = (relevance[:, :, None] > relevance[:, None, :]) & present[:, :, None] & present[:, None, :]
+    differences = jnp.where(ordered, scores[:, None, :] - scores[:, :, None], 0)
+    return LossTerm((jax.nn.softplus(differences) * ordered).sum() / math.log(2), ordered.sum().astype(scores.dtype))
+
+
+def listnet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    wanted = jax.nn.softmax(jnp.where(present, relevance, ABSENT))
+    losses = -(jnp.where(present, jax.nn.log_softmax(scores), 0) * wanted).sum(-1)
+    weights = present.any(-1).astype(scores.dtype)
+    return LossTerm((losses * weights).sum(), weights.sum())
+
+
+CRITERIA: dict[str, Callable[[Array, Array, Array], LossTerm]] = {
+    "binary": binary,
+    "margin_mse": margin_mse,
+    "ranknet": ranknet,
+    "listnet": listnet,
+}

@@ -1,0 +1,15 @@
+"""JSON objects in the lines of files."""
+
+import json
+from typing import Any
+
+
+def json_object(line: str, place: str) -> dict[str, Any]:
+    """Returns the JSON object in a line. Raises: ValueError with the place for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"{place}: {line[:60]!r} is no JSON object: write one in each line")
+    return record

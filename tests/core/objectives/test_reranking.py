@@ -1,0 +1,202 @@
+"""Oracles: sentence-transformers' losses of cross-encoders, and gradients; formulas, one pair at a time; rows and ranks by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.inputs import Inputs, Outputs
+from flaxformer_lite.core.objectives import Batch, Reranking
+from flaxformer_lite.core.objectives.reranking import CRITERIA
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.training.evaluation import merge_counts
+from tests.support import needs
+from tests.support.objectives import example
+
+SIZES = (3, 5, 2, 5)
+"""The candidates of the rows of the batch below, of which the first is a positive."""
+
+
+def record(label: str, query: list[int], *candidates: list[int]) -> TokenPair:
+    marks = np.repeat(np.arange(len(candidates)), list(map(len, candidates))).astype(np.uint16)
+    return TokenPair(np.array(query, np.int32), np.concatenate(candidates).astype(np.int32), label, marks)
+
+
+def drawn() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    scores, relevance = rng.normal(size=(4, 5)) * 3, rng.integers(0, 4, (4, 5)).astype(np.float64)
+    return scores, np.where(np.arange(5) < np.array(SIZES)[:, None], relevance, 0)
+
+
+def batch_of(relevance: np.ndarray, extra: np.ndarray | None = None) -> Batch:
+    """A batch of rows with these numbers of candidates, and one padding row."""
+    there = np.pad(np.arange(5) < np.array(SIZES)[:, None], ((0, 1), (0, 0)))
+    inputs = Inputs(source_mask=jnp.asarray(there)[..., None].repeat(3, -1))
+    weights = jnp.array([1.0] * 4 + [0.0])[:, None]
+    return Batch(inputs, jnp.asarray(np.pad(relevance, ((0, 1), (0, 0)))), weights, None, extra)
+
+
+def loss_and_gradient(criterion: str, scores: np.ndarray, relevance: np.ndarray) -> tuple[float, np.ndarray]:
+    objective = Reranking(criterion=criterion)
+
+    def loss(z: jax.Array) -> jax.Array:
+        logits = jnp.concatenate([z, jnp.full((1, 5), 3.0)]).reshape(-1, 1)
+        (term,) = objective.loss(Outputs(class_logits=logits), batch_of(relevance)).values()
+        return term.sum / term.count
+
+    with jax.enable_x64():
+        value, gradient = jax.value_and_grad(loss)(jnp.asarray(scores))
+    return float(value), np.asarray(gradient)
+
+
+def by_formula(criterion: str, scores: np.ndarray, relevance: np.ndarray) -> float:
+    """The loss, one candidate or pair at a time."""
+    losses = []
+    for z, y, size in zip(scores, relevance, SIZES, strict=True):
+        if criterion == "binary":
+            losses += [np.log1p(np.exp(-z[i] if y[i] else z[i])) for i in range(size)]
+        elif criterion == "margin_mse":
+            losses += [((z[0] - z[i]) - (y[0] - y[i])) ** 2 for i in range(1, size)]
+        elif criterion == "ranknet":
+            losses += [np.log2(1 + np.exp(z[j] - z[i])) for i in range(size) for j in range(size) if y[i] > y[j]]
+        else:
+            p, q = (np.exp(x[:size]) / np.exp(x[:size]).sum() for x in (z, y))
+            losses.append(-(q * np.log(p)).sum())
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_losses_equal_their_formulas(criterion: str):
+    """Rows of 2 to 5 candidates and a padding row: the absent ones count nowhere, and get no gradient."""
+    scores, relevance = drawn()
+    relevance = np.minimum(relevance, 1) if criterion == "binary" else relevance
+    value, gradient = loss_and_gradient(criterion, scores, relevance)
+    assert value == pytest.approx(by_formula(criterion, scores, relevance), rel=1e-9)
+    absent = np.arange(5) >= np.array(SIZES)[:, None]
+    assert np.isfinite(gradient).all() and (gradient[absent] == 0).all() and (gradient[~absent] != 0).any()
+
+
+@pytest.mark.slow
+@needs.sentence_transformers
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_losses_and_gradients_are_those_of_sentence_transformers(criterion: str):
+    """margin_mse has rows of equally many candidates there."""
+    import torch
+    from sentence_transformers.cross_encoder import CrossEncoder, losses
+
+    scores, relevance = drawn()
+    flat = torch.tensor(
+        np.concatenate([row[:size] for row, size in zip(scores, SIZES, strict=True)]), requires_grad=True
+    )
+
+    class Given(CrossEncoder):
+        """A model whose scores are given: a text is the number of a score."""
+
+        num_labels, device = 1, torch.device("cpu")
+
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+
+        def preprocess(self, pairs, **_):
+            return {"numbers": torch.tensor([int(text) for _, text in pairs])}
+
+        def forward(self, tokens):
+            return {"scores": flat[tokens["numbers"]][:, None]}
+
+    ends = np.cumsum(SIZES)
+    texts = [list(map(str, range(end - size, end))) for size, end in zip(SIZES, ends, strict=True)]
+    labels = [torch.tensor(row[:size]) for row, size in zip(relevance, SIZES, strict=True)]
+    model = Given()
+    if criterion == "binary":
+        relevance = np.minimum(relevance, 1)
+        pairs = [["q"] * len(flat), [text for row in texts for text in row]]
+        theirs = losses.BinaryCrossEntropyLoss(model)(pairs, torch.cat(labels).clamp(max=1).double())
+    elif criterion == "margin_mse":
+        of_rows = [
+            losses.MarginMSELoss(model)([["q"], *([text] for text in row)], of_row[None]) * (len(row) - 1)
+            for row, of_row in zip(texts, labels, strict=True)
+        ]
+        theirs = sum(of_rows) / (len(flat) - len(texts))
+    else:
+        loss = (losses.RankNetLoss if criterion == "ranknet" else losses.ListNetLoss)(model)
+        theirs = loss([["q"] * 4, texts], labels)
+    theirs.backward()
+    value, gradient = loss_and_gradient(criterion, scores, relevance)
+    assert value == pytest.approx(theirs.item(), rel=1e-6)
+    found = np.concatenate([row[:size] for row, size in zip(gradient, SIZES, strict=True)])
+    np.testing.assert_allclose(found, flat.grad.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_have_the_query_before_each_candidate():
+    """BOS query EOS candidate EOS with types 0 and 1, the longer text cut first; absent candidates are padding."""
+    objective = Reranking(num_candidates=3, criterion="listnet")
+    rows = objective.make_rows(
+        [record("1 2 ", [4, 5], [6], [7, 8, 9, 10]), record("1 2 2.5 -1", [4], [6], [7])],
+        Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk"),
+    )  # fmt: skip
+    assert rows.lengths.tolist() == [[8, 0], [5, 0]]
+    batch = example(objective, rows[0], Lengths(8, 0))
+    assert batch.inputs.source_tokens.tolist() == [
+        [BOS, 4, 5, EOS, 6, EOS, PAD, PAD],
+        [BOS, 4, 5, EOS, 7, 8, 9, EOS],
+        [PAD] * 8,
+    ]
+    assert batch.inputs.token_types.tolist() == [[0] * 4 + [1] * 2 + [0] * 2, [0] * 4 + [1] * 4, [0] * 8]
+    assert batch.inputs.source_mask.sum(-1).tolist() == [6, 8, 0]
+    assert (batch.targets.tolist(), batch.extra.tolist()) == ([1, 0, 0], [1, 0, 0])
+    scored = example(objective, rows[1], Lengths(8, 0))
+    assert (scored.targets.tolist(), scored.extra.tolist()) == ([2.5, -1, 0], [1, 0, 0])
+    model = ModelConfig(vocab_size=29, num_decoder_layers=0, num_token_types=2, pooler=Pooler(num_classes=1))
+    inputs = objective.inputs(jax.tree.map(lambda x: np.stack([x, x]), batch), model)
+    assert inputs.source_tokens.shape == inputs.token_types.shape == (6, 8)
+    assert inputs.source_tokens.tolist() == batch.inputs.source_tokens.tolist() * 2
+
+
+def test_more_candidates_than_a_step_reads_are_drawn_with_a_positive():
+    objective = Reranking(num_candidates=3)
+    candidates = [[4 + number] for number in range(7)]
+    (row,) = objective.make_rows(
+        [record("2 7 ", [4], *candidates)], Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk")
+    )
+    seen = set()
+    for key in range(40):
+        batch = example(objective, row, Lengths(8, 0), 0, key)
+        read = batch.inputs.source_tokens[:, 3].tolist()
+        assert len(set(read)) == 3 and read[0] in (4, 5)
+        assert batch.extra.tolist() == batch.targets.tolist() == [float(token in (4, 5)) for token in read]
+        seen.update(read)
+    assert seen == set(range(4, 11))
+
+
+def test_ranks_of_the_positives_by_hand():
+    """Ranks 1, 3, 2 (a tie is lost) and 2 of one positive in each row; a padding row counts nowhere."""
+    scores = np.array([[9, 1, 2, 7, 7], [1, 3, 2, 0, 0], [1, 1, 8, 8, 8], [2, 1, 3, 0, 1]], np.float32)
+    positive = np.pad(np.eye(1, 5, dtype=np.float32).repeat(4, 0), ((0, 1), (0, 0)))
+    objective = Reranking()
+    batch = batch_of(np.zeros((4, 5), np.float32), jnp.asarray(positive))
+    logits = jnp.asarray(np.pad(scores, ((0, 1), (0, 0)), constant_values=5.0)).reshape(-1, 1)
+    counts = jax.device_get(jax.jit(objective.metrics)(Outputs(class_logits=logits), batch))
+    found = objective.report({name: merge_counts([count]) for name, count in counts.items()})
+    ranks = np.array([1, 3, 2, 2])
+    assert found.keys() == set(objective.metric_names)
+    assert found["mrr@10"] == pytest.approx((1 / ranks).mean())
+    assert found["ndcg@10"] == pytest.approx((1 / np.log2(ranks + 1)).mean())
+
+
+def test_data_without_negatives_or_scores_is_refused():
+    tokenizer = CharacterTokenizer("abcdefghijk")
+    with pytest.raises(
+        ValueError, match=r"^objective\.kind 'reranking' compares candidates, but no record of the data has a neg"
+    ):
+        Reranking().make_rows([record("1 1 ", [4], [5])], Lengths(8, 0), 0, tokenizer)
+    with pytest.raises(ValueError, match=r"record 1 of the data has none"):
+        Reranking(criterion="margin_mse").make_rows([record("1 2 ", [4], [5], [6])], Lengths(8, 0), 0, tokenizer)
+    with pytest.raises(
+        ValueError, match=r"^model\.pooler is one of 2 classes, but objective\.kind 'reranking' needs 1"
+    ):
+        Reranking().check_model(ModelConfig(vocab_size=29, num_decoder_layers=0, pooler=Pooler(num_classes=2)))
+    with pytest.raises(ValueError, match=r"^objective\.num_candidates is 1"):
+        Reranking(num_candidates=1)
