@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.text.candidates import TextCandidates
-from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
+from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, in_utf8
 from flaxformer_lite.files.text.messages import BESIDE, Conversation
 from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
 
@@ -316,11 +316,7 @@ def as_text(value: object, field: str, numbers: bool) -> str:
         return json.dumps(value)
     if not isinstance(value, str):
         raise ValueError(f"field {field} holds {type(value).__name__} {str(value)[:60]!r}: it must be a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"field {field} holds half a surrogate pair: correct the data") from None
-    return value
+    return in_utf8(value, f"field {field}")
 
 
 def _field_names(record: object) -> Iterator[str]:

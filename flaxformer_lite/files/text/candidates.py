@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidates_label
 from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
+from flaxformer_lite.files.text.files import in_utf8
 
 CANDIDATES = "candidates"
 """The label of a pair whose target is candidates in JSON."""
@@ -60,12 +61,7 @@ class TextCandidates(NamedTuple):
 
     def pair(self, query: str) -> Pair:
         """Returns the query with these candidates as a pair. Raises: ValueError for half a surrogate pair."""
-        text = json.dumps(self._asdict(), ensure_ascii=False)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("a candidate holds half a surrogate pair: correct the data") from None
-        return Pair(query, text, CANDIDATES)
+        return Pair(query, in_utf8(json.dumps(self._asdict(), ensure_ascii=False), "a candidate"), CANDIDATES)
 
     @classmethod
     def of_pair(cls, pair: Sequence[str]) -> "TextCandidates":

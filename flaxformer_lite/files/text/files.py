@@ -271,3 +271,12 @@ def check_file(path: str | Path) -> None:
         raise ValueError(f"{path}: no such file{similar or f' in {path.parent.absolute()}'}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error})") from error
+
+
+def in_utf8(text: str, name: str) -> str:
+    """Returns a text. Raises: ValueError, by its `name`, if UTF-8 cannot write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} holds half a surrogate pair: correct the data") from None
+    return text

@@ -17,6 +17,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flaxformer_lite.files.text.files import in_utf8
+
 Message = dict[str, Any]
 
 ROLES = {
@@ -111,12 +113,7 @@ class Conversation(NamedTuple):
     def text(self) -> str:
         """The conversation as a document, in JSON. Raises: ValueError for half a surrogate pair."""
         fields = {name: value for name, value in self._asdict().items() if value}
-        text = json.dumps(fields, ensure_ascii=False, default=str)  # a table may have times
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("a message has half a surrogate pair: correct the data") from None
-        return text
+        return in_utf8(json.dumps(fields, ensure_ascii=False, default=str), "a message")  # a table may have times
 
 
 def by_rows(columns: Mapping[str, Any]) -> object:

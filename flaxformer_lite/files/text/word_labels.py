@@ -21,6 +21,7 @@ from jaxtyping import Int
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, LabelParts, Scheme, mark
 from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
+from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.messages import by_rows
 from flaxformer_lite.files.text.words import units_of
 
@@ -84,7 +85,7 @@ def pair_of_words(words: Any, labels: Any) -> Pair:
         raise ValueError(f"it has {len(words)} words and {len(labels)} labels: each word needs one label")
     text, places = joined(words)
     marked = [[*place, label] for place, label in zip(places, labels, strict=True)]
-    return Pair("", in_utf8(text), json.dumps({"words": marked}, ensure_ascii=False))
+    return Pair("", in_utf8(text, "a word"), json.dumps({"words": marked}, ensure_ascii=False))
 
 
 def pair_of_spans(text: str, spans: Any) -> Pair:
@@ -106,7 +107,7 @@ def read_span(span: Any, length: int) -> Marked:
     """Returns a span of a text of so many characters, from a list or an object. Raises: ValueError if it is none."""
     fields = span
     if isinstance(span, Mapping):
-        label = next((span[name] for name in LABEL_FIELDS if name in span), None)
+        label = next((span[name] for name in LABEL_FIELDS if span.get(name) is not None), None)
         fields = [span.get("start"), span.get("end"), label]
     types = [type(field) for field in fields] if isinstance(fields, list | tuple) else []
     if types != [int, int, str] or not fields[2]:
@@ -123,15 +124,6 @@ def read_span(span: Any, length: int) -> Marked:
             f"the span {place.shown} crosses the text, which has {length} characters: correct it, counted in characters from 0"
         )
     return place
-
-
-def in_utf8(text: str) -> str:
-    """Returns the text. Raises: ValueError if it cannot be written in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a word has half a surrogate pair: correct the data") from None
-    return text
 
 
 # Words and tokens -------------------------------------------------------------------------------------------------------

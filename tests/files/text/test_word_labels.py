@@ -278,6 +278,7 @@ GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
             "the labels have 'None': they must be a list of texts or whole numbers",
         ),
         ({"tokens": ["a"]}, "no field tags.ner; the fields are tokens"),
+        ({"tokens": ["\ud800"], "tags": {"ner": ["O"]}}, "a word holds half a surrogate pair: correct the data"),
     ],
 )
 def test_words_that_are_none_are_located(tmp_path: Path, record: object, expected: str) -> None:
@@ -301,7 +302,7 @@ def test_words_that_are_none_are_located(tmp_path: Path, record: object, expecte
     ],
 )  # fmt: skip
 def test_spans_that_are_none_are_located(tmp_path: Path, given: object, expected: str) -> None:
-    good = {"text": "ab cd.", "spans": [{"start": 0, "end": 2, "entity_group": "PER"}]}
+    good = {"text": "ab cd.", "spans": [{"start": 0, "end": 2, "type": None, "entity_group": "PER"}]}
     path = in_lines(tmp_path, good, {"text": "ab cd.", "spans": given})
     assert message(spans(path)).startswith(f"{path}:2: {expected}")
 
