@@ -34,6 +34,7 @@ COMMANDS = {
     "rank": "rank",
     "fill-mask": "fill_mask",
     "evaluate": "evaluate",
+    "mine": "mine",
     "inspect": "inspect",
     "rows": "rows",
     "seen": "seen",

@@ -1,0 +1,145 @@
+"""Hard negatives for a training: documents near a query, by a run's own vectors, that are none of its positives.
+
+A row is a JSON object with a query, and one or several positives in a list. It is written with `negatives`, the form that
+`JSONLines(source_field="query", target_field="positive", negatives_fields=("negatives",))` reads.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from flaxformer_lite.base.atomic_files import require_absent, write_chunks
+from flaxformer_lite.base.console import Progress, counted, note
+from flaxformer_lite.core.search.nearest import NO_DOCUMENT, NearestSearch
+from flaxformer_lite.files.text.candidates import TextCandidates
+from flaxformer_lite.files.text.json_objects import json_object
+from flaxformer_lite.files.text.normal_form import comparable
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.text_predictor import unit_length
+from flaxformer_lite.tools.search.folder import lines_of, read_corpus
+from flaxformer_lite.tools.search.searching import counting_cuts, vector_chunks
+
+
+class Mining(NamedTuple):
+    """The choice of negatives."""
+
+    number: int = 5
+    """The most negatives of a query, the nearest first."""
+    first: int = 1
+    """The first rank that is a negative; higher ones leave out the nearest, which may answer the query too."""
+    last: int = 100
+    """The last rank. Ranks are those of the documents that are neither the query nor a positive."""
+    margin: float | None = None
+    """A negative's cosine with the query is lower than that of every positive by this number; None: no such rule."""
+
+    @classmethod
+    def typed(cls, number: int, ranks: str, margin: float | None) -> "Mining":
+        """Returns the choice that was typed. Raises: ValueError with the option that has no legal value."""
+        if number < 1:
+            raise ValueError(f"--negatives is {number}: it must be at least 1")
+        borders = re.fullmatch(r"([0-9]+)-([0-9]+)", ranks)
+        first, last = map(int, borders.groups()) if borders else (0, 0)
+        if not 1 <= first <= last:
+            raise ValueError(f"--ranks is {ranks!r}: write the first and the last rank, from 1, such as 11-100")
+        if margin is not None and not np.isfinite(margin):
+            raise ValueError(f"--margin is {margin}: it must be a finite number, such as 0.05")
+        return cls(number, first, last, margin)
+
+
+class MinedRow(NamedTuple):
+    """A row without negatives."""
+
+    record: dict[str, Any]
+    query: str
+    positives: Sequence[str]
+
+
+def mine(run: Run, rows: Path, corpus: Path, output: Path, mining: Mining) -> None:
+    """Writes the rows with negatives of a corpus into a new file, which appears whole.
+
+    Raises: ValueError for a run without vectors, for bad lines of the rows or the corpus, or if the output exists already.
+    """
+    require_absent(output, "file")
+    asked, documents = read_rows(rows), list(read_corpus(corpus).values())
+    numbers = list[int]()
+
+    def lines(progress: Progress) -> Iterator[bytes]:
+        for record in mined(run, asked, documents, mining, progress):
+            numbers.append(len(record["negatives"]))
+            yield f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+
+    with Progress() as progress:
+        write_chunks(output, lines(progress))
+    few = sum(number < mining.number for number in numbers)
+    note(f"{output}: {counted(len(numbers), 'row')}, {few} of them with fewer negatives than {mining.number}")
+
+
+def read_rows(path: Path) -> list[MinedRow]:
+    """Returns the rows of a file. Raises: ValueError with the line for a row of another form."""
+    rows = []
+    for number, line in enumerate(lines_of(path), 1):
+        place = f"{path}:{number}"
+        record = json_object(line, place)
+        query = record.get("query")
+        if not isinstance(query, str) or not query.strip():
+            raise ValueError(f"{place}: the query is {str(query)[:60]!r}: it must be a text that is not blank")
+        if "negatives" in record:
+            raise ValueError(f"{place}: the row has negatives already: remove the field")
+        try:
+            candidates = TextCandidates.read([record.get("positive")], [])
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}; the field is positive") from None
+        rows.append(MinedRow(record, query, candidates.positives))
+    if not rows:
+        raise ValueError(f"{path}: the file has no row: add some")
+    return rows
+
+
+def mined(
+    run: Run, rows: Sequence[MinedRow], documents: Sequence[str], mining: Mining, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Yields the record of each row with its negatives."""
+    of_queries, of_documents = run.config.objective.side_prompts
+    most = mining.last + 1 + max(len(row.positives) for row in rows)
+    with counting_cuts() as report:
+        queries = unit_length(run.embed([row.query for row in rows], prompt=of_queries, **report))
+        chunks = vector_chunks(run, documents, progress, prompt=of_documents, **report)
+        nearest = NearestSearch(min(most, len(documents)), run.placement).search(queries, chunks)
+        positives = unique_vectors(
+            run, [text for row in rows for text in row.positives], progress, of_documents, report
+        )
+    for i, row in enumerate(rows):
+        lowest = min(float(queries[i] @ positives[text]) for text in row.positives)
+        limit = np.inf if mining.margin is None else lowest - mining.margin
+        places = zip(nearest.numbers[i].tolist(), nearest.scores[i].tolist(), strict=True)
+        ranked = [(documents[number], score) for number, score in places if number != NO_DOCUMENT]
+        yield row.record | {"negatives": negatives(row, ranked, limit, mining)}
+
+
+def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining) -> list[str]:
+    """Returns the negatives among ranked documents with their scores. limit: a number above their scores."""
+    seen = set(map(comparable, (row.query, *row.positives)))
+    rank, chosen = 0, list[str]()
+    for text, score in ranked:
+        form = comparable(text)
+        if form in seen:
+            continue
+        seen.add(form)
+        rank += 1
+        if mining.first <= rank <= mining.last and score < limit:
+            chosen.append(text)
+    return chosen[: mining.number]
+
+
+def unique_vectors(
+    run: Run, texts: Sequence[str], progress: Progress, prompt: str | None, report: Mapping[str, Any]
+) -> dict[str, Float[np.ndarray, "D"]]:
+    """Returns the vectors of texts, by the texts."""
+    unique = list(dict.fromkeys(texts))
+    chunks = vector_chunks(run, unique, progress, prompt=prompt, **report)
+    return dict(zip(unique, (vector for chunk in chunks for vector in chunk), strict=True))

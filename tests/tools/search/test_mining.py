@@ -1,0 +1,122 @@
+"""Oracle: cosines of all vectors one by one, sorted; positives and the query itself by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.files.data import JSONLines
+from flaxformer_lite.run import load
+from flaxformer_lite.tools.search import Mining, mine, mining
+from tests.support.commands import type_command
+from tests.support.search_runs import CORPUS, write_search_folder, write_search_run
+
+ROWS = [
+    {"query": "kite", "positive": "hill kite", "id": 7},
+    {"query": CORPUS["d2"], "positive": [CORPUS["d0"].upper(), "not there"]},
+]
+"""The second query is a document, and its first positive one too, in capitals."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mining")
+    write_search_run(folder / "embeds", reranks=False)
+    write_search_run(folder / "reranks", reranks=True)
+    write_search_folder(folder / "corpus")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return folder
+
+
+def cosines(place: Path, query: str, texts: list[str]) -> dict[str, float]:
+    vectors = load(place / "embeds").embed([query, *texts]).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return dict(zip(texts, vectors[1:] @ vectors[0], strict=True))
+
+
+def test_negatives_are_the_nearest_that_are_no_positive(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """The command, whose output is data for a training."""
+    output = place / "out.jsonl"
+    words = ("--corpus", place / "corpus", "-o", output, "--negatives", "3", "--ranks", "2-5")
+    type_command(monkeypatch, "mine", place / "embeds", place / "rows.jsonl", *words)
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    left_out = [{CORPUS["d7"]}, {CORPUS["d2"], CORPUS["d0"]}]
+    for row, found, known in zip(ROWS, written, left_out, strict=True):
+        near = cosines(place, row["query"], list(CORPUS.values()))
+        ranked = [text for text in sorted(near, key=lambda text: -near[text]) if text not in known]
+        assert found == row | {"negatives": ranked[1:4]}
+    source = JSONLines(path=str(output), source_field="query", target_field="positive", negatives_fields=("negatives",))
+    assert len(source.open()) == 2
+
+
+def test_a_margin_leaves_out_what_may_answer_the_query(place: Path):
+    near = cosines(place, "kite", list(CORPUS.values()))
+    for margin in (0.0, 0.05, -0.5):
+        output = place / f"margin{margin}.jsonl"
+        mine(
+            load(place / "embeds"),
+            place / "rows.jsonl",
+            place / "corpus/corpus.jsonl",
+            output,
+            Mining(9, margin=margin),
+        )
+        first = json.loads(output.read_text().splitlines()[0])
+        others = [text for text in CORPUS.values() if text != "hill kite"]
+        wanted = sorted(
+            (text for text in others if near[text] < near["hill kite"] - margin), key=lambda text: -near[text]
+        )
+        assert first["negatives"] == wanted
+    assert len(wanted) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--negatives", "0"], "--negatives is 0: it must be at least 1"),
+        (["--ranks", "5-2"], "--ranks is '5-2': write the first and the last rank, from 1, such as 11-100"),
+        (["--ranks", "0-2"], "--ranks is '0-2'"),
+        (["--margin", "nan"], "--margin is nan: it must be a finite number"),
+    ],
+)
+def test_options_out_of_range_are_one_line(words: list[str], message: str, place: Path, monkeypatch, capsys):
+    given = ("--corpus", place / "corpus", "-o", place / "never.jsonl")
+    with pytest.raises(SystemExit) as stopped:
+        type_command(monkeypatch, "mine", place / "embeds", place / "rows.jsonl", *given, *words)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err and not (place / "never.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"query": " ", "positive": "a"}', ":3: the query is ' ': it must be a text that is not blank"),
+        ('{"query": "a"}', ":3: no text answers the query: give at least one positive; the field is positive"),
+        ('{"query": "a", "positive": ["b", 3]}', ":3: candidate 2 of the query is '3'"),
+        ('{"query": "a", "positive": "b", "negatives": []}', ":3: the row has negatives already: remove the field"),
+        ("a", ":3: not JSON"),
+    ],
+)
+def test_a_row_of_another_form_is_named(line: str, message: str, place: Path, tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text((place / "rows.jsonl").read_text() + line + "\n")
+    with pytest.raises(ValueError) as refused:
+        mine(load(place / "embeds"), rows, place / "corpus", tmp_path / "out.jsonl", Mining())
+    assert str(refused.value).startswith(str(rows) + message)
+
+
+def test_nothing_is_written_where_a_file_is_or_a_run_has_no_vectors(place: Path, tmp_path: Path, monkeypatch):
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(ValueError, match=r"model\.sentence_embedding is None"):
+        mine(load(place / "reranks"), place / "rows.jsonl", place / "corpus", output, Mining())
+
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mining, "negatives", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", output, Mining())
+    assert list(tmp_path.iterdir()) == []
+    output.write_text("kept")
+    with pytest.raises(ValueError, match="exists already"):
+        mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", output, Mining())
+    assert output.read_text() == "kept"
