@@ -54,7 +54,7 @@ class Windows(NamedTuple):
     def over(self, tokens: Sequence[Place], room: int) -> "Windows":
         """Returns the windows over the tokens of the text, which have these places."""
         last = max(len(tokens) - room, 0)
-        firsts = first_tokens(words_of_tokens(self.words, tokens))
+        firsts = first_tokens(words_of_tokens(self.text, self.words, tokens))
         starts = [*range(0, last, max(room // 2, 1)), last]
         return self._replace(firsts=firsts, starts=starts, room=room, number=len(tokens))
 

@@ -10,6 +10,7 @@ import operator
 import random
 import re
 import struct
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, SupportsIndex
@@ -106,7 +107,8 @@ class SentencePieceTokenizer(Tokenizer):
 def spanned(processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]) -> list[SpannedIds]:
     """Returns the ids of a model for each text, with their places.
 
-    The library counts bytes. If the bytes of a character are pieces, only the last piece has the place of the character.
+    The library counts bytes. It gives a character that several pieces read, as bytes or ½ as 1/2, to the last of them; a piece
+    before that may have nothing but spaces and dropped characters.
     """
     from sentencepiece.sentencepiece_pb2 import SentencePieceText  # type: ignore[attr-defined]
 
@@ -115,10 +117,23 @@ def spanned(processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str
         begins = [0, *itertools.accumulate(byte & 0xC0 != 0x80 for byte in text.encode())]  # characters, by bytes
         pieces, spans = SentencePieceText.FromString(read).pieces, list[tuple[int, int]]()
         for piece in reversed(pieces):
-            shared = piece.begin == piece.end and spans and spans[-1][0] == begins[piece.begin]
-            spans.append(spans[-1] if shared else (begins[piece.begin], begins[piece.end]))
+            start, stop = begins[piece.begin], begins[piece.end]
+            if spans and spans[-1][0] == start == stop:
+                stop = spans[-1][1]
+            elif (
+                spans
+                and not (processor.is_byte(piece.id) or is_shown(text[start:stop]))
+                and is_shown(piece.piece.strip("▁"))
+            ):
+                stop = spans[-1][0] + 1
+            spans.append((start, stop))
         encoded.append(SpannedIds([piece.id for piece in pieces], spans[::-1]))
     return encoded
+
+
+def is_shown(text: str) -> bool:
+    """Returns whether a text has more than spaces, control characters and characters without a shape."""
+    return any(unicodedata.category(character)[0] not in "CZ" for character in text)
 
 
 @dataclass(frozen=True, kw_only=True)

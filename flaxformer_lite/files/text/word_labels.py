@@ -11,6 +11,7 @@ A place is the number of the first character, from 0, and that of the character 
 import hashlib
 import itertools
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -129,20 +130,35 @@ def read_span(span: Any, length: int) -> Marked:
 # Words and tokens -------------------------------------------------------------------------------------------------------
 
 
-def words_of_tokens(words: Sequence[Place], tokens: Sequence[Place]) -> Int[np.ndarray, "N"]:
-    """Returns for each token the number of the first word that it has a character of; -1 if it has none of any.
+def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> Int[np.ndarray, "N"]:
+    """Returns for each token the number of its word; -1 if it has no character of any. Words are in their order, and share none.
 
-    Words are in their order, and share no character.
+    A tokenizer may count spaces and characters that it drops to the token behind them. So the word is the first of which the token
+    has a character between the first and the last visible one; without such a word, the last of which it has any.
     """
+    owners = overlapped([visible(text, *word) for word in words], tokens, last=False)
+    return np.where(owners < 0, overlapped(words, tokens, last=True), owners)
+
+
+def visible(text: str, start: int, stop: int) -> Place:
+    """Returns a place without the spaces and the invisible characters at its ends."""
+    while start < stop and unicodedata.category(text[start])[0] in "CZ":
+        start += 1
+    while start < stop and unicodedata.category(text[stop - 1])[0] in "CZ":
+        stop -= 1
+    return start, stop
+
+
+def overlapped(words: Sequence[Place], tokens: Sequence[Place], *, last: bool) -> Int[np.ndarray, "N"]:
+    """Returns for each token the number of the first or of the last word that it has a character of; -1 if it has none of any."""
     filled = np.array([number for number, (start, stop) in enumerate(words) if start < stop], np.int64)
     if not len(filled) or not len(tokens):
         return np.full(len(tokens), -1, np.int64)
     starts, stops = np.array(words, np.int64)[filled].T
     begins, ends = np.array(tokens, np.int64).T
-    nearest = np.searchsorted(stops, begins, side="right")
-    inside = nearest < len(filled)
-    nearest = np.where(inside, nearest, 0)
-    return np.where(inside & (starts[nearest] < ends), filled[nearest], -1)
+    nearest = np.searchsorted(starts, ends) - 1 if last else np.searchsorted(stops, begins, side="right")
+    nearest = np.clip(nearest, 0, len(filled) - 1)
+    return np.where((starts[nearest] < ends) & (begins < stops[nearest]), filled[nearest], -1)
 
 
 def first_tokens(words: Int[np.ndarray, "N"]) -> dict[int, int]:
@@ -211,12 +227,12 @@ class LabelTokenizers(Tokenizers):
             labels = [
                 self.objective.label_number(one.label, name) for one, name in zip(marked["words"], names, strict=True)
             ]
-            owners = words_of_tokens(words, tokens)
+            owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
             lost = [name.rstrip(",") for number, name in enumerate(names) if number not in firsts]
         elif "spans" in marked:
             words = cut_at(units_of(pair[1]), marked["spans"])
-            owners = words_of_tokens(words, tokens)
+            owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
             labels, lost = self._labels_of_spans(words, firsts, marked["spans"])
         else:

@@ -118,9 +118,11 @@ def word_piece() -> JsonTokenizer:
     )
 
 
+LINES = [" ".join(WORDS[i : i + 50]).replace("\u2028", " ") for i in range(0, len(WORDS), 50)]
+
+
 def sentence_piece(model_type: str) -> Callable[[], Tokenizer]:
-    lines = [" ".join(WORDS[i : i + 50]).replace("\u2028", " ") for i in range(0, len(WORDS), 50)]
-    return lambda: SentencePiece(model_type=model_type, byte_fallback=True).train(lines, 3200)
+    return lambda: SentencePiece(model_type=model_type, byte_fallback=True).train(LINES, 3200)
 
 
 def bytes_of_pieces(tokenizer: Tokenizer, ids: list[int], is_byte_level: bool) -> Iterator[bytes]:
@@ -178,37 +180,89 @@ def test_no_drawn_word_is_misaligned(make: Callable[[], Tokenizer], is_byte_leve
     """Law: a token belongs to the first word that it writes a byte of."""
     tokenizer, wrong = make(), 0
     texts = [joined(words) for words in SENTENCES]
-    for words, (_, places), read in zip(
+    for words, (text, places), read in zip(
         SENTENCES, texts, tokenizer.encode_spans([text for text, _ in texts]), strict=True
     ):
         written = list(bytes_of_pieces(tokenizer, read.ids, is_byte_level))
         expected = owners_by_bytes(words, written, is_byte_level)
-        found = words_of_tokens(places, read.spans).tolist()
+        found = words_of_tokens(text, places, read.spans).tolist()
         wrong += sum(a != b for a, b in zip(expected, found, strict=True))
-        assert set(first_tokens(words_of_tokens(places, read.spans))) == {word for word in expected if word >= 0}
+        assert set(first_tokens(words_of_tokens(text, places, read.spans))) == {word for word in expected if word >= 0}
     assert wrong == 0
 
 
-def normal(word: str) -> str:
+READ_OTHERWISE = [
+    "½cup",
+    "㍿",
+    "ﬁn",
+    "①②",
+    "ｆｕｌｌ",
+    "e\u0301te\u0301",
+    "\u1100\u1161",
+    "ﷺ",
+    "ǆ",
+    "Ⅷ",
+    "²³",
+    "x½",
+    "\u200bﬁ\u2028",
+]
+"""Words that a normalizer makes longer, shorter, or of other characters."""
+
+
+def bert(word: str) -> str:
     """A word as BERT reads it, by Unicode's tables, one character at a time."""
     kept = [c for c in word if unicodedata.category(c)[0] != "C" and not c.isspace()]
     apart = unicodedata.normalize("NFD", "".join(kept))
     return "".join(c.lower() for c in apart if unicodedata.category(c) != "Mn")
 
 
-def test_no_drawn_word_is_misaligned_by_a_normalizer() -> None:
-    """Law: the pieces of a word, one after the other, are the word as it is read; a word that nothing is left of has none."""
-    tokenizer, wrong = word_piece(), 0
-    texts = [joined(words) for words in SENTENCES]
-    for words, (_, places), read in zip(
-        SENTENCES, texts, tokenizer.encode_spans([text for text, _ in texts]), strict=True
-    ):
-        owners = words_of_tokens(places, read.spans).tolist()
-        assert -1 not in owners and owners == sorted(owners)
+def nfkc(word: str) -> str:
+    """A word in Unicode's compatible composition."""
+    return unicodedata.normalize("NFKC", word)
+
+
+def composed() -> JsonTokenizer:
+    """XLM-R's kind."""
+    trainer = trainers.UnigramTrainer(vocab_size=3400, special_tokens=["[UNK]"], unk_token="[UNK]", show_progress=False)
+    signs = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return trained(models.Unigram(), trainer, normalizers.NFKC(), *signs)
+
+
+def normalized_pieces(model_type: str) -> Tokenizer:
+    """T5's kind."""
+    settings = SentencePiece(model_type=model_type, byte_fallback=True, normalization="nmt_nfkc")
+    return settings.train([*LINES, " ".join(READ_OTHERWISE)], 3400)
+
+
+@pytest.mark.parametrize(
+    "kind", ["WordPiece", "unigram of tokenizers", "BPE of SentencePiece", "unigram of SentencePiece"]
+)
+def test_no_drawn_word_is_misaligned_by_a_normalizer(kind: str) -> None:
+    """Law: the pieces of a word, one after the other, are the word as it is read alone; one that nothing is left of has none."""
+    rng, wrong = random.Random(1), 0
+    drawn = rng.sample([*WORDS, *READ_OTHERWISE * 40], 10_000)
+    if kind == "WordPiece":
+        tokenizer, read_alone = word_piece(), bert
+    elif kind == "unigram of tokenizers":
+        tokenizer, read_alone = composed(), nfkc
+    else:
+        tokenizer = normalized_pieces(kind.split()[0].lower())
+        read_alone = tokenizer.normalized
+    sentences = [drawn[i : i + 20] for i in range(0, len(drawn), 20)]
+    texts = [joined(words) for words in sentences]
+    encoded = tokenizer.encode_spans([text for text, _ in texts])
+    for words, (text, places), read in zip(sentences, texts, encoded, strict=True):
+        owners = words_of_tokens(text, places, read.spans).tolist()
+        assert [owner for owner in owners if owner >= 0] == sorted(owner for owner in owners if owner >= 0)
         for number, word in enumerate(words):
             ids = [i for i, owner in zip(read.ids, owners, strict=True) if owner == number]
-            spelled = "".join(piece.removeprefix("##") for piece in tokenizer.pieces(ids))
-            wrong += spelled != normal(word) if tokenizer.unk_id not in ids else not normal(word)
+            expected = "".join(read_alone(word).replace("▁", "").split())
+            if tokenizer.unk_id in ids:
+                wrong += not expected
+            else:
+                pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(ids)]
+                spelled = b"".join(bytes.fromhex(p[3:5]) if p.startswith("<0x") else p.encode() for p in pieces)
+                wrong += "".join(spelled.decode().replace("▁", "").split()) != expected
     assert wrong == 0
 
 
@@ -236,11 +290,16 @@ def test_spans_become_labels_by_the_scheme() -> None:
     assert labels_of(three, plain) == ["PER", "·", "PER", "·", "PER"]
 
 
-def test_a_token_of_two_words_belongs_to_the_first() -> None:
-    words, tokens = [(0, 2), (2, 2), (3, 5)], [(0, 0), (0, 4), (4, 5), (5, 5)]
-    assert words_of_tokens(words, tokens).tolist() == [-1, 0, 2, -1]
-    assert first_tokens(words_of_tokens(words, tokens)) == {0: 1, 2: 2}
-    assert words_of_tokens([], tokens).tolist() == [-1] * 4 and words_of_tokens(words, []).tolist() == []
+def test_a_token_belongs_to_the_first_word_of_which_it_has_a_visible_character() -> None:
+    """By hand: tokens of two words, of an empty word, of a word's last space and the next word, of an invisible word alone."""
+    text, words, tokens = "abcde", [(0, 2), (2, 2), (3, 5)], [(0, 0), (0, 4), (4, 5), (5, 5)]
+    assert words_of_tokens(text, words, tokens).tolist() == [-1, 0, 2, -1]
+    assert first_tokens(words_of_tokens(text, words, tokens)) == {0: 1, 2: 2}
+    assert words_of_tokens(text, [], tokens).tolist() == [-1] * 4 and words_of_tokens(text, words, []).tolist() == []
+    text, words = "a\u2003 b \u200b c", [(0, 2), (3, 4), (5, 6), (7, 8)]
+    assert words_of_tokens(text, words, [(0, 1), (1, 4), (4, 8)]).tolist() == [0, 1, 3]
+    assert words_of_tokens("\u2003 \u200b", [(0, 1), (2, 3)], [(0, 3), (0, 2)]).tolist() == [1, 0]
+    assert words_of_tokens(text, words, [(0, 2), (2, 4), (4, 6), (6, 8)]).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("tokenizer", [Bytes().train([], 260), SentencePiece().train(["ab cd ef gh"] * 9, 20)])
