@@ -271,7 +271,7 @@ def write_hf(
         stated = max(longest, stated)
         theirs = {**theirs, family.length: stated}
     if family.model_type == theirs.get("model_type"):
-        options = carried(theirs, exported.config, family, model, exported.tensors, dropped)
+        options = carried(theirs, exported.config, family, model, sentence.without_dense(exported.tensors), dropped)
     else:
         kept = {name: theirs[name] for name in SPECIAL_IDS if name in theirs and name not in dropped}
         options = kept | exported.config
@@ -297,11 +297,13 @@ def write_hf(
         alone = not model.num_encoder_layers
         documents["generation_config.json"] = carried_generation(origin, written, dropped, alone=alone)
         notes = export_notes(config.decode)
-    if sentence.read_embedding(files) != model.sentence_embedding:  # that of the run that this one started from
+    documents |= sentence.weight_files(exported.tensors)
+    before = sentence.read_steps(files)  # those of the run that this one started from
+    if (steps := sentence.steps_of(model, config.objective, before)) != before:
+        documents |= sentence.documents(model, steps, config.data.max_source_length, files)
         for path in [path for pattern in SENTENCE_FILES for path in files.glob(pattern)]:
             path.unlink()
-        documents |= sentence.documents(model, config.data.max_source_length)
-    write_folder(output, documents, exported.tensors, files)
+    write_folder(output, documents, sentence.without_dense(exported.tensors), files)
     return len(exported.tensors), notes
 
 
@@ -336,7 +338,7 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
         config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
         config |= family.options_for(model)
-        names = family.name_map(model, architecture)
+        names = family.name_map(model, architecture) + sentence.dense_names(model)
         try:
             tensors = from_params(params, names)
         except ValueError:

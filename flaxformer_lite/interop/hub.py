@@ -56,6 +56,8 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
+WEIGHTS_OF_STEPS = f"[0-9]_*/{WEIGHTS}"
+"""A pattern of the weights of a sentence encoder's dense layers."""
 SHA256 = re.compile("[0-9a-f]{64}")
 """The SHA-256 that the hub states of large files; the library's cache names them by it."""
 
@@ -107,6 +109,7 @@ def download(name: HubName) -> tuple[Path, str]:
         sizes = ask(sizes_of, info)
         texts, config = matching(sizes, TEXTS), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
         weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
+        weights += matching(sizes, [WEIGHTS_OF_STEPS]) if weights else []
         if not weights or config not in sizes:
             raise ValueError(unusable(name, sizes))
         folder = fetch(name, name.revision, [config])
@@ -231,7 +234,11 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
                 raise ValueError(f"license is set, but {repo} has a README.md, which is kept: state the licence there")
             note(f"{repo} has a README.md: it is kept")
             files.remove("README.md")
-        old = [file for file in matching(there, [*TEXTS, WEIGHTS, SHARDS, ADAPTER_WEIGHTS]) if file not in files]
+        old = [
+            file
+            for file in matching(there, [*TEXTS, WEIGHTS, WEIGHTS_OF_STEPS, SHARDS, ADAPTER_WEIGHTS])
+            if file not in files
+        ]
         show_progress()
         note(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
         # Not upload_folder, which divides a folder into several commits.

@@ -27,6 +27,7 @@ from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.languages import read_languages
+from flaxformer_lite.interop.hf.sentence import with_prompts
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.systems import SYSTEMS
@@ -71,7 +72,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         paths = leaves_by_path(loaded.params)
         config = Config(
             model=loaded.model,
-            objective=objective(loaded, tokenizers),
+            objective=with_prompts(objective(loaded, tokenizers), folder),
             data=data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers)),
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
             decode=loaded.decode,

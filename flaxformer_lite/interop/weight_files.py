@@ -110,7 +110,7 @@ def read_settings(path: str) -> dict[str, Any]:
 
 @contextmanager
 def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
-    """Yields the unfinished folder, with these documents in it by file name, texts or JSON; it gets its own name at the end.
+    """Yields the unfinished folder, with these documents in it by file name: texts, bytes or JSON; it gets its own name at the end.
 
     Raises: ValueError where the folder exists or cannot be made.
     """
@@ -119,7 +119,7 @@ def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
         unfinished.mkdir()
         for name, document in documents.items():
             (unfinished / name).parent.mkdir(exist_ok=True)
-            if not isinstance(document, str):
+            if not isinstance(document, str | bytes):
                 document = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-            (unfinished / name).write_text(document, encoding="utf-8")
+            (unfinished / name).write_bytes(document if isinstance(document, bytes) else document.encode())
         yield unfinished

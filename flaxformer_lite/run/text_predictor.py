@@ -158,6 +158,12 @@ class TextPredictor(ReadsTexts):
             )
         return self.batch_predictors[key]
 
+    @property
+    def vector_width(self) -> int:
+        """The number of values of a vector of `embed`."""
+        model = self.config.model
+        return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
+
     def embed(
         self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
     ) -> Float[np.ndarray, "N D"]:
@@ -178,12 +184,10 @@ class TextPredictor(ReadsTexts):
             )
         check_one_stack(self.config.model, f"the run {self.folder.path}")
         check_list("texts", texts)
+        check_width(width, self.vector_width)
         before, predictor = self.config.objective.text_before(prompt), self.batch_predictor(predict_embeddings)
-        check_width(width, self.config.model.d_model)
         vectors = self.predict(predictor, [before + text for text in texts], **report)
-        return cut_vectors(
-            np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32), width
-        )
+        return cut_vectors(np.stack(vectors) if vectors else np.zeros((0, self.vector_width), np.float32), width)
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
         """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.

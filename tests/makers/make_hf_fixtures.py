@@ -68,7 +68,10 @@ class Variant:
     pad_inside: bool = False
     "whether a pad id stands inside a row, visible"
     pooling: str = ""
+    dense: list = field(default_factory=list)
+    "width, bias and activation (a class of torch.nn) of each dense layer after pooling"
     normalize: bool = False
+    prompts: dict = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -676,7 +679,7 @@ def make_model(variant: Variant, folder: Path, seed: int) -> dict:
 def make_sentence(variant: Variant, folder: Path, seed: int) -> dict:
     """A sentence-transformers folder, with a WordPiece tokenizer of single letters."""
     import sentence_transformers
-    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     model = build(variant)
@@ -684,16 +687,31 @@ def make_sentence(variant: Variant, folder: Path, seed: int) -> dict:
     letters = [chr(ord("a") + i) for i in range(26)]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
     tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}, model_max_length=17)
+    if not isinstance(model, transformers.BertModel):
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
     bare = folder / "bare"
     model.save_pretrained(bare)
     tokenizer.save_pretrained(bare)
-    modules = [Transformer(str(bare)), Pooling(model.config.hidden_size, pooling_mode=variant.pooling)]
-    whole = sentence_transformers.SentenceTransformer(modules=modules + [Normalize()] * variant.normalize, device="cpu")
+    width = model.config.hidden_size
+    modules = [Transformer(str(bare)), Pooling(width, pooling_mode=variant.pooling)]
+    for number, (wider, bias, activation) in enumerate(variant.dense):
+        step = Dense(width, wider, bias, getattr(torch.nn, activation)())
+        for name, tensor in step.named_parameters():
+            noise = generator(seed, variant.label, f"dense {number}", name).standard_normal(tuple(tensor.shape))
+            tensor.data = torch.from_numpy((0.3 * noise).astype(np.float32))
+        modules.append(step)
+        width = wider
+    modules += [Normalize()] * variant.normalize
+    prompts = {"prompts": variant.prompts} if variant.prompts else {}
+    whole = sentence_transformers.SentenceTransformer(modules=modules, device="cpu", **prompts)
     whole.save_pretrained(str(folder), create_model_card=False)
     shutil.rmtree(bare)
     batch = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
     outputs = forward(model, batch)
-    outputs |= {"pooler_output": outputs["pooled"], "pooled": whole.encode(SENTENCES)}
+    outputs |= {"pooler_output": outputs["pooled"]} if "pooled" in outputs else {}
+    outputs["pooled"] = whole.encode(SENTENCES)
+    for name in variant.prompts:
+        outputs[f"pooled_{name}"] = whole.encode(SENTENCES, prompt_name=name)
     if variant.edit:
         globals()[variant.edit](folder)
     again = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)

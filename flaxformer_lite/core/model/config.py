@@ -99,13 +99,31 @@ class Pooler(Checked, at="model.pooler"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DenseLayer(Checked, at="model.sentence_embedding.dense"):
+    """A dense layer over the vector of a text."""
+
+    width: Width
+    """Width of the vector that it gives."""
+    activation: Literal["linear", "relu", "gelu", "gelu_tanh", "silu", "tanh"] = "linear"
+    """Activation after it; linear: none."""
+    bias: bool = True
+    """Add a learned bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SentenceEmbedding(Checked, at="model.sentence_embedding"):
-    """One vector for a whole text, for comparing texts; without parameters."""
+    """One vector for a whole text, for comparing texts."""
 
     pooling: Literal["mean", "max", "cls", "last"] = "mean"
     """Reduction of the last layer: mean or maximum over the tokens, the first token (cls), or the last."""
+    dense: tuple[DenseLayer, ...] = ()
+    """Dense layers after that, one after the other (EmbeddingGemma has two); (): none, and no parameters."""
     normalize: bool = True
     """Scale the vector to length 1, so that the product of two vectors is their cosine."""
+
+    def width(self, d_model: int) -> int:
+        """Returns the width of the vector, in a model of that width."""
+        return self.dense[-1].width if self.dense else d_model
 
 
 @dataclass(frozen=True, kw_only=True)

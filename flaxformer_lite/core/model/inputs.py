@@ -82,7 +82,7 @@ class Outputs(NamedTuple):
     """One vector for each text, by `model.pooler`; one for each token if that reads each."""
     class_logits: Float[Array, "B *T C"] | None = None
     """Logits of the pooler's classes."""
-    embedding: Float[Array, "B D"] | None = None
+    embedding: Float[Array, "B E"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
     scores: LazyLogits | None = None
     """Logits that are computed on demand, where `model.head.loss_chunk` is set."""

@@ -82,6 +82,8 @@ class Transformer(nn.Module):
             self.head = Head(c, c.head, self.padded_ids(c.output_size))
         if c.pooler is not None:
             self.pooler = Pooling(c, c.pooler)
+        if c.sentence_embedding is not None:
+            self.sentence_embedding = TextVector(c, c.sentence_embedding)
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
@@ -99,7 +101,7 @@ class Transformer(nn.Module):
         if c.pooler is not None:
             pooled, class_logits = self.pooler(last, mask, inputs.last_positions)
         if c.sentence_embedding is not None:
-            embedding = sentence_embedding(c.sentence_embedding, last, mask)
+            embedding = self.sentence_embedding(last, mask)
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
         scores = None if c.head is None else self.scores(last).within(c.output_size)
@@ -589,10 +591,31 @@ def last_token(
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
 
+class TextVector(nn.Module):
+    """Module for the vector of a text; parameters `dense_0`, `dense_1` and so on, for each of its dense layers."""
+
+    config: ModelConfig
+    settings: SentenceEmbedding
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B E"]:
+        def projected(x: Float[Array, "B D"]) -> Float[Array, "B E"]:
+            like: dict[str, Any] = {"dtype": x.dtype, "kernel_init": self.config.initializer.kernel()}
+            for i, layer in enumerate(self.settings.dense):
+                x = Dense(layer.width, use_bias=layer.bias, name=f"dense_{i}", **like)(x)
+                x = ACTIVATIONS[layer.activation][0](x)
+            return x
+
+        return sentence_embedding(self.settings, hidden, mask, projected)
+
+
 def sentence_embedding(
-    settings: SentenceEmbedding, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
-) -> Float[Array, "B D"]:
-    """Returns one vector for each text, in at least float32."""
+    settings: SentenceEmbedding,
+    hidden: Float[Array, "B T D"],
+    mask: Bool[Array, "B T"] | None,
+    projected: Callable[[Array], Array] = lambda x: x,
+) -> Float[Array, "B E"]:
+    """Returns one vector for each text, in at least float32; `projected` applies the dense layers."""
     x = hidden.astype(accumulation_dtype(hidden))
     shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
     if settings.pooling == "mean":
@@ -601,6 +624,7 @@ def sentence_embedding(
         vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
     else:
         vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
+    vector = projected(vector)
     return unit_length(vector) if settings.normalize else vector
 
 

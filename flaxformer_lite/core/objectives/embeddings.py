@@ -124,10 +124,8 @@ class SentenceEmbeddings(CandidateTexts):
                 f"model.sentence_embedding is None, but objective.kind '{self.kind}' compares vectors: set it, for example to "
                 "SentenceEmbedding(pooling='mean')"
             )
-        if self.widths and max(self.widths) > model.d_model:
-            raise ValueError(
-                f"objective.widths is {self.widths}, but vectors have the width {model.d_model}: lower them"
-            )
+        if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.d_model)):
+            raise ValueError(f"objective.widths is {self.widths}, but vectors have the width {width}: lower them")
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None

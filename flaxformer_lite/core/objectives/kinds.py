@@ -40,6 +40,8 @@ def default_objective(
     class_names: the names of the pooler's classes; by default their numbers. mask_token: the id of a mask that the tokenizer lacks.
     labels: the labels of a text, where the model has classes.
     """
+    if model.sentence_embedding is not None:
+        return SentenceEmbeddings()
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
         names = tuple(class_names) or tuple(map(str, range(model.pooler.num_classes)))
         if model.pooler.token == "each":

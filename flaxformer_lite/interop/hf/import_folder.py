@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.hf.sentence import read_embedding
+from flaxformer_lite.interop.hf.sentence import dense_names, dense_tensors, read_steps
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 
@@ -68,10 +68,12 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         raise Options(config).wrong("quantization_config", rule)
     family = family_of(config.get("model_type"), families)
     fit, renamed = fit_names(family, config, read_tensors(folder))
-    model = dataclasses.replace(fit.model, sentence_embedding=read_embedding(folder))
+    steps = read_steps(folder)
+    model = dataclasses.replace(fit.model, sentence_embedding=steps.embedding)
+    names = fit.names + dense_names(model, steps.dense)
     decode, notes = decode_config(config, generation, model, family.special)
     try:
-        params = to_params(fit.tensors, fit.names, model)
+        params = to_params(fit.tensors | dense_tensors(folder, steps.dense), names, model)
     except ValueError as error:
         raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
     return Imported(
@@ -82,7 +84,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         architecture=fit.architecture,
         config=config,
         generation=generation,
-        names=fit.names,
+        names=names,
         max_length=max_length(folder, config, model),
         skipped=fit.skipped,
         notes=[renamed, *notes] if renamed else notes,

@@ -1,15 +1,26 @@
-"""Sentence encoders in the layout of sentence-transformers: `modules.json` and a pooling config beside the model.
+"""Sentence encoders in the layout of sentence-transformers: `modules.json`, and a folder for each step after the model.
+
+The steps are the model, pooling, any number of dense layers, and perhaps normalisation. Prompts stand in
+`config_sentence_transformers.json`.
 
 Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 """
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import safetensors.numpy
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.core.model.config import ModelConfig, SentenceEmbedding
-from flaxformer_lite.interop.hf.folder import read_any_json, read_json
+from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
+from flaxformer_lite.core.objectives import BaseObjective, Objectives
+from flaxformer_lite.interop.hf.folder import WEIGHTS, read_any_json, read_json
+from flaxformer_lite.interop.name_map import Arrays, WeightName, name_map
 from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.weight_files import read_file
 
 Pooling = Literal["mean", "max", "cls", "last"]
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
@@ -25,28 +36,81 @@ OLDER: dict[str, str] = {
 }
 """Their pooling, by the flag that older folders have for it."""
 
+ACTIVATIONS: dict[str, Any] = {
+    "torch.nn.modules.linear.Identity": "linear",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+"""Our activation of a dense layer, by theirs."""
 
-def read_embedding(folder: Path) -> SentenceEmbedding | None:
-    """Returns the settings that turn a text into one vector; None for a folder without a sentence encoder.
+PROGRAM = "config_sentence_transformers.json"
+
+
+class Steps(NamedTuple):
+    """The steps of a folder after the model."""
+
+    embedding: SentenceEmbedding | None
+    dense: tuple[str, ...] = ()
+    """The folders of the dense layers."""
+    prompts: tuple[tuple[str, str], ...] = ()
+    """Names of prompts with their texts, in the order of the names."""
+    default_prompt: str | None = None
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def read_steps(folder: Path) -> Steps:
+    """Returns the steps that turn a text into one vector; no embedding for a folder without a sentence encoder.
 
     Raises: ValueError that names a step or an option that is not implemented.
     """
-    modules = read_any_json(folder / "modules.json")
+    modules, where = read_any_json(folder / "modules.json"), folder / "modules.json"
     if not modules:
-        return None
+        return Steps(None)
     if not isinstance(modules, list):
-        raise ValueError(f"{folder / 'modules.json'} holds a {type(modules).__name__}: it should be a list of steps")
+        raise ValueError(f"{where} holds a {type(modules).__name__}: it should be a list of steps")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules if isinstance(module, dict)]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
+    dense = kinds[2 : len(kinds) - (kinds[-1:] == ["Normalize"])]
+    if kinds[:2] != ["Transformer", "Pooling"] or {*dense} - {"Dense"} or modules[0].get("path"):
         raise ValueError(
-            f"{folder / 'modules.json'} has the steps {', '.join(kinds)}: Transformer (in the folder itself), Pooling and perhaps "
-            "Normalize are implemented"
+            f"{where} has the steps {', '.join(kinds)}: Transformer (in the folder itself), Pooling, any number of Dense and "
+            "perhaps Normalize are implemented"
         )
-    check_texts(folder)
-    if (path := str(modules[1].get("path"))) in ("", "..") or Path(path).name != path:
-        raise ValueError(f"{folder / 'modules.json'} has the path {cut(path)}: a step should be in a folder beside it")
-    pooling_file = f"{path}/config.json"
-    options = Options(read_json(folder / pooling_file), f"{pooling_file}: ")
+    paths = [str(module.get("path")) for module in modules[1:]]
+    for path in paths:
+        if path in ("", "..") or Path(path).name != path:
+            raise ValueError(f"{where} has the path {cut(path)}: a step should be in a folder beside it")
+    texts, program = (Options(read_json(folder / name), f"{name}: ") for name in ("sentence_bert_config.json", PROGRAM))
+    texts.only("do_lower_case", False)
+    texts.only("transformer_task", "feature-extraction")
+    texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
+    prompts = tuple(sorted((str(name), str(text)) for name, text in program.mapping("prompts").items()))
+    default = program.text("default_prompt_name", "", ("", *dict(prompts))) or None
+    program.finish(("__version__", "model_type", "similarity_fn_name", "truncate_dim"))
+    dense_paths, normalize = tuple(paths[1 : 1 + len(dense)]), len(kinds) > 2 + len(dense)
+    embedding = SentenceEmbedding(
+        pooling=read_pooling(folder, paths[0]),
+        dense=tuple(read_dense(folder, path) for path in dense_paths),
+        normalize=normalize,
+    )
+    if normalize:
+        step_options(folder, paths[-1]).finish()
+    return Steps(embedding, dense_paths, prompts, default)
+
+
+def step_options(folder: Path, path: str) -> Options:
+    """Returns the options of a step, which reads the vector of the text and writes it."""
+    options = Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
+    options.only("module_input_name", "sentence_embedding")
+    options.only("module_output_name", "sentence_embedding")
+    return options
+
+
+def read_pooling(folder: Path, path: str) -> Pooling:
+    options = Options(read_json(folder / path / "config.json"), f"{path}/config.json: ")
     flags = [name for name in OLDER if options.flag(name, False)]
     if options.has("pooling_mode") or not flags:
         mode = options.text("pooling_mode", "mean", POOLINGS)
@@ -54,38 +118,125 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
         mode = OLDER[flags[0]]
         if len(flags) > 1 or mode not in POOLINGS:
             raise options.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
-    options.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"))
-    return SentenceEmbedding(pooling=POOLINGS[mode], normalize=len(kinds) == 3)
+    options.only("include_prompt", True)
+    options.finish(("embedding_dimension", "word_embedding_dimension"))
+    return POOLINGS[mode]
 
 
-def check_texts(folder: Path) -> None:
-    """Raises: ValueError where the folder changes texts before they are tokenized."""
-    texts, model = (
-        Options(read_json(folder / name), f"{name}: ")
-        for name in ("sentence_bert_config.json", "config_sentence_transformers.json")
+def read_dense(folder: Path, path: str) -> DenseLayer:
+    options = step_options(folder, path)
+    options.only("use_residual", False)
+    activation = options.text("activation_function", "torch.nn.modules.activation.Tanh", ACTIVATIONS)
+    layer = DenseLayer(
+        width=options.integer("out_features"), activation=ACTIVATIONS[activation], bias=options.flag("bias", True)
     )
-    texts.only("do_lower_case", False)
-    texts.only("transformer_task", "feature-extraction")
-    texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
-    model.only("default_prompt_name")
-    model.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"))
+    options.finish(("in_features",))  # that of the weights is compared
+    return layer
 
 
-def documents(model: ModelConfig, max_length: int) -> dict[str, Any]:
-    """Returns the additional files of a sentence encoder; none for another model."""
-    embedding = model.sentence_embedding
+def dense_tensors(folder: Path, paths: Sequence[str]) -> dict[str, np.ndarray]:
+    """Returns the weights of the dense layers, each under its folder. Raises: ValueError where a folder has none."""
+    tensors: dict[str, np.ndarray] = {}
+    for path in paths:
+        if not (folder / path / WEIGHTS).is_file():
+            raise ValueError(
+                f"{folder / path} has no {WEIGHTS} with the weights of the dense layer: load {folder} by sentence-transformers and "
+                "save it again"
+            )
+        tensors |= {f"{path}/{name}": x for name, x in read_file(folder / path / WEIGHTS).items()}
+    return tensors
+
+
+def with_prompts(objective: Objectives, folder: Path) -> Objectives:
+    """Returns the objective with the prompts of a folder, if it is one of vectors."""
+    if not hasattr(objective, "prompts"):
+        return objective
+    steps = read_steps(folder)
+    read: dict[str, Any] = {"prompts": steps.prompts, "default_prompt": steps.default_prompt}
+    return dataclasses.replace(objective, **read)
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def steps_of(model: ModelConfig, objective: BaseObjective, before: Steps) -> Steps:
+    """Returns the steps of a run's folder; an objective without prompts leaves those of the folder that it started from."""
+    if model.sentence_embedding is None:
+        return Steps(None)
+    prompts = tuple(sorted(getattr(objective, "prompts", before.prompts)))
+    default = getattr(objective, "default_prompt", before.default_prompt)
+    return Steps(model.sentence_embedding, dense_paths(model), prompts, default)
+
+
+def dense_paths(model: ModelConfig) -> tuple[str, ...]:
+    """Returns the folders of the dense layers in an export."""
+    layers = () if model.sentence_embedding is None else model.sentence_embedding.dense
+    return tuple(f"{i}_Dense" for i in range(2, 2 + len(layers)))
+
+
+def dense_names(model: ModelConfig, paths: Sequence[str] | None = None) -> list[WeightName]:
+    """Returns the names of the dense layers' weights, in these folders; None: in those of an export."""
+    paths = dense_paths(model) if paths is None else paths
+    return name_map({f"sentence_embedding/dense_{i}": f"{path}/linear" for i, path in enumerate(paths)}, model)
+
+
+def without_dense(tensors: Arrays) -> dict[str, np.ndarray]:
+    """Returns the tensors of the model itself."""
+    return {name: x for name, x in tensors.items() if "/" not in name}
+
+
+def weight_files(tensors: Arrays) -> dict[str, bytes]:
+    """Returns the files of the dense layers' weights, by their paths."""
+    files: dict[str, dict[str, np.ndarray]] = {}
+    for name, x in tensors.items():
+        path, slash, inner = name.partition("/")
+        if slash:
+            files.setdefault(f"{path}/{WEIGHTS}", {})[inner] = np.ascontiguousarray(x)
+    return {path: safetensors.numpy.save(arrays, {"format": "pt"}) for path, arrays in files.items()}
+
+
+def documents(model: ModelConfig, steps: Steps, max_length: int, files: Path) -> dict[str, Any]:
+    """Returns the additional files of a sentence encoder; none for another model.
+
+    `files` has those of the run that this one started from; the way to compare two vectors stays.
+    """
+    embedding = steps.embedding
     if embedding is None:
         return {}
-    theirs = {ours: theirs for theirs, ours in POOLINGS.items()}[embedding.pooling]
-    steps = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
-    paths = ["", *(f"{i}_{step}" for i, step in enumerate(steps) if i)]
+    written: dict[str, Any] = {"1_Pooling": pooling_options(embedding, model.d_model)}
+    width = model.d_model
+    for path, layer in zip(steps.dense, embedding.dense, strict=True):
+        written[path] = dense_options(layer, width)
+        width = layer.width
+    if embedding.normalize:
+        written[f"{len(written) + 1}_Normalize"] = {}
+    paths = ["", *written]
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{step}"}
-        for i, (step, path) in enumerate(zip(steps, paths, strict=True))
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{path[2:] or 'Transformer'}"}
+        for i, path in enumerate(paths)
     ]
-    pooling: dict[str, Any] = {name: mode == theirs for name, mode in OLDER.items()}
+    before: Mapping[str, Any] = read_json(files / PROGRAM)
+    program = {"prompts": dict(steps.prompts), "default_prompt_name": steps.default_prompt}
     return {
         "modules.json": modules,
-        "1_Pooling/config.json": {"word_embedding_dimension": model.d_model, **pooling},
+        **{f"{path}/config.json": options for path, options in written.items() if options},
         "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+        PROGRAM: {"similarity_fn_name": "cosine", **before, **program},
     }
+
+
+def pooling_options(embedding: SentenceEmbedding, width: int) -> dict[str, Any]:
+    theirs = {ours: theirs for theirs, ours in POOLINGS.items()}[embedding.pooling]
+    return {"word_embedding_dimension": width, **{name: mode == theirs for name, mode in OLDER.items()}}
+
+
+def dense_options(layer: DenseLayer, width: int) -> dict[str, Any]:
+    """Returns the options of a dense layer over vectors of that width. Raises: ValueError for an activation that they lack."""
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    if layer.activation not in names:
+        raise ValueError(
+            f"model.sentence_embedding.dense has the activation {layer.activation}: sentence-transformers reads one of "
+            f"{', '.join(names)}"
+        )
+    sizes = {"in_features": width, "out_features": layer.width, "bias": layer.bias}
+    return sizes | {"activation_function": names[layer.activation]}

@@ -240,7 +240,7 @@ class ServedRun:
     def embedded_texts(self, texts: Sequence[str], prompt: str | None, width: int | None) -> list[str]:
         """Returns the texts behind a prompt. Raises: Refusal for an unknown prompt, or a width that vectors do not have."""
         try:
-            check_width(width, self.run.config.model.d_model)
+            check_width(width, self.run.vector_width)
             before = self.run.config.objective.text_before(prompt)
         except ValueError as error:
             raise Refusal(422, str(error)) from None

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.transformer import Transformer, last_token, sentence_embedding
+from flaxformer_lite.core.model.transformer import Pooling, TextVector, Transformer, last_token, sentence_embedding
 
 RNG = np.random.default_rng(4)
 HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)
@@ -29,6 +29,32 @@ def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     found = sentence_embedding(SentenceEmbedding(pooling=pooling), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
     np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-6)
+
+
+def test_dense_layers_follow_the_pooling_and_come_before_the_length():
+    layers = (DenseLayer(width=5, activation="tanh"), DenseLayer(width=2, bias=False))
+    config = ModelConfig(vocab_size=3, d_model=3, num_heads=1)
+    vector = TextVector(config, SentenceEmbedding(dense=layers))
+    kernels, bias = [RNG.normal(size=shape) for shape in ((3, 5), (5, 2))], RNG.normal(size=5)
+    params = {"dense_0": {"kernel": kernels[0], "bias": bias}, "dense_1": {"kernel": kernels[1]}}
+    shapes = jax.eval_shape(vector.init, jax.random.key(0), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))["params"]
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
+    wanted = np.tanh(one_by_one("mean") @ kernels[0] + bias) @ kernels[1]
+    found = vector.apply({"params": params}, jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
+    np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-5)
+    assert SentenceEmbedding(dense=layers).width(3) == 2 and SentenceEmbedding().width(3) == 3
+
+
+def test_a_late_mean_is_that_of_the_classes_of_each_token():
+    """By loops: the logits of each token that is not padding, and their mean."""
+    settings = {"activation": "gelu", "norm": True, "num_classes": 2}
+    config = ModelConfig(vocab_size=3, d_model=3, num_heads=1)
+    each, late = (Pooling(config, Pooler(token=token, **settings)) for token in ("each", "late_mean"))
+    variables = each.init(jax.random.key(0), jnp.asarray(HIDDEN), None)
+    _, of_tokens = each.apply(variables, jnp.asarray(HIDDEN), None)
+    wanted = [row[shown].mean(0) for row, shown in zip(np.asarray(of_tokens), SHOWN, strict=True)]
+    _, found = late.apply(variables, jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

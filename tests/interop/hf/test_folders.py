@@ -9,24 +9,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
 from flaxformer_lite.core.model.positions import ALiBi
-from flaxformer_lite.core.objectives import Classification, Seq2Seq
+from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings, Seq2Seq
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop.ctranslate2 import export_run
 from flaxformer_lite.interop.differences import check_same
-from flaxformer_lite.interop.exporting import export, first_fitting
+from flaxformer_lite.interop.exporting import export, export_hf, first_fitting, write_hf
+from flaxformer_lite.interop.hf import sentence
+from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
+from flaxformer_lite.interop.hf.sentence import Steps, read_steps
+from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
@@ -251,7 +257,21 @@ SENTENCES_REFUSED = [
         'pooling_mode is "weightedmean": it should be one of mean',
     ),
     ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is true"),
-    ("config_sentence_transformers.json", {"default_prompt_name": "query"}, 'default_prompt_name is "query"'),
+    (
+        "config_sentence_transformers.json",
+        {"default_prompt_name": "title"},
+        'default_prompt_name is "title": it should be one of , document, query',
+    ),
+    ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false: only true"),
+    ("2_Dense/config.json", {"use_residual": True}, "use_residual is true: only false"),
+    ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, 'module_input_name is "token_embeddings": only'),
+    (
+        "2_Dense/config.json",
+        {"activation_function": "torch.nn.Mish"},
+        'activation_function is "torch.nn.Mish": it should',
+    ),
+    ("2_Dense/config.json", {"out_features": 30}, r"3_Dense/linear\.weight .*the config needs \(18, 30\)"),
+    ("4_Normalize/config.json", {"module_output_name": "x"}, 'module_output_name is "x": only'),
 ]
 
 
@@ -261,10 +281,72 @@ SENTENCES_REFUSED = [
 def test_a_step_of_a_sentence_encoder_that_is_not_implemented_is_named(
     file: str, options: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
-    folder = copied("minilm/mean", tmp_path)
+    folder = copied("embeddinggemma/two_dense", tmp_path)
     (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | options))
     with pytest.raises(ValueError, match=complaint):
         read_folder(folder)
+
+
+def test_a_dense_layer_without_its_weights_is_named(tmp_path: Path) -> None:
+    folder = copied("embeddinggemma/two_dense", tmp_path)
+    (folder / "3_Dense" / WEIGHTS).rename(folder / "3_Dense/pytorch_model.bin")
+    with pytest.raises(
+        ValueError, match=r"3_Dense has no model\.safetensors .*: load .* by sentence-transformers and save"
+    ):
+        read_folder(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two_dense", "one_dense"])
+def test_dense_layers_and_prompts_come_and_go_with_a_sentence_encoder(name: str, tmp_path: Path) -> None:
+    theirs, (arrays, meta) = DATA / "embeddinggemma" / name, fixture(f"embeddinggemma/{name}")
+    run = load(import_hf(theirs, tmp_path / "run"))
+    assert np.abs(run.embed(meta["sentences"]) - arrays["out/pooled"]).max() < 1e-5
+    prompts = {"query": "task", "document": "title"} if name == "two_dense" else {"query": "", "document": ""}
+    assert dict(run.config.objective.prompts) == prompts
+    for prompt, text in prompts.items():
+        if text:
+            found = run.embed([text + sentence for sentence in meta["sentences"]])
+            assert np.abs(found - arrays[f"out/pooled_{prompt}"]).max() < 1e-5
+    export_hf(tmp_path / "run", tmp_path / "out")
+    for path in theirs.rglob("*.json"):
+        if path.name != "config.json" or path.parent != theirs:
+            assert (tmp_path / "out" / path.relative_to(theirs)).read_bytes() == path.read_bytes()
+    for path in theirs.rglob(WEIGHTS):
+        ours, wanted = read_file(tmp_path / "out" / path.relative_to(theirs)), read_file(path)
+        assert ours.keys() == wanted.keys() and all(ours[key].tobytes() == x.tobytes() for key, x in wanted.items())
+
+
+def test_a_sentence_encoder_with_dense_layers_that_was_made_here_is_written(tmp_path: Path) -> None:
+    """Its files are read back as the same steps, prompts and weights; another way to compare vectors stays."""
+    dense = (DenseLayer(width=5, activation="relu"), DenseLayer(width=7, bias=False))
+    model = dataclasses.replace(
+        TRAINED_HERE["bert sentences"], sentence_embedding=SentenceEmbedding(pooling="cls", dense=dense)
+    )
+    chosen = SentenceEmbeddings(prompts=(("query", "q: "), ("document", "")), default_prompt="query")
+    (tmp_path / "files").mkdir()
+    program = tmp_path / "files/config_sentence_transformers.json"
+    program.write_text(json.dumps({"similarity_fn_name": "dot", "prompts": {"old": "x"}}))
+    params, config = (
+        random_params(model),
+        Config(
+            model=model, objective=chosen, data=DataConfig(tokenizer=None, max_source_length=9, max_target_length=9)
+        ),
+    )
+    write_hf(config, params, {}, tmp_path / "files", None, tmp_path / "out", About("a", 1, []))
+    again = read_folder(tmp_path / "out")
+    assert again.model.sentence_embedding == model.sentence_embedding
+    pairs = zip(jax.tree.leaves(again.params), jax.tree.leaves(params), strict=True)
+    assert all(x.tobytes() == y.tobytes() for x, y in pairs)
+    steps = read_steps(tmp_path / "out")
+    assert steps.dense == ("2_Dense", "3_Dense") and steps.default_prompt == "query"
+    assert dict(steps.prompts) == dict(chosen.prompts)
+    assert json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())["similarity_fn_name"] == "dot"
+    wrong = SentenceEmbedding(dense=(DenseLayer(width=5, activation="gelu_tanh"),))
+    with pytest.raises(
+        ValueError, match=r"dense has the activation gelu_tanh: .* one of linear, tanh, relu, gelu, silu"
+    ):
+        sentence.documents(model, Steps(wrong, ("2_Dense",)), 9, tmp_path / "files")
 
 
 NESTED = "[" * 100_000
