@@ -85,6 +85,8 @@ HARMLESS = frozenset(
         *("auto_map", "name_or_path", "language", "datasets", "_num_labels", "finetuning_task", "task_specific_params"),
         # the names of classes, and their loss
         *("id2label", "label2id", "num_labels", "problem_type", "prefix", "is_encoder_decoder"),
+        # the function that a cross-encoder of sentence-transformers applies to its logit, and its release
+        *("sentence_transformers", "sbert_ce_default_activation_function"),
         # the way of computing or storing, not the result
         *("dtype", "torch_dtype", "use_cache", "gradient_checkpointing", "torchscript", "use_bfloat16"),
         *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "chunk_size_feed_forward"),
@@ -108,7 +110,6 @@ ONLY: dict[str, Any] = {
     "pruned_heads": {},
     "quantization_config": None,
     "position_embedding_type": "absolute",
-    "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
 }
 """Options with one value that is implemented, in every family that does not read them itself."""
 

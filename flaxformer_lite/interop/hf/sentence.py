@@ -63,7 +63,7 @@ class Steps(NamedTuple):
 
 
 def read_steps(folder: Path) -> Steps:
-    """Returns the steps that turn a text into one vector; no embedding for a folder without a sentence encoder.
+    """Returns the steps that turn a text into one vector; none for a cross-encoder, and for a folder without `modules.json`.
 
     Raises: ValueError that names a step or an option that is not implemented.
     """
@@ -73,6 +73,12 @@ def read_steps(folder: Path) -> Steps:
     if not isinstance(modules, list):
         raise ValueError(f"{where} holds a {type(modules).__name__}: it should be a list of steps")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules if isinstance(module, dict)]
+    texts, program = (Options(read_json(folder / name), f"{name}: ") for name in ("sentence_bert_config.json", PROGRAM))
+    if program.text("model_type", "SentenceTransformer") == "CrossEncoder" and kinds == ["Transformer"]:
+        check_texts(texts, "sequence-classification")
+        program.only("default_prompt_name")
+        program.finish(("__version__", "activation_fn", "prompts"))  # the score is the number before that function
+        return Steps(None)
     dense = kinds[2 : len(kinds) - (kinds[-1:] == ["Normalize"])]
     if kinds[:2] != ["Transformer", "Pooling"] or {*dense} - {"Dense"} or modules[0].get("path"):
         raise ValueError(
@@ -83,10 +89,7 @@ def read_steps(folder: Path) -> Steps:
     for path in paths:
         if path in ("", "..") or Path(path).name != path:
             raise ValueError(f"{where} has the path {cut(path)}: a step should be in a folder beside it")
-    texts, program = (Options(read_json(folder / name), f"{name}: ") for name in ("sentence_bert_config.json", PROGRAM))
-    texts.only("do_lower_case", False)
-    texts.only("transformer_task", "feature-extraction")
-    texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
+    check_texts(texts, "feature-extraction")
     prompts = tuple(sorted((str(name), str(text)) for name, text in program.mapping("prompts").items()))
     default = program.text("default_prompt_name", "", ("", *dict(prompts))) or None
     program.finish(("__version__", "model_type", "similarity_fn_name", "truncate_dim"))
@@ -99,6 +102,13 @@ def read_steps(folder: Path) -> Steps:
     if normalize:
         step_options(folder, paths[-1]).finish()
     return Steps(embedding, dense_paths, prompts, default)
+
+
+def check_texts(texts: Options, task: str) -> None:
+    """Raises: ValueError where a folder changes texts before they are tokenized, or its model is for another task."""
+    texts.only("do_lower_case", False)
+    texts.only("transformer_task", task)
+    texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
 
 
 def step_options(folder: Path, path: str) -> Options:

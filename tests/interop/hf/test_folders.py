@@ -35,6 +35,7 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
+from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, copied, fixture, random_params, with_options
 from tests.support.quick import quick
@@ -285,6 +286,52 @@ def test_a_step_of_a_sentence_encoder_that_is_not_implemented_is_named(
     (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | options))
     with pytest.raises(ValueError, match=complaint):
         read_folder(folder)
+
+
+CROSS_ENCODER = {
+    "modules.json": [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}],
+    "sentence_bert_config.json": {"transformer_task": "sequence-classification", "module_output_name": "scores"},
+    "config_sentence_transformers.json": {"model_type": "CrossEncoder", "prompts": {}, "default_prompt_name": None,
+                                          "activation_fn": "torch.nn.modules.activation.Sigmoid"},
+}  # fmt: skip
+"""The files that sentence-transformers 6.2 writes beside a model that scores pairs."""
+
+
+def test_a_cross_encoder_comes_with_its_files_and_goes_with_them(tmp_path: Path) -> None:
+    """Also with the option that older releases wrote into config.json. A prompt that is always read is refused."""
+    folder = with_options(copied("bert/regression", tmp_path), sentence_transformers={"activation_fn": "x"})
+    for name, document in CROSS_ENCODER.items():
+        (folder / name).write_text(json.dumps(document))
+    run = load(import_hf(folder, tmp_path / "run"))
+    assert run.scores_pairs and run.config.model.sentence_embedding is None
+    export_hf(tmp_path / "run", tmp_path / "out")
+    for name, document in CROSS_ENCODER.items():
+        assert json.loads((tmp_path / "out" / name).read_text()) == document
+    program = CROSS_ENCODER["config_sentence_transformers.json"] | {"default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(program))
+    with pytest.raises(ValueError, match=r'default_prompt_name is "query"'):
+        read_folder(folder)
+
+
+@pytest.mark.slow
+@needs.sentence_transformers
+def test_scores_of_pairs_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    """A cross-encoder that it saved, and its own reading of the export: sigmoids of the run's numbers."""
+    from sentence_transformers import CrossEncoder
+    from transformers import BertTokenizerFast
+
+    folder = copied("bert/regression", tmp_path)
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "mat"])
+    )
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(str(folder))
+    CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "theirs"))
+    run = load(import_hf(tmp_path / "theirs", tmp_path / "run"))
+    export_hf(tmp_path / "run", tmp_path / "out")
+    reader = CrossEncoder(str(tmp_path / "out"), device="cpu")
+    pairs = [("the cat", "sat"), ("on the mat", "the cat sat"), ("a", "a")]
+    wanted = 1 / (1 + np.exp(-run.relevance(pairs).astype(np.float64)))
+    np.testing.assert_allclose(reader.predict(pairs), wanted, rtol=1e-5)
 
 
 def test_a_dense_layer_without_its_weights_is_named(tmp_path: Path) -> None:
