@@ -99,14 +99,15 @@ def joint_outputs(task: TrainTask, params: PyTree, batch: Batch, key: Array | No
     """
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # the loop keeps the two computations apart
-    def vectors(group: tuple[Int[Array, ""], Batch]) -> Float[Array, "R K D"]:
+    def vectors(group: tuple[Int[Array, ""], Batch]) -> tuple[Float[Array, "R K D"], Float[Array, ""] | None]:
         number, rows = group
         rngs = None if key is None else {"dropout": jax.random.fold_in(key, number)}
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows), rngs=rngs)
-        return outputs.embedding.reshape(len(rows.weights), -1, outputs.embedding.shape[-1])
+        return outputs.embedding.reshape(len(rows.weights), -1, outputs.embedding.shape[-1]), outputs.log_scale
 
-    made = jax.lax.map(vectors, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
-    return Outputs(embedding=made.swapaxes(0, 1).reshape(-1, made.shape[-1]))
+    made, log_scales = jax.lax.map(vectors, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
+    log_scale = None if log_scales is None else log_scales.mean()  # all are the parameter
+    return Outputs(embedding=made.swapaxes(0, 1).reshape(-1, made.shape[-1]), log_scale=log_scale)
 
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:

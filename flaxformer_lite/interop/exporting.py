@@ -187,6 +187,14 @@ def export_file(
     report_export([], len(arrays), loaded, output)
 
 
+def with_fixed_temperature(model: ModelConfig) -> ModelConfig:
+    """Returns the model without a learned temperature."""
+    if model.sentence_embedding is None:
+        return model
+    embedding = dataclasses.replace(model.sentence_embedding, learned_temperature=False)
+    return dataclasses.replace(model, sentence_embedding=embedding)
+
+
 @contextlib.contextmanager
 def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tuple[Run, dict[str, Any]]]:
     """Shows that a run is being exported; yields it, loaded, with its adapters merged, and its `imported.json`.
@@ -199,6 +207,10 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
         if (lora := loaded.config.model.lora) is not None:
             config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
             loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
+        fixed, params = with_fixed_temperature(loaded.config.model), dict(loaded.params)
+        if fixed != loaded.config.model:
+            params.pop("log_scale")  # of training alone
+            loaded = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, model=fixed), params=params)
         if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
                 f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: use it here, by "
@@ -422,7 +434,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
 
     hf has those of the nearest family. An older system is listed if the model fits it.
     """
-    model = dataclasses.replace(config.model, lora=None)
+    model = with_fixed_temperature(dataclasses.replace(config.model, lora=None))
     params = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     reasons = {}

@@ -120,6 +120,8 @@ class SentenceEmbedding(Checked, at="model.sentence_embedding"):
     """Dense layers after that, one after the other (EmbeddingGemma has two); (): none, and no parameters."""
     normalize: bool = True
     """Scale the vector to length 1, so that the product of two vectors is their cosine."""
+    learned_temperature: bool = False
+    """Whether training learns the temperature of its cosines, starting at that of the objective: a parameter of its own."""
 
     def width(self, d_model: int) -> int:
         """Returns the width of the vector, in a model of that width."""

@@ -86,6 +86,8 @@ class Outputs(NamedTuple):
     """One vector for each text, by `model.sentence_embedding`."""
     scores: LazyLogits | None = None
     """Logits that are computed on demand, where `model.head.loss_chunk` is set."""
+    log_scale: Float[Array, ""] | None = None
+    """The logarithm of a factor of cosines, by `model.sentence_embedding.learned_temperature`."""
 
     @property
     def loss_logits(self) -> Float[Array, "B T V"] | LazyLogits:

@@ -84,6 +84,8 @@ class Transformer(nn.Module):
             self.pooler = Pooling(c, c.pooler)
         if c.sentence_embedding is not None:
             self.sentence_embedding = TextVector(c, c.sentence_embedding)
+            if c.sentence_embedding.learned_temperature:
+                self.log_scale = self.param("log_scale", nn.initializers.zeros, (), jnp.float32)
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
@@ -107,7 +109,8 @@ class Transformer(nn.Module):
         scores = None if c.head is None else self.scores(last).within(c.output_size)
         logits = None if scores is None else scores.logits()
         chunked = None if scores is None or scores.chunk is None else scores
-        return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
+        log_scale = getattr(self, "log_scale", None)
+        return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked, log_scale)
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
         """Returns the memory: the encoder's last layer."""

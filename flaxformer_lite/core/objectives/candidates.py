@@ -32,7 +32,7 @@ class QueryCandidates(NamedTuple):
     """A query with K candidates, as token ids without special tokens."""
 
     query: Int[np.ndarray, "S"]
-    candidates: Sequence[Int[np.ndarray, "_"]]
+    candidates: tuple[Int[np.ndarray, "_"], ...]
     """The positives, then the negatives."""
     num_positives: int
     """At least 1."""
@@ -45,7 +45,7 @@ class QueryCandidates(NamedTuple):
         num_positives, number, scores = read_label(record.label)
         marks = np.zeros(len(record.target)) if record.marks is None else record.marks.astype(np.int32)
         candidates = np.split(record.target, np.searchsorted(marks, np.arange(1, number)))
-        return cls(record.source, candidates, num_positives, np.array(scores, np.float32) if scores else None)
+        return cls(record.source, tuple(candidates), num_positives, np.array(scores, np.float32) if scores else None)
 
 
 def read_label(label: str) -> tuple[int, int, list[str]]:

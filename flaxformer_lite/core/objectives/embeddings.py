@@ -21,6 +21,8 @@ from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accur
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
+LOWEST = 0.01
+"""The lowest learned temperature."""
 PADDING_LOGIT = -1e9
 """The logit of a text that a row does not have, or of a padding row of the batch: it is never the nearest."""
 
@@ -43,7 +45,9 @@ class SentenceEmbeddings(CandidateTexts):
     """in_batch_negatives: the cross-entropy. margin_mse: the squared error of a positive's product with the query minus that of
     each negative, against the same difference of a teacher's scores (Hofstätter et al. 2021, arXiv:2010.02666, section 3)."""
     temperature: PositiveFloat = 0.05
-    """Divides the cosines, or the products of `margin_mse`; a lower one gives more weight to near misses."""
+    """Divides the cosines, or the products of `margin_mse`; a lower one gives more weight to near misses. The first one where
+    `model.sentence_embedding.learned_temperature` is set; it then goes down to 0.01 at most (Radford et al. 2021, arXiv:2103.00020,
+    section 2.5)."""
     directions: Literal["forward", "both"] = "forward"
     """forward: each query finds its positive. both: also each positive its query among all queries, with half of the weight."""
     num_negatives: NonNegativeInt = 0
@@ -184,25 +188,25 @@ class SentenceEmbeddings(CandidateTexts):
         weights = self.width_weights or (1.0,) * len(self.widths)
         terms = {}
         for width, weight in zip(self.widths, weights, strict=True) if self.widths else [(None, 1.0)]:
-            for name, term in self.terms_of(Vectors.of(outputs, batch, width), batch):
+            for name, term in self.terms_of(Vectors.of(outputs, batch, self.temperature, width), batch):
                 terms[name if width is None else f"{name}_{width}"] = term._replace(weight=weight * term.weight)
         return terms
 
     def terms_of(self, vectors: "Vectors", batch: Batch) -> Iterator[tuple[str, LossTerm]]:
         """Yields the terms of the loss of one width, with their names."""
         if self.criterion == "margin_mse":
-            yield "margin_mse", vectors.margins(jnp.asarray(batch.targets), self.temperature)
+            yield "margin_mse", vectors.margins(jnp.asarray(batch.targets))
             return
         weight = 0.5 if self.directions == "both" else 1.0
-        yield "cross_entropy", cross_entropy(*vectors.forward(self.temperature))._replace(weight=weight)
+        yield "cross_entropy", cross_entropy(*vectors.forward())._replace(weight=weight)
         if self.directions == "both":
-            yield "backward", cross_entropy(*vectors.backward(self.temperature))._replace(weight=weight)
+            yield "backward", cross_entropy(*vectors.backward())._replace(weight=weight)
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """Returns the loss of whole vectors forward, and the number of queries whose own positive is the nearest."""
-        vectors = Vectors.of(outputs, batch)
+        vectors = Vectors.of(outputs, batch, self.temperature)
         (_, loss), *_ = self.terms_of(vectors, batch)
-        return {"loss": loss, "accuracy": accuracy(*vectors.forward(self.temperature))}
+        return {"loss": loss, "accuracy": accuracy(*vectors.forward())}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         return {name: value for name, value in super().report(totals).items() if name in self.metric_names}
@@ -217,30 +221,37 @@ class Vectors:
     """The positive of each query, then its negatives."""
     present: Bool[Array, "B K"]
     """False for a candidate that a row does not have, and for those of a padding row."""
+    temperature: float | Float[Array, ""]
 
     @classmethod
-    def of(cls, outputs: Outputs, batch: Batch, width: int | None = None) -> "Vectors":
-        """Returns the vectors, cut to a width and scaled to length 1 where one is given."""
+    def of(cls, outputs: Outputs, batch: Batch, first: float, width: int | None = None) -> "Vectors":
+        """Returns the vectors, cut to a width and scaled to length 1 where one is given.
+
+        first: the temperature before it is learned.
+        """
         assert outputs.embedding is not None
         vectors = outputs.embedding if width is None else unit_length(outputs.embedding[:, :width])
         of_rows = vectors.reshape(len(batch.weights), -1, vectors.shape[-1])
         present = jnp.broadcast_to(batch.weights > 0, of_rows.shape[:2])
         if batch.inputs.source_mask is not None:
             present &= batch.inputs.source_mask.any(-1)
-        return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:])
+        temperature: float | Array = first
+        if outputs.log_scale is not None:
+            temperature = jnp.maximum(first * jnp.exp(-outputs.log_scale), LOWEST)
+        return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:], temperature)
 
-    def forward(self, temperature: float) -> tuple[Float[Array, "B C"], Int[Array, "B"], Float[Array, "B"]]:
+    def forward(self) -> tuple[Float[Array, "B C"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the logits of all candidates for every query, the place of its own positive, and the weight of each row."""
         number, several, width = self.candidates.shape
         candidates = unit_length(self.candidates.reshape(-1, width)).reshape(self.candidates.shape)
         cosines = jnp.einsum("BD,CKD->BCK", unit_length(self.query), candidates)
-        logits = jnp.where(self.present, cosines / temperature, PADDING_LOGIT)
+        logits = jnp.where(self.present, cosines / self.temperature, PADDING_LOGIT)
         return logits.reshape(number, -1), several * jnp.arange(number), self.weights
 
-    def backward(self, temperature: float) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
+    def backward(self) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the same of all queries for every positive."""
         cosines = jnp.einsum("BD,CD->BC", unit_length(self.candidates[:, 0]), unit_length(self.query))
-        logits = jnp.where(self.present[:, 0], cosines / temperature, PADDING_LOGIT)
+        logits = jnp.where(self.present[:, 0], cosines / self.temperature, PADDING_LOGIT)
         return logits, jnp.arange(len(logits)), self.weights
 
     @property
@@ -248,8 +259,8 @@ class Vectors:
         """1, or 0 for a padding row."""
         return self.present[:, 0].astype(jnp.float32)
 
-    def margins(self, scores: Float[Array, "B K"], temperature: float) -> LossTerm:
+    def margins(self, scores: Float[Array, "B K"]) -> LossTerm:
         """Returns the squared errors of the margins between each positive and its negatives."""
-        products = jnp.einsum("BD,BKD->BK", self.query, self.candidates) / temperature
+        products = jnp.einsum("BD,BKD->BK", self.query, self.candidates) / self.temperature
         margins, wanted = (x[:, :1] - x[:, 1:] for x in (products, scores))
         return squared_error(margins, wanted, self.present[:, 1:].astype(jnp.float32))

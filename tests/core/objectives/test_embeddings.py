@@ -28,6 +28,9 @@ from tests.support.objectives import example, record
 from tests.support.small_models import NO_DROPOUT
 
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
+DATA = DataConfig(
+    tokens_per_batch=7 * 11, rows_multiple=7, bucket_lengths=(11,), max_source_length=11, max_target_length=11
+)
 ROWS, TEXTS, WIDTH = 5, 4, 7
 MARGIN = {"criterion": "margin_mse", "num_negatives": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -48,13 +51,15 @@ def vectors_and_scores() -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(ROWS, TEXTS, WIDTH)), rng.normal(size=(ROWS, TEXTS - 1)) * 3
 
 
-def loss_of(objective: SentenceEmbeddings, vectors: Any, scores: Any, present: np.ndarray | None = None) -> Any:
+def loss_of(
+    objective: SentenceEmbeddings, vectors: Any, scores: Any, present: np.ndarray | None = None, **more: Any
+) -> Any:
     """The training loss of vectors [B, K, D], whose last row is padding if `present` says so."""
     mask = np.ones(vectors.shape[:2], bool) if present is None else present
     batch = Batch(
         Inputs(source_mask=jnp.asarray(mask)[..., None]), jnp.asarray(scores), jnp.asarray(mask[:, :1], float)
     )
-    terms = objective.loss(Outputs(embedding=vectors.reshape(-1, vectors.shape[-1])), batch)
+    terms = objective.loss(Outputs(embedding=vectors.reshape(-1, vectors.shape[-1]), **more), batch)
     return sum(term.weight * term.sum / term.count for term in terms.values())
 
 
@@ -112,6 +117,24 @@ def test_losses_and_gradients_are_those_of_one_by_one(variant: str, lacks: bool)
         assert float(grads[place]) == pytest.approx((around[0] - around[1]) / 2e-5, rel=1e-4, abs=1e-8)
 
 
+@pytest.mark.parametrize("variant", ["both", "margin"])
+def test_a_learned_temperature_is_a_factor_of_the_first_one(variant: str):
+    """Oracle: the loss of a fixed temperature, at a few values, and its slope; it is at least 0.01."""
+    vectors, scores = vectors_and_scores()
+
+    def fixed(log_scale: float) -> float:
+        objective = objective_of(variant, temperature=max(0.3 * np.exp(-log_scale), 0.01))
+        return by_hand(objective, vectors, scores, np.ones((ROWS, TEXTS), bool))
+
+    with jax.enable_x64(True):
+        given = jnp.asarray(vectors), jnp.asarray(scores)
+        learned = jax.value_and_grad(lambda s: loss_of(objective_of(variant), *given, log_scale=s))
+        for log_scale in (-0.5, 0.0, 1.0, 9.0):
+            found, slope = learned(jnp.asarray(log_scale))
+            assert float(found) == pytest.approx(fixed(log_scale), rel=1e-8)
+            assert float(slope) == pytest.approx((fixed(log_scale + 1e-5) - fixed(log_scale - 1e-5)) / 2e-5, rel=1e-5)
+
+
 def candidate_record(query: list[int], candidates: list[list[int]], label: str) -> TokenPair:
     marks = np.concatenate([np.full(len(text), i) for i, text in enumerate(candidates)])
     ids = [i for text in candidates for i in text]
@@ -143,6 +166,19 @@ def test_an_evaluation_reads_candidates_of_several_lengths():
     objective = SentenceEmbeddings(num_negatives=1)
     batch = Dataset.evaluation([candidate_record([4], [[5], [6, 7, 8]], "1 2 ")], objective, data, TOKENIZER).batch(0)
     assert batch.inputs.source_mask.sum(-1).tolist() == [[3, 3, 5]]
+
+
+def test_an_evaluation_draws_by_the_row_alone():
+    """Law: the same negatives at every step and place, also of candidates of different lengths."""
+    rng = np.random.default_rng(3)
+    records = [some_record(rng) for _ in range(7)]
+    objective = SentenceEmbeddings(num_negatives=1)
+    found = [
+        Dataset.evaluation(some, objective, DATA, TOKENIZER).batch(0).inputs.source_tokens
+        for some in (records, records, records[::-1])
+    ]
+    np.testing.assert_array_equal(found[0], found[1])
+    assert {row.tobytes() for row in found[0]} == {row.tobytes() for row in found[2]}
 
 
 def test_data_that_does_not_fit_is_refused_or_told():
@@ -226,10 +262,16 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch():
     found = []
     with jax.enable_x64(True):
         for number in (1, 6):
-            task = task_of(number, dropout=NO_DROPOUT, dtype="float64")
+            task = task_of(
+                number,
+                dropout=NO_DROPOUT,
+                dtype="float64",
+                sentence_embedding=SentenceEmbedding(learned_temperature=True),
+            )
             batch, params = batch_of(task.objective, 12), jax.jit(task.initialize)().params
             assert batch.weights[:, 0].tolist().count(0) == 1
             gradients = jax.jit(functools.partial(gradient, task))(params, batch, jax.random.key(1))
+            assert abs(gradients[2]["log_scale"]) > 1e-3
             found.append((gradients, jax.jit(functools.partial(eval_step, task))(params, batch)))
         for one, other in zip(*map(jax.tree.leaves, found), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-6)
