@@ -62,8 +62,11 @@ def compared_settings(model: ModelConfig) -> dict[str, Any]:
         for field in dataclasses.fields(ModelConfig)
         if field.name not in FREE
     }
-    rates = model.dropout
+    rates, window = model.dropout, model.sliding_window
+    if window is not None and window.positions == model.positions:
+        window = dataclasses.replace(window, positions=None)
     return settings | {
+        "model.sliding_window": window,
         "model.attention": dataclasses.replace(resolved_attention(model), implementation="auto", splash=SplashBlocks()),
         "model.head": None if model.head is None else dataclasses.replace(model.head, loss_chunk=None),
         "model.target_vocab_size": model.output_size,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.model import ModelConfig, config, norms, positions
 from flaxformer_lite.core.model.attention import DotProduct
 from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead
@@ -50,6 +50,11 @@ HF = {
     "llama/gqa_llama3": ["hf (llama)", "ctranslate2"],
     "bart/scaled": ["hf (bart)", "ctranslate2"],
     "bert/model": ["hf (bert)"],
+    "bert/token_classification": ["hf (bert)"],
+    "modernbert/masked_lm": ["hf (modernbert)"],
+    "modernbert/token_classification": ["hf (modernbert)"],
+    "eurobert/classification": ["hf (eurobert)"],
+    "embeddinggemma/two_dense": ["hf (gemma3_text)"],
 }
 
 
@@ -59,6 +64,11 @@ def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     for model in (found.model, trained_otherwise(found.model)):
         systems = fitting_systems(config_of(model))
         assert [name for name in systems if name not in SYSTEMS] == HF[label]
+
+
+@pytest.mark.parametrize("name", ["modernbert_base", "tiny_modernbert"])
+def test_the_configs_of_an_encoder_fit_its_family(name: str):
+    assert "hf (modernbert)" in fitting_systems(load_config(name))
 
 
 ROWS = re.findall(r"^\| `(\w+)` \| `(.*=.*)` \|$", (ROOT / "docs/systems/huggingface.md").read_text("utf-8"), re.M)

@@ -101,6 +101,7 @@ ENCODER_PARTS, DECODER_PARTS = {"num_decoder_layers": 0}, {"num_encoder_layers":
             (),
             SentenceEmbeddings(),
         ),
+        (ENCODER_PARTS | {"sentence_embedding": SentenceEmbedding()}, (), SentenceEmbeddings()),
     ],
 )
 def test_a_model_is_for(parts: dict, names: tuple[str, ...], objective: Objectives):
