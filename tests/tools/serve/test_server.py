@@ -338,9 +338,9 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
                     tab.wait_for_selector("#attention:not([hidden]) #map td", timeout=60_000)
                     tab.select_option("#heads select[name=head]", index=1)
                 assert tab.inner_text("#answer").strip(), name
+                assert tab.locator("#answer .map td").count() == (9 if name == "embed" else 0)
                 assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert seen == list(asked)
-        assert tab.locator("#answer .map td").count() == 9
         assert "hacked" not in tab.title() and tab.locator("img").count() == 0
         tab.fill("#ask > textarea", "a" * 100)
         tab.click("#go")
