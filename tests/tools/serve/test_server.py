@@ -342,7 +342,7 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
                 assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
         assert seen == list(asked)
         assert "hacked" not in tab.title() and tab.locator("img").count() == 0
-        tab.fill("#ask > textarea", "a" * 100)
+        tab.fill("#ask > textarea", "a" * 100 + "\nb")
         tab.click("#go")
         tab.wait_for_selector("#state.error")
         assert "reads at most 20" in tab.inner_text("#state")
