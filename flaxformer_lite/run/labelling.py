@@ -8,7 +8,14 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, continues
-from flaxformer_lite.files.text.word_labels import LabelsWords, Place, first_tokens, joined, words_of_tokens
+from flaxformer_lite.files.text.word_labels import (
+    LabelsWords,
+    Place,
+    first_tokens,
+    joined,
+    with_tokens,
+    words_of_tokens,
+)
 from flaxformer_lite.files.text.words import units_of
 
 
@@ -36,6 +43,8 @@ class Windows(NamedTuple):
 
     text: str
     words: list[Place]
+    are_given: bool
+    """Whether the words were given as a list; a text has those that its tokens can tell apart."""
     firsts: dict[int, int]
     """The first token of each word that has one."""
     starts: list[int]
@@ -48,15 +57,17 @@ class Windows(NamedTuple):
     @classmethod
     def of(cls, given: str | Sequence[str]) -> "Windows":
         """Returns a text, or the text of a list of words, without tokens."""
-        text, words = (given, units_of(given)) if isinstance(given, str) else joined(given)
-        return cls(text, words, {}, [], 0, 0)
+        if isinstance(given, str):
+            return cls(given, units_of(given), False, {}, [], 0, 0)
+        return cls(*joined(given), True, {}, [], 0, 0)
 
     def over(self, tokens: Sequence[Place], room: int) -> "Windows":
         """Returns the windows over the tokens of the text, which have these places."""
         last = max(len(tokens) - room, 0)
-        firsts = first_tokens(words_of_tokens(self.text, self.words, tokens))
+        words = self.words if self.are_given else with_tokens(self.text, self.words, tokens)
+        firsts = first_tokens(words_of_tokens(self.text, words, tokens))
         starts = [*range(0, last, max(room // 2, 1)), last]
-        return self._replace(firsts=firsts, starts=starts, room=room, number=len(tokens))
+        return self._replace(words=words, firsts=firsts, starts=starts, room=room, number=len(tokens))
 
     def best_window(self, token: int) -> int:
         """Returns the window in which the side of a token with fewer neighbours has the most; an end of the text counts as many."""

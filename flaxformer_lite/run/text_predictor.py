@@ -267,8 +267,9 @@ class TextPredictor(ReadsTexts):
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
         """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell.
 
-        The words of a string are its `units_of`. A text of more than `data.max_source_length` tokens is read in windows that
-        overlap by half; each word has the label from the window in which it has the most context. A word without a token is an O.
+        The words of a string are its `units_of`; those that one token reads together are one word. A text of more than
+        `data.max_source_length` tokens is read in windows that overlap by half; each word has the label from the window in which
+        it has the most context. A word without a token is an O.
 
         Example: `run.label(["Marie Curie was born in Warsaw."])[0].spans`.
 

@@ -167,6 +167,18 @@ def first_tokens(words: Int[np.ndarray, "N"]) -> dict[int, int]:
     return {number: place for number, place in zip(numbers.tolist(), places.tolist(), strict=True) if number >= 0}
 
 
+def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> list[Place]:
+    """Returns the words; one without a token of its own is a part of the word before it whose token reads both, as "()" may be."""
+    owners, lasts = words_of_tokens(text, words, tokens), overlapped(words, tokens, last=True)
+    firsts, stops, inner = first_tokens(owners), [stop for _, stop in words], set[int]()
+    for owner, last in zip(owners.tolist(), lasts.tolist(), strict=True):
+        behind = itertools.takewhile(lambda word: word not in firsts, range(owner + 1, last + 1))
+        for word in behind if owner >= 0 else ():
+            stops[owner] = stops[word]
+            inner.add(word)
+    return [(start, stops[number]) for number, (start, _) in enumerate(words) if number not in inner]
+
+
 def cut_at(units: Sequence[Place], spans: Sequence[Marked]) -> list[Place]:
     """Returns the units, each cut in two where a span begins or ends in it."""
     edges = sorted({edge for span in spans for edge in span[:2]})

@@ -31,6 +31,7 @@ from flaxformer_lite.files.text.word_labels import (
     joined,
     pair_of_spans,
     pair_of_words,
+    with_tokens,
     words_of_tokens,
 )
 from tests.support.experiments import tiny_config
@@ -300,6 +301,15 @@ def test_a_token_belongs_to_the_first_word_of_which_it_has_a_visible_character()
     assert words_of_tokens(text, words, [(0, 1), (1, 4), (4, 8)]).tolist() == [0, 1, 3]
     assert words_of_tokens("\u2003 \u200b", [(0, 1), (2, 3)], [(0, 3), (0, 2)]).tolist() == [1, 0]
     assert words_of_tokens(text, words, [(0, 2), (2, 4), (4, 6), (6, 8)]).tolist() == [0, 1, 2, 3]
+
+
+def test_words_of_a_text_that_one_token_reads_are_one_word() -> None:
+    """By hand: "a(), b": the token "()," is one word; a token of two words that have tokens of their own joins none."""
+    words = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6)]
+    assert with_tokens("a(), b", words, [(0, 1), (1, 4), (4, 6)]) == [(0, 1), (1, 4), (5, 6)]
+    assert with_tokens("a(), b", words, [(0, 2), (2, 3), (3, 6)]) == [(0, 2), (2, 3), (3, 6)]
+    assert with_tokens("a(), b", words, [(0, 3), (1, 2), (3, 4), (5, 6)]) == words
+    assert with_tokens("a(), b", words, []) == words
 
 
 @pytest.mark.parametrize("tokenizer", [Bytes().train([], 260), SentencePiece().train(["ab cd ef gh"] * 9, 20)])
