@@ -17,8 +17,8 @@ from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidat
 from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
 from flaxformer_lite.files.text.files import in_utf8
 
-CANDIDATES = "candidates"
-"""The label of a pair whose target is candidates in JSON."""
+CANDIDATES = "candidates\n"
+"""The label of a pair whose target is candidates in JSON; no class has a line break in its name."""
 
 
 class TextCandidates(NamedTuple):

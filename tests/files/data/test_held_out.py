@@ -47,6 +47,13 @@ def test_each_text_is_on_one_side_and_nothing_is_lost(csv: CSV):
     assert [pair for pair in csv.open() if pair in set(sides["train"])] == sides["train"], "the order stays"
 
 
+def test_a_class_may_have_any_name(tmp_path: Path):
+    """`candidates` is none of the signs that tell a query with candidates from a text with a class."""
+    path = file(tmp_path, "x.tsv", "".join(f"{n} {{}}\tcandidates\n" for n in range(100)))
+    data = DataConfig(train=TSV(path=path, source_column=None, target_column=0, label_column=1), held_out=0.1)
+    assert sum(len(opened(data, split)) for split in SPLITS) == 100
+
+
 def rule_by_hand(data: DataConfig, sources: Sequence[DataSource]) -> list[Pair]:
     """Returns the pairs of the training: those that are in no other split, and share no text with one that is."""
     held = [pair for split in ("eval", "test") for pair in opened(data, split)]  # type: ignore[arg-type]
