@@ -17,6 +17,7 @@ from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
+from flaxformer_lite.files.text.json_objects import json_object
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import LabelledWords, Run
@@ -64,25 +65,21 @@ class Labelling(Answering["LabelledWords"]):
         return ["entities"] if self.form == "jsonl" else []
 
     def check(self, block: LineChunk, number: int) -> None:
-        with block.naming(number):
-            self.given(block.lines[number])
+        self.given(block, number)
 
-    def given(self, line: str) -> str | list[str]:
-        """Returns the text of a line, or its words. Raises: ValueError for a line without them."""
+    def given(self, block: LineChunk, number: int) -> str | list[str]:
+        """Returns the text of a line, or its words. Raises: ValueError with the place for a line without them."""
+        line, place = block.lines[number], block.place(number)
         if self.field is None:
             return line
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not JSON ({error}): --words reads one JSON object a line") from None
-        words = record.get(self.field) if isinstance(record, dict) else None
+        words = json_object(line, place).get(self.field)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
+            raise ValueError(f"{place}: the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
     def answers(self, block: LineChunk) -> "list[LabelledWords]":
         with block.reporting("labelling") as report:
-            return self.run.label([self.given(line) for line in block.lines], **report)
+            return self.run.label([self.given(block, number) for number in range(len(block.lines))], **report)
 
     def written(self, index: int, answer: "LabelledWords") -> list[str]:
         if self.form == "conll":

@@ -11,6 +11,7 @@ from flaxformer_lite.files.text.json_objects import json_object
         ("{", r"^x:3: not JSON \(.*\); each line must be one JSON object$"),
         ("[" * 100_000, r"^x:3: not JSON"),
         ('["a"]', r"""^x:3: '\["a"\]' is no JSON object: write one in each line$"""),
+        (r'{"a": ["\ud800"]}', r"^x:3: a text holds half a surrogate pair: correct the data$"),
     ],
 )
 def test_another_line_than_an_object_is_refused(line: str, message: str):
@@ -20,3 +21,4 @@ def test_another_line_than_an_object_is_refused(line: str, message: str):
 
 def test_an_object_is_read():
     assert json_object('{"a": [1, null]}', "x:3") == {"a": [1, None]}
+    assert json_object(r'{"a": "\ud83d\ude00"}', "x:3") == {"a": "\U0001f600"}

@@ -94,6 +94,7 @@ def test_options_out_of_range_are_one_line(words: list[str], message: str, place
         ('{"query": "a", "positive": ["b", 3]}', ":3: candidate 2 of the query is '3'"),
         ('{"query": "a", "positive": "b", "negatives": []}', ":3: the row has negatives already: remove the field"),
         ("a", ":3: not JSON"),
+        (r'{"query": "a\ud800", "positive": "b"}', ":3: a text holds half a surrogate pair: correct the data"),
     ],
 )
 def test_a_row_of_another_form_is_named(line: str, message: str, place: Path, tmp_path: Path):
