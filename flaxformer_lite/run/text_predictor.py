@@ -44,6 +44,13 @@ class Reporting(TypedDict, total=False):
     """Receives each warning; by default it becomes a line on stderr."""
     first_line: int
     """The number of the first text in messages; 1 by default."""
+    lines: Sequence[int]
+    """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
+
+
+def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
+    """Returns the progress of so many things that are made of any number of texts."""
+    return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
 
 
 def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
@@ -238,9 +245,12 @@ class TextPredictor(ReadsTexts):
                 "(model.sentence_embedding is None), so it cannot rank: use a reranker, or a run that embeds"
             )
         check_list("pairs", pairs)
-        sides = []
+        sides, first = [], report.get("first_line", 1)
+        lines = report.get("lines") or range(first, first + len(pairs))
         for texts, prompt in zip(zip(*pairs, strict=True), self.config.objective.side_prompts, strict=False):
             unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            places = dict(zip(reversed(texts), reversed(lines), strict=True))  # the first of each text
+            report["lines"] = [places[text] for text in unique]
             vectors = unit_length(self.embed(list(unique), prompt=prompt, **report))
             sides.append(vectors[[unique[text] for text in texts]])
         return np.einsum("ND,ND->N", *sides) if sides else np.zeros(0, np.float32)
@@ -257,11 +267,14 @@ class TextPredictor(ReadsTexts):
         self, asked: Sequence[tuple[str, Sequence[str]]], **report: Unpack[Reporting]
     ) -> list[list[RankedText]]:
         """Returns what `rank` does for each query with its candidates."""
+        sizes = [len(candidates) for _, candidates in asked]
+        first, progress = report.get("first_line", 1), report.get("progress", no_progress)
+        report["lines"] = np.repeat(np.arange(first, first + len(asked)), sizes).tolist()
+        report["progress"] = scaled(progress, len(asked))
         scores = self.relevance([(query, text) for query, candidates in asked for text in candidates], **report)
-        ends = np.cumsum([len(candidates) for _, candidates in asked])
         return [
             [RankedText(i, float(of_query[i])) for i in np.argsort(-of_query, kind="stable").tolist()]
-            for of_query in np.split(scores, ends[:-1])
+            for _, of_query in zip(asked, np.split(scores, np.cumsum(sizes[:-1], dtype=int)), strict=False)
         ]
 
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
@@ -296,11 +309,7 @@ class TextPredictor(ReadsTexts):
         for one, read in zip(windows, encoded, strict=True):
             rows += [self.tokenizer.with_special_tokens(read.ids[start : start + room]) for start in one.starts]
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
-        tell = report.get("progress", no_progress)
-
-        def progress(activity: str, done: int, total: int) -> None:
-            tell(activity, done * len(texts) // total, len(texts))
-
+        progress = scaled(report.get("progress", no_progress), len(texts))
         logits = iter(predictor.predict({"params": self.params}, rows, None, progress))
         return [
             one.labelled(list(itertools.islice(logits, len(one.starts))), around.index(-1), objective)
@@ -327,15 +336,16 @@ class TextPredictor(ReadsTexts):
         progress: ProgressCallback = no_progress,
         warn: WarnCallback = warn,
         first_line: int = 1,
+        lines: Sequence[int] = (),
     ) -> list[Any]:
-        """Returns the predictor's answer to each text or pair of texts."""
+        """Returns the predictor's answer to each text or pair of texts. The further arguments are those of `Reporting`."""
         check_list("texts", texts)
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         flat = [text for group in groups for text in group]
         self.unknown.report(flat, warn)
         encoded = iter(self.tokenizer.encode_batch(flat))
         rows = []
-        for number, group in enumerate(groups, first_line):
+        for number, group in zip(lines or range(first_line, first_line + len(groups)), groups, strict=True):
             ids = [next(encoded) for _ in group]
             rows.append(self.encode(ids, number, warn))
         ends = [[self.end_position(row)] for row in rows] if self.config.model.has_two_stacks else None

@@ -1,6 +1,7 @@
 """Searches by a run: the nearest documents of queries by its vectors, or candidates in the order of its scores."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -82,4 +83,7 @@ def counting_cuts() -> Iterator[dict[str, Any]]:
     lines: list[str] = []
     yield {"warn": lines.append}
     if lines:
-        warn(f"{counted(len(lines), 'warning')}, the first of them: {lines[0]}")
+        first = re.sub(
+            r"^line \d+: ", "", lines[0]
+        )  # the number among the texts of a call, which are no lines of a file
+        warn(f"{counted(len(lines), 'warning')}, the first of them: {first}")

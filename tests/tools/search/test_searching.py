@@ -116,3 +116,17 @@ def test_the_command_ranks_each_line(
         for line in (2, 3, 4, 5):
             assert f"{path}, line {line}: " in errors
     assert 'write {"query": "…", "candidates": ["…", …]}, texts and no other fields' in errors
+
+
+def test_warnings_name_the_line_of_a_query_and_progress_counts_lines(runs, tmp_path: Path, monkeypatch, capsys):
+    """Line 2 has the long candidate, as the first of its two; both kinds of runs count lines, and not candidates."""
+    path, long, told = tmp_path / "asked.jsonl", "ink " * 30, list[tuple[int, int]]()
+    asked = [("kite", ["ink", "grape", "ink"]), ("ink", [long, "kite"]), ("dune", [])]
+    path.write_text("".join(f"{json.dumps({'query': a, 'candidates': b})}\n" for a, b in asked))
+    for folder in runs[1:]:
+        type_command(monkeypatch, "rank", folder, path)
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "was cut" in line]
+        assert len(warnings) == 1 and f"{path}: line 2: " in warnings[0]
+        load(folder).rankings(asked, progress=lambda _, *shown: told.append(shown), warn=lambda line: None)
+        assert load(folder).rankings([]) == []
+    assert {total for _, total in told} == {3} and max(done for done, _ in told) == 3
