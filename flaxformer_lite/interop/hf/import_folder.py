@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.hf.sentence import dense_names, dense_tensors, read_steps
+from flaxformer_lite.interop.hf.sentence import dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 
@@ -87,7 +87,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         names=names,
         max_length=max_length(folder, config, model),
         skipped=fit.skipped,
-        notes=[renamed, *notes] if renamed else notes,
+        notes=[note for note in (renamed, *notes, similarity_note(folder, steps.embedding)) if note],
     )
 
 

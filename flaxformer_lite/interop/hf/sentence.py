@@ -104,6 +104,15 @@ def read_steps(folder: Path) -> Steps:
     return Steps(embedding, dense_paths, prompts, default)
 
 
+def similarity_note(folder: Path, embedding: SentenceEmbedding | None) -> str:
+    """Returns a note on a way to compare vectors in which texts have another order than by the cosine; "" for none."""
+    name = read_json(folder / PROGRAM).get("similarity_fn_name")
+    of_unit_length = embedding is None or embedding.normalize
+    if name in (None, "cosine") or (of_unit_length and name in ("dot", "euclidean")):
+        return ""
+    return f"{PROGRAM} compares vectors by {name!r} (similarity_fn_name): here rank, mine and searches compare by the cosine"
+
+
 def check_texts(texts: Options, task: str) -> None:
     """Raises: ValueError where a folder changes texts before they are tokenized, or its model is for another task."""
     texts.only("do_lower_case", False)

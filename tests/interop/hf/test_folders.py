@@ -29,7 +29,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
-from flaxformer_lite.interop.hf.sentence import Steps, read_steps
+from flaxformer_lite.interop.hf.sentence import Steps, read_steps, similarity_note
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
@@ -389,6 +389,9 @@ def test_a_sentence_encoder_with_dense_layers_that_was_made_here_is_written(tmp_
     assert steps.dense == ("2_Dense", "3_Dense") and steps.default_prompt == "query"
     assert dict(steps.prompts) == dict(chosen.prompts)
     assert json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())["similarity_fn_name"] == "dot"
+    assert again.notes == []  # of vectors of length 1 the order is the same
+    changed = dataclasses.replace(model.sentence_embedding, normalize=False)
+    assert "compares vectors by 'dot' (similarity_fn_name)" in similarity_note(tmp_path / "out", changed)
     wrong = SentenceEmbedding(dense=(DenseLayer(width=5, activation="gelu_tanh"),))
     with pytest.raises(
         ValueError, match=r"dense has the activation gelu_tanh: .* one of linear, tanh, relu, gelu, silu"
