@@ -180,9 +180,11 @@ class Classification(LabelledTexts, HeadObjective):
     def class_number(self, label: str, record: int) -> int:
         if label not in self.classes:
             few = ", ".join(self.classes[:10]) + (", …" if len(self.classes) > 10 else "")
+            is_list = not self.several and label_names(label) != [label]
+            more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
                 f"record {record} of the data has the label {label!r}, which is none of objective.classes ({few}): add it there, "
-                "or correct the data (data.train.label_column or label_field names the labels)"
+                f"or correct the data (data.train.label_column or label_field names the labels){more}"
             )
         return self.classes.index(label)
 
