@@ -83,21 +83,30 @@ class CandidateTexts(WholeTexts):
         )
         return super().inputs(batch._replace(inputs=flat), model)
 
-    def check_records(self, arrays: TokenArrays, *, needs_scores: bool = False) -> int:
-        """Returns the number of all negatives. Raises: ValueError for a record without a query, or the scores that are needed."""
+    def check_records(self, arrays: TokenArrays, *, needs_scores: bool = False) -> tuple[int, bool]:
+        """Returns the number of all negatives, and whether a teacher scored any record.
+
+        Raises: ValueError for a record without a query, or the scores that are needed.
+        """
         without_source = np.flatnonzero(arrays.sizes[:, 0] == 0)
         if len(without_source):
             raise ValueError(
                 f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
                 "source: name one (source_column or source_field)"
             )
-        num_negatives = 0
+        num_negatives, has_scores = 0, False
         for number, label in enumerate(arrays.labels, 1):
             num_positives, num_candidates, scores = read_label(label)
             num_negatives += num_candidates - num_positives
+            has_scores |= bool(scores)
             if needs_scores and not scores:
                 raise ValueError(
                     f"objective.kind '{self.kind}' learns the scores of a teacher, but record {number} of the data has none: name "
                     "their fields (scores_fields), or choose another objective.criterion"
                 )
-        return num_negatives
+        return num_negatives, has_scores
+
+
+def unread_scores(criterion: str) -> str:
+    """Returns a note on scores of a teacher that a criterion does not read."""
+    return f"the data has scores of a teacher (scores_fields), which objective.criterion '{criterion}' does not read"

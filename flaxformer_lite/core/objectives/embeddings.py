@@ -16,7 +16,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates
+from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates, unread_scores
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, squared_error
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -121,12 +121,17 @@ class SentenceEmbeddings(CandidateTexts):
         return ("loss", "accuracy") if self.criterion == "margin_mse" else super().metric_names
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError if the model has two stacks, no sentence embedding, or a narrower one than `widths`."""
+        """Raises: ValueError if the model has two stacks, or no sentence embedding that fits `widths` and `temperature`."""
         super().check_model(model)
         if model.sentence_embedding is None:
             raise ValueError(
                 f"model.sentence_embedding is None, but objective.kind '{self.kind}' compares vectors: set it, for example to "
                 "SentenceEmbedding(pooling='mean')"
+            )
+        if model.sentence_embedding.learned_temperature and self.temperature < LOWEST:
+            raise ValueError(
+                f"objective.temperature is {self.temperature}, but model.sentence_embedding.learned_temperature starts with it and "
+                f"has at least {LOWEST}: raise it"
             )
         if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.d_model)):
             raise ValueError(f"objective.widths is {self.widths}, but vectors have the width {width}: lower them")
@@ -135,16 +140,21 @@ class SentenceEmbeddings(CandidateTexts):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns one row a record, of its query and its candidates. Raises: ValueError for records that do not fit."""
-        arrays, reader, note = TokenArrays.of(records), tokenizer or ByteTokenizer(), ""
+        arrays, reader, notes = TokenArrays.of(records), tokenizer or ByteTokenizer(), list[str]()
         if tokenizer is not None:
-            num_negatives = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")
+            reads_scores = self.criterion == "margin_mse"
+            num_negatives, has_scores = self.check_records(arrays, needs_scores=reads_scores)
             if self.num_negatives and not num_negatives:
                 raise ValueError(
                     f"objective.num_negatives is {self.num_negatives}, but no record of the data has a negative: name their fields "
                     "(negatives_fields or negatives_columns), or set it to 0"
                 )
             if num_negatives and not self.num_negatives:
-                note = f"the data has {num_negatives:,} negatives, which are not read: objective.num_negatives is 0"
+                notes.append(
+                    f"the data has {num_negatives:,} negatives, which are not read: objective.num_negatives is 0"
+                )
+            if has_scores and not reads_scores:
+                notes.append(unread_scores(self.criterion))
 
         def framed(text: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
             return np.array(reader.truncated([text.tolist()], longest.source).tokens, np.int32)
@@ -157,7 +167,7 @@ class SentenceEmbeddings(CandidateTexts):
         num_special = len(reader.truncated([[]], 0).tokens)
         sizes = np.maximum(arrays.sizes[:, 0], arrays.longest_candidates)
         used = num_special + np.minimum(sizes, max(longest.source - num_special, 0))
-        return Rows.source_only(used, make, note=note)
+        return Rows.source_only(used, make, note="; ".join(notes))
 
     def example(
         self, record: QueryCandidates, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

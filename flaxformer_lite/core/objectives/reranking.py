@@ -18,7 +18,7 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates
+from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates, unread_scores
 from flaxformer_lite.core.objectives.classification import class_logits
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy, squared_error
 from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
@@ -76,12 +76,15 @@ class Reranking(CandidateTexts):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns one row a record. Raises: ValueError for records without a query or the scores, or without any negative."""
-        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
-        if tokenizer is not None and not self.check_records(arrays, needs_scores=self.criterion == "margin_mse"):
-            raise ValueError(
-                f"objective.kind '{self.kind}' compares candidates, but no record of the data has a negative: name their fields "
-                "(negatives_fields or negatives_columns)"
-            )
+        arrays, reader, note = TokenArrays.of(records), tokenizer or ByteTokenizer(), ""
+        if tokenizer is not None:
+            num_negatives, has_scores = self.check_records(arrays, needs_scores=self.criterion == "margin_mse")
+            if not num_negatives:
+                raise ValueError(
+                    f"objective.kind '{self.kind}' compares candidates, but no record of the data has a negative: name their "
+                    "fields (negatives_fields or negatives_columns)"
+                )
+            note = unread_scores(self.criterion) if has_scores and self.criterion == "binary" else ""
 
         def make(i: int) -> RankedPairs:
             query, candidates, num_positives, scores = QueryCandidates.of(arrays[i])
@@ -97,7 +100,7 @@ class Reranking(CandidateTexts):
 
         num_special = len(reader.truncated([[], []], 0).tokens)
         sizes = arrays.sizes[:, 0] + arrays.longest_candidates
-        return Rows.source_only(num_special + np.minimum(sizes, max(longest.source - num_special, 0)), make)
+        return Rows.source_only(num_special + np.minimum(sizes, max(longest.source - num_special, 0)), make, note=note)
 
     def example(
         self, record: RankedPairs, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

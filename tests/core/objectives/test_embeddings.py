@@ -189,6 +189,10 @@ def test_data_that_does_not_fit_is_refused_or_told():
         SentenceEmbeddings(**MARGIN).make_rows([with_negative], Lengths(9, 0), 0, TOKENIZER)
     rows = SentenceEmbeddings().make_rows([pair, with_negative], Lengths(9, 0), 0, TOKENIZER)
     assert rows.note == "the data has 1 negatives, which are not read: objective.num_negatives is 0"
+    scored = candidate_record([4], [[5], [6]], "1 2 3 0.5")
+    rows = SentenceEmbeddings(num_negatives=1).make_rows([pair, scored], Lengths(9, 0), 0, TOKENIZER)
+    assert rows.note.endswith("which objective.criterion 'in_batch_negatives' does not read")
+    assert SentenceEmbeddings(**MARGIN).make_rows([scored], Lengths(9, 0), 0, TOKENIZER).note == ""
 
 
 @pytest.mark.parametrize(
@@ -213,6 +217,13 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message:
 def test_a_width_is_at_most_that_of_the_vectors():
     with pytest.raises(ValueError, match=r"objective\.widths is \(9, 4\), but vectors have the width 8"):
         SentenceEmbeddings(widths=(9, 4)).check_model(model_of(d_model=8))
+
+
+def test_a_learned_temperature_begins_in_its_range():
+    model = dataclasses.replace(model_of(), sentence_embedding=SentenceEmbedding(learned_temperature=True))
+    SentenceEmbeddings(temperature=0.01).check_model(model)
+    with pytest.raises(ValueError, match=r"objective\.temperature is 0\.005, but .* has at least 0\.01: raise it"):
+        SentenceEmbeddings(temperature=0.005).check_model(model)
 
 
 # One micro-batch in memory at a time ----------------------------------------------------------------------------------

@@ -203,6 +203,10 @@ def test_data_without_negatives_or_scores_is_refused():
         Reranking().make_rows([record("1 1 ", [4], [5])], Lengths(8, 0), 0, tokenizer)
     with pytest.raises(ValueError, match=r"record 1 of the data has none"):
         Reranking(criterion="margin_mse").make_rows([record("1 2 ", [4], [5], [6])], Lengths(8, 0), 0, tokenizer)
+    scored = [record("1 2 3 0.5", [4], [5], [6])]
+    notes = {kind: Reranking(criterion=kind).make_rows(scored, Lengths(8, 0), 0, tokenizer).note for kind in CRITERIA}
+    binary = notes.pop("binary")
+    assert binary.endswith("which objective.criterion 'binary' does not read") and not any(notes.values())
     with pytest.raises(
         ValueError, match=r"^model\.pooler is one of 2 classes, but objective\.kind 'reranking' needs 1"
     ):
