@@ -122,12 +122,16 @@ def mined(
 
 
 def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining) -> list[str]:
-    """Returns the negatives among ranked documents with their scores. limit: a number above their scores."""
+    """Returns the negatives among ranked documents with their scores. limit: a number above their scores.
+
+    A document is its title and text: one that ends with a positive may be that text behind its title.
+    """
     seen = set(map(comparable, (row.query, *row.positives)))
+    behind_title = tuple(f" {comparable(text)}" for text in row.positives)
     rank, chosen = 0, list[str]()
     for text, score in ranked:
         form = comparable(text)
-        if form in seen:
+        if form in seen or form.endswith(behind_title):
             continue
         seen.add(form)
         rank += 1

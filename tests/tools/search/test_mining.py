@@ -70,6 +70,15 @@ def test_a_margin_leaves_out_what_may_answer_the_query(place: Path):
     assert len(wanted) == 7
 
 
+def test_a_positive_behind_the_title_of_its_document_is_no_negative(place: Path, tmp_path: Path):
+    """The corpus has the title hill and the text kite; the row has the text alone."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"query": "ink", "positive": "Kite"}))
+    mine(load(place / "embeds"), rows, place / "corpus", tmp_path / "out.jsonl", Mining(9))
+    negatives = json.loads((tmp_path / "out.jsonl").read_text())["negatives"]
+    assert {*CORPUS.values()} - {*negatives} == {"hill kite"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
