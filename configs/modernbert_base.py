@@ -24,9 +24,10 @@ from flaxformer_lite.core.model import (
     LayerNorm,
     ModelConfig,
     Normal,
+    Residual,
     Rotary,
+    SlidingWindow,
 )
-from flaxformer_lite.core.model.config import Residual, SlidingWindow
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, OptimizerConfig, WarmupStableDecay
 from flaxformer_lite.files.data import DataConfig, HubDataset

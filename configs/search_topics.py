@@ -14,7 +14,7 @@ Vary it:  `flaxformer-lite mine` adds hard negatives (docs/search.md); --objecti
 import dataclasses
 
 from flaxformer_lite.config import Config, TrainConfig, load_config
-from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.model import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines

@@ -12,8 +12,7 @@ Vary it:  `label_code_names` and `search_topics` start from its weights (docs/fi
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, Rotary
-from flaxformer_lite.core.model.config import Residual, SlidingWindow
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, Residual, Rotary, SlidingWindow
 from flaxformer_lite.core.objectives import MaskedLM
 
 

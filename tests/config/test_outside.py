@@ -104,6 +104,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
         "teach": ["quickstart", "--teacher", run],
         "export": ["hf", run, "out"],
         "plan": [run, "--topology", "v5e:1x1"],
+        "mine": [run, "rows.jsonl", "--corpus", "corpus", "-o", "out.jsonl"],
         "rows": [run, 1],
         "rerun": [run, 1, "--without", 0],
         "extend": [run, "new", "--language", "xyz", "--like", "eng", "--pieces", 9, "--from", "new.txt"],

@@ -16,7 +16,16 @@ with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})
 """
 
 from flaxformer_lite.core.model.attention import Attention, DotProduct, MultiHeadAttention, check_attention
-from flaxformer_lite.core.model.config import POST_NORM, PRE_NORM, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.core.model.config import (
+    POST_NORM,
+    PRE_NORM,
+    LanguageModelHead,
+    ModelConfig,
+    Pooler,
+    Residual,
+    SentenceEmbedding,
+    SlidingWindow,
+)
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates, FeedForward, Normal
 from flaxformer_lite.core.model.lora import LoRA
@@ -55,8 +64,11 @@ __all__ = [
     "PositionEmbedding",
     "RMSNorm",
     "RelativeBias",
+    "Residual",
     "Rotary",
+    "SentenceEmbedding",
     "Sinusoidal",
+    "SlidingWindow",
     "Transformer",
     "causal_mask",
     "check_attention",
