@@ -24,6 +24,7 @@ from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.data.held_out import Part
+from flaxformer_lite.files.text.candidates import in_lines
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.loop_state import LoopState
@@ -204,7 +205,7 @@ def located(config: Config, split: Part = "train") -> Iterator[tuple[Place, Pair
     for name, (setting, member) in zip(names, source.parts(f"data.{split}"), strict=True):
         for pair, files, line in member.located(setting):
             assert isinstance(pair, Pair)
-            yield Place(number, name, files, line), pair
+            yield Place(number, name, files, line), in_lines(pair)
             number += 1
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, tell_refused
-from flaxformer_lite.files.text.candidates import CandidateTokenizers, TextCandidates
+from flaxformer_lite.files.text.candidates import CandidateTokenizers, in_lines
 from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
@@ -55,8 +55,7 @@ def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable
 def candidate_texts(objective: ReadsCandidates, pairs: Iterable[Pair]) -> Iterator[Pair]:
     if any(objective.prompt_texts):
         yield Pair(*objective.prompt_texts)
-    for pair in pairs:
-        yield pair._replace(target="\n".join(TextCandidates.of_pair(pair).texts))
+    yield from map(in_lines, pairs)
 
 
 def chat_texts(objective: ReadsConversations, pairs: Iterable[Pair]) -> Iterator[Pair]:

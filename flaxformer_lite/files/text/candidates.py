@@ -73,6 +73,13 @@ class TextCandidates(NamedTuple):
         return [*self.positives, *self.negatives]
 
 
+def in_lines(pair: Pair) -> Pair:
+    """Returns a pair with each of its candidates in a line of the target; a plain pair as it is."""
+    if pair.label != CANDIDATES:
+        return pair
+    return Pair(pair.source, "\n".join(TextCandidates.of_pair(pair).texts))
+
+
 def items(values: Sequence[Any]) -> list[Any]:
     """Returns the items of values, each of which is an item, a list of items or None."""
     lists = (value if isinstance(value, list) else [value] for value in values if value is not None)

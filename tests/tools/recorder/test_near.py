@@ -1,6 +1,7 @@
 """Oracles: shares worked by hand, and all pairs of records compared one by one."""
 
 import dataclasses
+import json
 import unicodedata
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.data import ParallelText, PlainText
+from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.objectives import SentenceEmbeddings
+from flaxformer_lite.files.data import JSONLines, ParallelText, PlainText
 from flaxformer_lite.tools.recorder.near import near_duplicates, ngrams
-from tests.support.experiments import tiniest_config
+from tests.support.experiments import tiniest_config, with_train
 
 
 def config_of(folder: Path, train: list[Pair], evaluated: list[Pair]) -> Config:
@@ -39,6 +42,21 @@ def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Pat
     assert found[0].train and found[0].train[1] == train[1]
     assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
     assert [len(ngrams(pair)) for pair in (Pair("a", "a"), Pair("", "a b c d e f g h i"))] == [2, 2]
+
+
+def test_candidates_are_compared_as_texts(tmp_path: Path):
+    """The names of their fields are no words, so a query with another answer has no n-gram in common."""
+    fields = {"source_field": "q", "target_field": "p", "negatives_fields": ("n",)}
+    for name, texts in (("train", ("a", "b c d", "e f g")), ("eval", ("h", "i j k", 'e f "g"'))):
+        (tmp_path / name).write_text(json.dumps(dict(zip("qpn", texts, strict=True))))
+    files = {name: JSONLines(path=f"{tmp_path}/{name}", **fields) for name in ("train", "eval")}
+    tiny = with_train(tiniest_config(), text_metrics=())
+    data = dataclasses.replace(tiny.data, **files)
+    changes = {"num_decoder_layers": 0, "head": None, "sentence_embedding": SentenceEmbedding()}
+    model = dataclasses.replace(tiny.model, **changes)
+    config = dataclasses.replace(tiny, data=data, objective=SentenceEmbeddings(), model=model)
+    (near,) = near_duplicates(config)
+    assert near.share == 1 / 5 and near.pair == Pair("h", 'i j k\ne f "g"')
 
 
 def test_words_are_compared_in_the_normal_form():
