@@ -137,6 +137,8 @@ def read_results(path: str | Path, folder: SearchFolder) -> Results:
             value = math.nan
         if not math.isfinite(value):
             raise ValueError(f"{path}:{number}: the score is {score!r}: it must be a finite number")
+        if document in results.get(query, {}):
+            raise ValueError(f"{path}:{number}: {query!r} has the document {document!r} twice: remove one of the lines")
         if query in results:
             results[query][document] = value
     if not any(results.values()):

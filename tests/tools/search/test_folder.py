@@ -94,6 +94,7 @@ def test_results_come_back_from_their_file(folder: Path, tmp_path: Path):
     for line, message in (
         ("q1 Q0 d9 1 1.0 name", r":4: no document has the id 'd9': take results of this corpus"),
         ("q1 Q0 d1 1 nan name", r":4: the score is 'nan': it must be a finite number"),
+        ("q1 Q0 d1 1 1.0 name", r":4: 'q1' has the document 'd1' twice: remove one of the lines"),
         ("q1 d1 1.0", r":4: 3 columns: TREC's results have query, Q0, document, rank, score and a name"),
     ):
         other = tmp_path / "other.trec"
