@@ -31,9 +31,6 @@ from flaxformer_lite.files.text.tables import Format, Table, container, is_blank
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
 
-OBJECTS_AT_ONCE = 64
-"""Lines of JSON in a chunk: each may have many texts."""
-
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
 
@@ -310,16 +307,6 @@ def chosen_blocks(
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
     return numbered(typed_blocks(action) if sys.stdin.isatty() else piped_blocks())
-
-
-def object_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
-    """Returns the chunks of files of JSON lines, or of stdin. Raises: ValueError if a file cannot be read."""
-    for path in paths:
-        check_file(path)
-    if not paths:
-        return chosen_blocks([], action)
-    blocks = (file_blocks(path, TextColumns(), OBJECTS_AT_ONCE, ignore_progress) for path in paths)
-    return numbered(itertools.chain.from_iterable(blocks))
 
 
 def numbered(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:

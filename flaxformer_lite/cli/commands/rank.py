@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli.answering import Answering, answer_lines
-from flaxformer_lite.cli.input_lines import LineChunk, object_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
 from flaxformer_lite.cli.options import add_weights, chosen_weights
 from flaxformer_lite.files.text.json_objects import json_object
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import RankedText, Run
+
+
+LINES_AT_ONCE = 64
+"""Lines of a file in a chunk: each may have many candidates."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    blocks = object_blocks(arguments.files, "rank")
+    blocks = chosen_blocks(arguments.files, "rank", TextColumns(whole_lines=True), LINES_AT_ONCE)
     from flaxformer_lite.run import load  # with JAX
 
     ranking = Ranking(load(arguments.folder, **chosen_weights(arguments)))
