@@ -24,6 +24,8 @@ from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.classification import WholeTexts
 
+ABSENT = -1e9
+"""The score of a candidate that a row does not have, or of a padding row: it is the last, and has no share of a softmax."""
 MOST_CANDIDATES = 2**16
 """The most candidates of a query: their numbers are stored in 16 bits."""
 

@@ -16,15 +16,13 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates, unread_scores
+from flaxformer_lite.core.objectives.candidates import ABSENT, CandidateTexts, QueryCandidates, unread_scores
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, squared_error
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
 LOWEST = 0.01
 """The lowest learned temperature."""
-PADDING_LOGIT = -1e9
-"""The logit of a text that a row does not have, or of a padding row of the batch: it is never the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,13 +253,13 @@ class Vectors:
         number, several, width = self.candidates.shape
         candidates = unit_length(self.candidates.reshape(-1, width)).reshape(self.candidates.shape)
         cosines = jnp.einsum("BD,CKD->BCK", unit_length(self.query), candidates)
-        logits = jnp.where(self.present, cosines / self.temperature, PADDING_LOGIT)
+        logits = jnp.where(self.present, cosines / self.temperature, ABSENT)
         return logits.reshape(number, -1), several * jnp.arange(number), self.weights
 
     def backward(self) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the same of all queries for every positive."""
         cosines = jnp.einsum("BD,CD->BC", unit_length(self.candidates[:, 0]), unit_length(self.query))
-        logits = jnp.where(self.present[:, 0], cosines / self.temperature, PADDING_LOGIT)
+        logits = jnp.where(self.present[:, 0], cosines / self.temperature, ABSENT)
         return logits, jnp.arange(len(logits)), self.weights
 
     @property

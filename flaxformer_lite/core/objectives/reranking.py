@@ -18,15 +18,12 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import CandidateTexts, QueryCandidates, unread_scores
+from flaxformer_lite.core.objectives.candidates import ABSENT, CandidateTexts, QueryCandidates, unread_scores
 from flaxformer_lite.core.objectives.classification import class_logits
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy, squared_error
 from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
-
-ABSENT = -1e9
-"""The score of a candidate that a row does not have: it is the last, and has no share of a softmax."""
 
 
 class RankedPairs(NamedTuple):
