@@ -203,8 +203,17 @@ class TextPredictor(ReadsTexts):
 
         Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
 
-        Raises: ValueError if the model has no classes, or was trained on single texts and is given a pair.
+        Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair.
         """
+        if self.config.objective.command == "rank":
+            raise ValueError(
+                f"objective.kind is '{self.config.objective.kind}', so the run {self.folder.path} scores candidates of a query: use "
+                "`rank` (Run.rank), or a run that was trained to classify"
+            )
+        return self._classified(texts, **report)
+
+    def _classified(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
+        """Returns the classes of texts, or the numbers of a regression or a reranker. Raises: ValueError as `classify`."""
         pooler, objective = self.config.model.pooler, self.config.objective
         if pooler is None or pooler.num_classes == 0:
             raise ValueError(
@@ -238,7 +247,7 @@ class TextPredictor(ReadsTexts):
         Raises: ValueError if the model makes neither.
         """
         if self.scores_pairs:
-            return np.array([prediction.score for prediction in self.classify(pairs, **report)], np.float32)
+            return np.array([prediction.score for prediction in self._classified(pairs, **report)], np.float32)
         if self.config.model.sentence_embedding is None:
             raise ValueError(
                 f"the run {self.path} gives pairs of texts no score (model.pooler.num_classes is not 1) and makes no vectors "
