@@ -207,8 +207,8 @@ class TextPredictor(ReadsTexts):
         """
         if self.config.objective.command == "rank":
             raise ValueError(
-                f"objective.kind is '{self.config.objective.kind}', so the run {self.folder.path} scores candidates of a query: use "
-                "`rank` (Run.rank), or a run that was trained to classify"
+                f"objective.kind is '{self.config.objective.kind}', so the run {self.folder.path} scores candidates: use `rank` "
+                "(Run.rank), or a run that was trained to classify"
             )
         return self._classified(texts, **report)
 

@@ -1,5 +1,6 @@
 """Oracles: cosines of all vectors one by one, and figures by hand: each query is the text of its best document."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.objectives import Reranking
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import searching
 from tests.support.commands import type_command
@@ -95,6 +97,10 @@ def test_pairs_are_ranked_by_cosines_or_by_the_model(runs):
     assert [one.score for one in found] == pytest.approx(sorted(scores, reverse=True))
     assert [scores[one.index] for one in found] == pytest.approx([one.score for one in found])
     assert embeds.rank("kite", []) == reranks.rank("kite", []) == []
+    trained = dataclasses.replace(reranks, config=dataclasses.replace(reranks.config, objective=Reranking()))
+    assert trained.rank("kite", texts) == found
+    with pytest.raises(ValueError, match=r"^objective\.kind is 'reranking', .*: use `rank`"):
+        trained.classify(["kite"])
 
 
 def test_the_command_ranks_each_line(
