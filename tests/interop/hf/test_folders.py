@@ -350,6 +350,7 @@ def test_dense_layers_and_prompts_come_and_go_with_a_sentence_encoder(name: str,
     run = load(import_hf(theirs, tmp_path / "run"))
     assert np.abs(run.embed(meta["sentences"]) - arrays["out/pooled"]).max() < 1e-5
     prompts = {"query": "task", "document": "title"} if name == "two_dense" else {"query": "", "document": ""}
+    assert isinstance(run.config.objective, SentenceEmbeddings)
     assert dict(run.config.objective.prompts) == prompts
     for prompt, text in prompts.items():
         if text:
