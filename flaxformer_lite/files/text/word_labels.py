@@ -266,6 +266,13 @@ class LabelTokenizers(Tokenizers):
         outside = self.objective.label_number(OUTSIDE, "a word outside of all spans") if len(firsts) else 0
         labels, lost, starts = [outside] * len(words), list[str](), [start for start, _ in words]
         for span in spans:
+            if span.label in self.objective.labels and (kind := self.objective.type_of(str(span.label))) not in (
+                "",
+                span.label,
+            ):
+                raise ValueError(
+                    f"the span {span.shown} has the label of a word: a span has the type of its entity, {kind!r}"
+                )
             low, high = np.searchsorted(starts, span[:2]).tolist()
             inside = [word for word in range(low, high) if word in firsts]
             if not inside:

@@ -394,6 +394,10 @@ def test_a_label_that_the_objective_lacks_is_located(tmp_path: Path) -> None:
         assert told(words(path)).startswith(f"{path}:1: word 1, 'a', has the label {number}, which is none of")
     path = in_lines(tmp_path, {"text": "ab", "spans": [[0, 2, "ORG"]]})
     assert told(spans(path)).startswith(f"{path}:1: the span (0, 2, 'ORG') has the label 'B-ORG', which is none of")
+    path = in_lines(tmp_path, {"text": "ab", "spans": [[0, 2, "I-PER"]]})
+    assert told(spans(path)).startswith(
+        f"{path}:1: the span (0, 2, 'I-PER') has the label of a word: a span has the type of"
+    )
     path = in_lines(tmp_path, {"source": "a", "target": "b"})
     assert told(JSONLines(path=path)).startswith(f"{path}:1: it has no labels of words: set words_field")
     path = in_lines(tmp_path, GOOD)
