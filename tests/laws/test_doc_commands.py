@@ -117,6 +117,8 @@ NOT_RUN = {
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
+    r" (mine|rank|label) |--search|search_topics|label_code_names": "needs a run that embeds, ranks or labels words, with its data; "
+    "tests/tools/search and tests/run/test_labelling.py run it",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|workdir|train)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
@@ -141,7 +143,7 @@ SHORT += " --model.d-ff 16 --model.scan-unroll 1"
 TEXTS = SHORT + " --data.rows-multiple 32 --data.tokens-per-batch 2048"
 TOY = SHORT + " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40"
 
-PROGRAMS_OF_TEXT = ("configs/char_lm.py", "configs/tiny_mlm.py")
+PROGRAMS_OF_TEXT = ("configs/char_lm.py", "configs/tiny_mlm.py", "configs/tiny_modernbert.py")
 """Configs whose data are Python's help topics."""
 
 PYTHON_TOO = ("README.md", "docs/report.md")
