@@ -117,7 +117,7 @@ NOT_RUN = {
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
-    r" (mine|rank|label) |--search|search_topics|label_code_names": "needs a run that embeds, ranks or labels words, with its data; "
+    r" (mine|rank|label) |--search|search_topics|label_code_names": "needs a run that embeds, ranks or labels, with its data; "
     "tests/tools/search and tests/run/test_labelling.py run it",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
