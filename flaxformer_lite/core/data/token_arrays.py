@@ -110,7 +110,7 @@ class TokenShard(NamedTuple):
         report: Callable[[int], None] = lambda done: None,
     ) -> "TokenShard":
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
-        starts, labels, marks = [0], list[str](), dict[int, Sequence[int]]()
+        starts, labels, marks = [0], list[str](), dict[int, np.ndarray]()
 
         def sides() -> Iterator[Sequence[int]]:
             for start in range(0, len(pairs), AT_ONCE):
@@ -121,7 +121,7 @@ class TokenShard(NamedTuple):
                         yield side
                     labels.append(record.label)
                     if record.marks is not None:
-                        marks[starts[-2]] = record.marks
+                        marks[starts[-2]] = np.asarray(record.marks, np.uint16)
 
         ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
         return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, all_marks(marks, len(ids)))

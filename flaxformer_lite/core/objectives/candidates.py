@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.data.records import TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.classification import WholeTexts
+from flaxformer_lite.core.objectives.losses import LossTerm, squared_error
 
 ABSENT = -1e9
 """The score of a candidate that a row does not have, or of a padding row: it is the last, and has no share of a softmax."""
@@ -107,6 +108,12 @@ class CandidateTexts(WholeTexts):
                     "their fields (scores_fields), or choose another objective.criterion"
                 )
         return num_negatives, has_scores
+
+
+def margin_mse(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    """Returns the squared errors of the margins of the first candidate to all others."""
+    margins, wanted = (jnp.where(present, x[:, :1] - x, 0)[:, 1:] for x in (scores, relevance))
+    return squared_error(margins, wanted, present[:, 1:].astype(scores.dtype))
 
 
 def unread_scores(criterion: str) -> str:

@@ -16,8 +16,14 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.norms import unit_length
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import ABSENT, CandidateTexts, QueryCandidates, unread_scores
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, squared_error
+from flaxformer_lite.core.objectives.candidates import (
+    ABSENT,
+    CandidateTexts,
+    QueryCandidates,
+    margin_mse,
+    unread_scores,
+)
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
@@ -268,7 +274,6 @@ class Vectors:
         return self.present[:, 0].astype(jnp.float32)
 
     def margins(self, scores: Float[Array, "B K"]) -> LossTerm:
-        """Returns the squared errors of the margins between each positive and its negatives."""
+        """Returns the squared errors of the margins between each positive and its negatives, of products and of scores."""
         products = jnp.einsum("BD,BKD->BK", self.query, self.candidates) / self.temperature
-        margins, wanted = (x[:, :1] - x[:, 1:] for x in (products, scores))
-        return squared_error(margins, wanted, self.present[:, 1:].astype(jnp.float32))
+        return margin_mse(products, scores, self.present)

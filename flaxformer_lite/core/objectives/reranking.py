@@ -18,9 +18,15 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.candidates import ABSENT, CandidateTexts, QueryCandidates, unread_scores
+from flaxformer_lite.core.objectives.candidates import (
+    ABSENT,
+    CandidateTexts,
+    QueryCandidates,
+    margin_mse,
+    unread_scores,
+)
 from flaxformer_lite.core.objectives.classification import class_logits
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy, squared_error
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy
 from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -160,12 +166,6 @@ class Reranking(CandidateTexts):
 
 def binary(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
     return binary_cross_entropy(scores[..., None], relevance[..., None], present[..., None].astype(scores.dtype))
-
-
-def margin_mse(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
-    """Returns the squared errors of the margins of the first candidate to all others."""
-    margins, wanted = (jnp.where(present, x[:, :1] - x, 0)[:, 1:] for x in (scores, relevance))
-    return squared_error(margins, wanted, present[:, 1:].astype(scores.dtype))
 
 
 def ranknet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
