@@ -72,7 +72,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         paths = leaves_by_path(loaded.params)
         config = Config(
             model=loaded.model,
-            objective=with_prompts(objective(loaded, tokenizers), folder),
+            objective=with_prompts(objective(loaded, tokenizers), loaded.steps),
             data=data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers)),
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
             decode=loaded.decode,

@@ -78,6 +78,12 @@ class RankedText(NamedTuple):
     score: float
 
 
+def in_order(scores: Sequence[float] | Float[np.ndarray, "K"]) -> list[RankedText]:
+    """Returns the candidates of a query by their scores, best first; equal ones stay in their order."""
+    best_first = np.argsort(-np.asarray(scores), kind="stable").tolist()
+    return [RankedText(i, float(scores[i])) for i in best_first]
+
+
 class ClassPrediction(NamedTuple):
     """The predicted class of a text, or several, or the number that a regression model predicts."""
 
@@ -282,7 +288,7 @@ class TextPredictor(ReadsTexts):
         report["progress"] = scaled(progress, len(asked))
         scores = self.relevance([(query, text) for query, candidates in asked for text in candidates], **report)
         return [
-            [RankedText(i, float(of_query[i])) for i in np.argsort(-of_query, kind="stable").tolist()]
+            in_order(of_query)
             for _, of_query in zip(asked, np.split(scores, np.cumsum(sizes[:-1], dtype=int)), strict=False)
         ]
 

@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.hf.sentence import dense_names, dense_tensors, read_steps, similarity_note
+from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 
@@ -41,6 +41,8 @@ class Imported(NamedTuple):
     """The longest text that the model reads, in tokens; None: the folder states no limit."""
     skipped: list[str]
     """Tensors in the file that the model does not need."""
+    steps: Steps
+    """The steps of a sentence encoder after the model."""
     notes: list[str]
     """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
 
@@ -87,6 +89,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         names=names,
         max_length=max_length(folder, config, model),
         skipped=fit.skipped,
+        steps=steps,
         notes=[note for note in (renamed, *notes, similarity_note(folder, steps.embedding)) if note],
     )
 

@@ -166,11 +166,10 @@ def dense_tensors(folder: Path, paths: Sequence[str]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def with_prompts(objective: Objectives, folder: Path) -> Objectives:
-    """Returns the objective with the prompts of a folder, if it is one of vectors."""
+def with_prompts(objective: Objectives, steps: Steps) -> Objectives:
+    """Returns the objective with the prompts of a folder's steps, if it is one of vectors."""
     if not hasattr(objective, "prompts"):
         return objective
-    steps = read_steps(folder)
     read: dict[str, Any] = {"prompts": steps.prompts, "default_prompt": steps.default_prompt}
     return dataclasses.replace(objective, **read)
 

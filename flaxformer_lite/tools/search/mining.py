@@ -15,14 +15,13 @@ from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import require_absent, write_chunks
 from flaxformer_lite.base.console import Progress, counted, note
-from flaxformer_lite.core.search.nearest import NO_DOCUMENT, NearestSearch
+from flaxformer_lite.core.search.nearest import NO_DOCUMENT
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.json_objects import json_object
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.text_predictor import unit_length
 from flaxformer_lite.tools.search.folder import lines_of, read_corpus
-from flaxformer_lite.tools.search.searching import counting_cuts, vector_chunks
+from flaxformer_lite.tools.search.searching import counting_cuts, nearest_documents, vector_chunks
 
 
 class Mining(NamedTuple):
@@ -104,15 +103,11 @@ def mined(
     run: Run, rows: Sequence[MinedRow], documents: Sequence[str], mining: Mining, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Yields the record of each row with its negatives."""
-    of_queries, of_documents = run.config.objective.side_prompts
-    most = mining.last + 1 + max(len(row.positives) for row in rows)
+    most = min(mining.last + 1 + max(len(row.positives) for row in rows), len(documents))
     with counting_cuts() as report:
-        queries = unit_length(run.embed([row.query for row in rows], prompt=of_queries, **report))
-        chunks = vector_chunks(run, documents, progress, prompt=of_documents, **report)
-        nearest = NearestSearch(min(most, len(documents)), run.placement).search(queries, chunks)
-        positives = unique_vectors(
-            run, [text for row in rows for text in row.positives], progress, of_documents, report
-        )
+        asked = [row.query for row in rows]
+        nearest, queries = nearest_documents(run, asked, documents, most, progress, report)
+        positives = unique_vectors(run, [text for row in rows for text in row.positives], progress, report)
     for i, row in enumerate(rows):
         lowest = min(float(queries[i] @ positives[text]) for text in row.positives)
         limit = np.inf if mining.margin is None else lowest - mining.margin
@@ -141,9 +136,9 @@ def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, 
 
 
 def unique_vectors(
-    run: Run, texts: Sequence[str], progress: Progress, prompt: str | None, report: Mapping[str, Any]
+    run: Run, texts: Sequence[str], progress: Progress, report: Mapping[str, Any]
 ) -> dict[str, Float[np.ndarray, "D"]]:
-    """Returns the vectors of texts, by the texts."""
-    unique = list(dict.fromkeys(texts))
+    """Returns the vectors of candidates, by their texts."""
+    unique, (_, prompt) = list(dict.fromkeys(texts)), run.config.objective.side_prompts
     chunks = vector_chunks(run, unique, progress, prompt=prompt, **report)
     return dict(zip(unique, (vector for chunk in chunks for vector in chunk), strict=True))

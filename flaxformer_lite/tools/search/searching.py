@@ -2,14 +2,14 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.base.console import Progress, counted, warn
-from flaxformer_lite.core.search.nearest import NO_DOCUMENT, NearestSearch
+from flaxformer_lite.core.search.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.search.ranking import mean_figures
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.text_predictor import unit_length
@@ -42,16 +42,26 @@ def search_report(run: Run, folder: SearchFolder, candidates: Results | None = N
 def search(run: Run, folder: SearchFolder, progress: Progress, most: int = FOUND) -> Results:
     """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
     ids, texts = list(folder.corpus), list(folder.corpus.values())
-    of_queries, of_documents = run.config.objective.side_prompts
     with counting_cuts() as report:
-        queries = unit_length(run.embed(list(folder.queries.values()), prompt=of_queries, **report))
-        documents = vector_chunks(run, texts, progress, prompt=of_documents, **report)
-        nearest = NearestSearch(most, run.placement).search(queries, documents)
+        nearest, _ = nearest_documents(run, list(folder.queries.values()), texts, most, progress, report)
     rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
     return {
         query: {ids[number]: score for score, number in zip(scores, numbers, strict=True) if number != NO_DOCUMENT}
         for query, scores, numbers in rows
     }
+
+
+def nearest_documents(
+    run: Run, queries: Sequence[str], documents: Sequence[str], most: int, progress: Progress, report: Mapping[str, Any]
+) -> tuple[Nearest, Float[np.ndarray, "Q D"]]:
+    """Returns the documents of the largest cosines with each query, and the vectors of the queries, of length 1.
+
+    report: further arguments of `Run.embed`.
+    """
+    of_queries, of_documents = run.config.objective.side_prompts
+    vectors = unit_length(run.embed(queries, prompt=of_queries, **report))
+    chunks = vector_chunks(run, documents, progress, prompt=of_documents, **report)
+    return NearestSearch(most, run.placement).search(vectors, chunks), vectors
 
 
 def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress) -> Results:
@@ -83,7 +93,6 @@ def counting_cuts() -> Iterator[dict[str, Any]]:
     lines: list[str] = []
     yield {"warn": lines.append}
     if lines:
-        first = re.sub(
-            r"^line \d+: ", "", lines[0]
-        )  # the number among the texts of a call, which are no lines of a file
+        # Without its number, which is that of a text of the call, and of no line of a file.
+        first = re.sub(r"^line \d+: ", "", lines[0])
         warn(f"{counted(len(lines), 'warning')}, the first of them: {first}")

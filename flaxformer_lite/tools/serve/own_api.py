@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flaxformer_lite.run.text_predictor import cut_vectors
+from flaxformer_lite.run.text_predictor import cut_vectors, in_order
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
 from flaxformer_lite.tools.serve.runs import Answer, ServedRun
@@ -96,16 +96,11 @@ class OwnApi:
     async def label(self, request: Request) -> Response:
         """The labels of the words of each text, and the entities that they spell."""
         asked = await self.service.parsed(request, requests.LabelRequest)
-        run, texts = (
-            self.service.runs.find(asked.run, "label"),
-            [asked.texts] if isinstance(asked.texts, str) else asked.texts,
-        )
+        run, given = self.service.runs.find(asked.run, "label"), asked.texts
+        texts = [given] if isinstance(given, str) else given
         answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "label", texts))
         answers = [
-            {
-                "text": text,
-                **{name: [one._asdict() for one in items] for name, items in (("words", words), ("spans", spans))},
-            }
+            {"text": text, "words": [one._asdict() for one in words], "spans": [one._asdict() for one in spans]}
             for text, words, spans in answered
         ]
         return JSONResponse({"run": run.name, "answers": answers})
@@ -123,8 +118,7 @@ class OwnApi:
         asked = await self.service.parsed(request, requests.RankRequest)
         run, pairs = self.service.runs.find(asked.run, "rank"), [(asked.query, text) for text in asked.candidates]
         scores = await self.service.answers(request, await self.service.made(run.text_job, pairs, "rank", pairs))
-        order = sorted(range(len(scores)), key=lambda i: -scores[i])
-        return JSONResponse({"run": run.name, "answers": [{"index": i, "score": scores[i]} for i in order]})
+        return JSONResponse({"run": run.name, "answers": [one._asdict() for one in in_order(scores)]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""
