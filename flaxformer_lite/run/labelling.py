@@ -19,6 +19,11 @@ from flaxformer_lite.files.text.word_labels import (
 from flaxformer_lite.files.text.words import units_of
 
 
+def text_of(given: str | Sequence[str]) -> str:
+    """Returns a text, or that of a list of words."""
+    return given if isinstance(given, str) else joined(given)[0]
+
+
 class LabelledSpan(NamedTuple):
     """A part of a text, from its character `start` to before `end`, with a label."""
 
@@ -43,8 +48,7 @@ class Windows(NamedTuple):
 
     text: str
     words: list[Place]
-    are_given: bool
-    """Whether the words were given as a list; a text has those that its tokens can tell apart."""
+    """Words as a list gave them, or those of a text that its tokens can tell apart."""
     firsts: dict[int, int]
     """The first token of each word that has one."""
     starts: list[int]
@@ -55,19 +59,15 @@ class Windows(NamedTuple):
     """Tokens in the text."""
 
     @classmethod
-    def of(cls, given: str | Sequence[str]) -> "Windows":
-        """Returns a text, or the text of a list of words, without tokens."""
+    def of(cls, given: str | Sequence[str], tokens: Sequence[Place], room: int) -> "Windows":
+        """Returns the windows over a text or a list of words, whose tokens have these places in `text_of` it."""
         if isinstance(given, str):
-            return cls(given, units_of(given), False, {}, [], 0, 0)
-        return cls(*joined(given), True, {}, [], 0, 0)
-
-    def over(self, tokens: Sequence[Place], room: int) -> "Windows":
-        """Returns the windows over the tokens of the text, which have these places."""
+            text, words = given, with_tokens(given, units_of(given), tokens)
+        else:
+            text, words = joined(given)
         last = max(len(tokens) - room, 0)
-        words = self.words if self.are_given else with_tokens(self.text, self.words, tokens)
-        firsts = first_tokens(words_of_tokens(self.text, words, tokens))
         starts = [*range(0, last, max(room // 2, 1)), last]
-        return self._replace(words=words, firsts=firsts, starts=starts, room=room, number=len(tokens))
+        return cls(text, words, first_tokens(words_of_tokens(text, words, tokens)), starts, room, len(tokens))
 
     def best_window(self, token: int) -> int:
         """Returns the window in which the side of a token with fewer neighbours has the most; an end of the text counts as many."""

@@ -28,7 +28,7 @@ from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.engine.texts import ReadsTexts, WarnCallback, check_list
 from flaxformer_lite.files.text.word_labels import LabelsWords
-from flaxformer_lite.run.labelling import LabelledWords, Windows
+from flaxformer_lite.run.labelling import LabelledWords, Windows, text_of
 from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
@@ -311,12 +311,12 @@ class TextPredictor(ReadsTexts):
             )
         check_list("texts", texts)
         say, most = report.get("warn", warn), self.config.data.max_source_length
-        given = [Windows.of(text) for text in texts]
-        self.unknown.report([one.text for one in given], say)
-        encoded = self.tokenizer.encode_spans([one.text for one in given])
+        whole = [text_of(text) for text in texts]
+        self.unknown.report(whole, say)
+        encoded = self.tokenizer.encode_spans(whole)
         around = self.tokenizer.with_special_tokens([-1]).tokens
         room = max(most - len(around) + 1, 1)
-        windows = [one.over(read.spans, room) for one, read in zip(given, encoded, strict=True)]
+        windows = [Windows.of(text, read.spans, room) for text, read in zip(texts, encoded, strict=True)]
         for number, one in enumerate(windows, report.get("first_line", 1)):
             if lost := len(one.words) - len(one.firsts):
                 say(f"line {number}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}")

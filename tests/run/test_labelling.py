@@ -177,7 +177,7 @@ def probabilities(run: Run, apply: Callable[..., Any], text: str) -> np.ndarray:
 def test_entities_are_read_off_the_labels() -> None:
     """By hand: a stray I- begins an entity, a word without a token is passed over, scores are means."""
     names = ["I-DAY", "O", "B-DAY", "I-DAY", "B-DAY", "B-NUM"]
-    windows = Windows.of(["a", "b", "c", "", "d", "e", "f"]).over([(i, i + 1) for i in range(12)], 20)
+    windows = Windows.of(["a", "b", "c", "", "d", "e", "f"], [(i, i + 1) for i in range(12)], 20)
     logits = np.zeros((14, 4))
     for name, token in zip(names, windows.firsts.values(), strict=True):
         logits[1 + token, LABELS.index(name)] = 2
