@@ -187,10 +187,11 @@ def test_ctrl_c_is_answered_while_c_code_computes():
         from flaxformer_lite.cli import main, process
         def busy(words):
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             started, count = time.monotonic(), 10**5
             hashlib.pbkdf2_hmac("sha256", b"", b"", count)
-            hashlib.pbkdf2_hmac("sha256", b"", b"", int(3 * count / (time.monotonic() - started)))
+            rounds = int(3 * count / (time.monotonic() - started))
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
         main.main = busy
         process.program([])
     """
