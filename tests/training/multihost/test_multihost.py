@@ -385,24 +385,25 @@ program(["train", *sys.argv[1:]])
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_in_an_evaluation_ends_it_in_all_after_the_same_batch(tmp_path: Path, cache: Path):
+@pytest.mark.parametrize("activity", ["evaluating", "decoding"])
+def test_a_signal_to_one_in_an_evaluation_ends_it_in_all_after_the_same_batch(
+    tmp_path: Path, cache: Path, activity: str
+):
     """Law: as in one process, the step is saved without metrics; the same command ends with the bits of a run without a signal."""
     config = write_config_file(tmp_path / "config.json", with_train(translations(tmp_path), eval_every=4))
-    whole = tmp_path / "whole"
+    whole, run = tmp_path / "whole", tmp_path / activity
     with Processes(config, whole, cache, 2, 1) as processes:
         assert processes.ends() == [0, 0], processes.said(0)
-    for activity in ("evaluating", "decoding"):
-        run = tmp_path / activity
-        with Processes(config, run, cache, 2, 1, program=("-c", SIGNALLED, activity)) as processes:
-            assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
-            shown = [[line for line in processes.said(i).splitlines() if line.startswith("shows")] for i in (0, 1)]
-        reports = [line.split()[-2:] for line in shown[0] if line.split()[1] == activity]
-        assert shown[0] == shown[1] and len(reports) == 2 and reports[-1][0] < reports[-1][1]
-        assert last_row(run)["step"] == 4 and last_row(run)["split"] == "train" and not list(run.glob("samples/*"))
-        with Processes(config, run, cache, 2, 1) as processes:
-            assert processes.ends() == [0, 0], processes.said(0)
-        assert_same_run(run, whole)
-        assert answers_of(run) == answers_of(whole)
+    with Processes(config, run, cache, 2, 1, program=("-c", SIGNALLED, activity)) as processes:
+        assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
+        shown = [[line for line in processes.said(i).splitlines() if line.startswith("shows")] for i in (0, 1)]
+    reports = [line.split()[-2:] for line in shown[0] if line.split()[1] == activity]
+    assert shown[0] == shown[1] and len(reports) == 2 and reports[-1][0] < reports[-1][1]
+    assert last_row(run)["step"] == 4 and last_row(run)["split"] == "train" and not list(run.glob("samples/*"))
+    with Processes(config, run, cache, 2, 1) as processes:
+        assert processes.ends() == [0, 0], processes.said(0)
+    assert_same_run(run, whole)
+    assert answers_of(run) == answers_of(whole)
 
 
 @pytest.mark.slow
