@@ -41,7 +41,6 @@ COMMANDS = {
     "rerun": "rerun",
     "report": "report",
     "serve": "serve",
-    "teach": "teach",
     "pair": "pair",
     "plan": "plan",
     "import": "import_weights",

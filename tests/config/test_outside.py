@@ -101,7 +101,6 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
 
     monkeypatch.setattr(f"flaxformer_lite.cli.commands.{COMMANDS[command]}.run", reading)
     words = {
-        "teach": ["quickstart", "--teacher", run],
         "export": ["hf", run, "out"],
         "plan": [run, "--topology", "v5e:1x1"],
         "mine": [run, "rows.jsonl", "--corpus", "corpus", "-o", "out.jsonl"],

@@ -79,7 +79,7 @@ class Dataset(Generic[Example]):
         self.draw, self.samplers = draw, samplers
         self.lengths, self.notes = made.rows.lengths, made.notes
         self.dropped = len(self.lengths) - int(plan.placed.sum())
-        self.fingerprint = f"{made.fingerprint} {getattr(rows, 'fingerprint', '')}".rstrip()
+        self.fingerprint = made.fingerprint
         read = plan.placed
         if plan.shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
             read = plan.epoch(0).examples
@@ -108,7 +108,7 @@ class Dataset(Generic[Example]):
         plan = BatchPlan(lengths, batch_shapes(objective, config), seed, shares)
         check_some_fit(made, plan, config)
         special, draw = special_ids(tokenizer, start_id), functools.partial(draw_in_step, seed)
-        return cls(made, objective.training_rows(made.rows), objective, special, plan, draw, samplers)
+        return cls(made, made.rows, objective, special, plan, draw, samplers)
 
     @classmethod
     def evaluation(

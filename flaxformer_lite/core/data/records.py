@@ -91,10 +91,6 @@ class RowMaker(Protocol[MadeExample]):
         Raises: ValueError for records that the objective cannot use, with their number.
         """
 
-    def training_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Returns the rows as training reads them, of the same lengths; evaluation reads those of `make_rows`."""
-        return rows
-
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
 

@@ -68,7 +68,6 @@ class Rows(Lazy[Any]):
 
     lengths: the positions of source and target that each row needs, special tokens included.
     spans: the pieces of each row; None: row i is record i, as a whole.
-    fingerprint: a name for the content of the rows besides the records; empty without such content.
     note: says which records were cut or left out; empty if none was.
     """
 
@@ -77,11 +76,10 @@ class Rows(Lazy[Any]):
         lengths: Integer[np.ndarray, "I 2"],
         make: Callable[[int], Any],
         spans: Spans | None = None,
-        fingerprint: str = "",
         note: str = "",
     ) -> None:
         super().__init__(len(lengths), make)
-        self.lengths, self.spans, self.fingerprint, self.note = lengths, spans, fingerprint, note
+        self.lengths, self.spans, self.note = lengths, spans, note
 
     @classmethod
     def source_only(
