@@ -21,7 +21,8 @@ import pytest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.model import SentenceEmbedding
+from flaxformer_lite.core.objectives import CausalLM, SentenceEmbeddings
 from flaxformer_lite.core.search import Sampling
 from flaxformer_lite.files.data.built_in import Dates
 from flaxformer_lite.files.data.text_files import PlainText
@@ -43,6 +44,12 @@ CONFIG = dataclasses.replace(
     data=dataclasses.replace(TINY.data, bucket_lengths=(40,), eval=None),
     train=TrainConfig(steps=6, log_every=1, checkpoint_every=2),
 )
+EMBEDS = dataclasses.replace(
+    CONFIG,
+    model=dataclasses.replace(CONFIG.model, num_decoder_layers=0, sentence_embedding=SentenceEmbedding()),
+    objective=SentenceEmbeddings(directions="both"),
+)
+"""A date is near its own ISO form, and the forms of all other dates of the batch are its negatives."""
 
 DIES_AFTER_JOINING = """
 import jax, os, sys, time
@@ -193,16 +200,21 @@ def together(config: Path, run: Path, cache: Path, number: int, devices: int, *f
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: list[float]):
-    """Law, dropout on: over fsdp 2 the losses are those of one process; the first one speaks for both, and the config is both's."""
-    run = tmp_path / "run"
-    found = together(config, run, cache, 2, 1, "--train.mesh.data", "1", "--train.mesh.fsdp", "2")
-    np.testing.assert_allclose(found, one, rtol=2e-5)
+@pytest.mark.parametrize(("setting", "axis"), [(CONFIG, "fsdp"), (EMBEDS, "data")], ids=["dates", "negatives"])
+def test_two_processes_are_one(setting: Config, axis: str, tmp_path: Path, cache: Path, request: pytest.FixtureRequest):
+    """Law, dropout on: the losses are those of one process, negatives of both are shared; the first one speaks for both."""
+    expected = request.getfixturevalue("one") if setting is CONFIG else alone(setting, tmp_path / "one")
+    run, file = tmp_path / "run", write_config_file(tmp_path / "tiny.json", setting)
+    meshes = {"data": "1", axis: "2"}
+    found = together(
+        file, run, cache, 2, 1, *(word for name, n in meshes.items() for word in (f"--train.mesh.{name}", n))
+    )
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
     log = (run / "train.log").read_text()
-    assert "on 2 cpu devices in 2 processes: mesh, fsdp 2" in log and log.count("all 6 steps are done") == 1
+    assert f"on 2 cpu devices in 2 processes: mesh, {axis} 2" in log and log.count("all 6 steps are done") == 1
     assert "step" not in (run.with_name("run.1.err")).read_text()
     saved = (run / "config.json").read_text()
-    assert from_json(saved).train.mesh.fsdp == 2 and "coordinator" not in saved
+    assert getattr(from_json(saved).train.mesh, axis) == 2 and "coordinator" not in saved
 
 
 @pytest.mark.slow
