@@ -174,6 +174,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
+        "attention.qk_norm_place": attention.qk_norm_place != "before_rotation",
         "attention.masking": not has_zero_weights(attention.masking),
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }

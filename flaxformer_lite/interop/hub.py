@@ -31,6 +31,7 @@ from flaxformer_lite.interop.hf.folder import (
     read_json,
     weights_elsewhere,
 )
+from flaxformer_lite.interop.hf.multimodal import text_config
 from flaxformer_lite.interop.hf.peft import ADAPTER_CONFIG, is_adapter
 
 with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the bars here are no widgets
@@ -118,7 +119,7 @@ def download(name: HubName) -> tuple[Path, str]:
         fetch(name, folder.name, texts)
         try:
             if ADAPTER_WEIGHTS not in weights:
-                family_of(read_config(folder).get("model_type"))
+                family_of(text_config(read_config(folder)).get("model_type"))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         missing = [file for file in weights if not (folder / file).exists()]

@@ -108,7 +108,7 @@ FOLDERS = [
     *("t5/model", "t5_1_1/gated_gelu", "bart/classification", "marian/separate", "m2m_100/odd_width", "mbart/fifty"),
     *("mt5/hub_layout", "umt5/plain", "xlm_roberta/masked_lm", "camembert/masked_lm"),
     *("t5gemma/uneven", "modernbert/untied_biases", "modernbert/mean_classification", "bert/token_classification"),
-    *("eurobert/tied_biases", "eurobert/bos_classification", "gemma3/bidirectional"),
+    *("eurobert/tied_biases", "eurobert/bos_classification", "gemma3/bidirectional", "hunyuan/bias_yarn"),
 ]
 
 

@@ -387,6 +387,21 @@ def hub_qwen(tensors: dict, config: dict, generation: dict) -> None:
     config.update({"use_sliding_window": False, "sliding_window": 3, "max_window_layers": 1})
 
 
+def hub_hunyuan(tensors: dict, config: dict, generation: dict) -> None:
+    """The library reads a missing option of ties as untied, so that it stays."""
+    tied = config["tie_word_embeddings"]
+    hub_rope(tensors, config, generation)
+    of_rope = {"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+    config["rope_scaling"] |= of_rope
+    config.update({"tie_word_embeddings": tied, "attention_head_dim": config["head_dim"], "eod_token_id": 5})
+    config.update(
+        {"use_qk_norm": True, "mlp_bias": False, "norm_type": "rms", "num_experts": 1, "xdrope_section": None}
+    )
+    config.update(
+        {"cla_share_factor": 2, "dense_list": [20, 0], "pool_type": "last", "anyres_vit_max_image_size": None}
+    )
+
+
 def hub_gemma(tensors: dict, config: dict, generation: dict) -> None:
     hub_rope(tensors, config, generation)
     config.update({"hidden_act": "gelu", "hidden_activation": None})

@@ -12,7 +12,7 @@ from flaxformer_lite.cli.options import SYSTEMS
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 FAMILIES = (
-    "gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, bert, "
+    "gpt2, llama, mistral, qwen2, qwen3, hunyuan_v1_dense, gemma, gemma2, gemma3_text, bert, "
     "roberta, distilbert, xlm-roberta, camembert, t5, mt5, umt5, bart, marian, mbart, m2m_100, t5gemma, modernbert, eurobert"
 )
 """Families of Hugging Face's, in the order in which they are tried; their files need JAX."""

@@ -125,7 +125,9 @@ class Attention(Checked, at="model.attention"):
     soft_cap: PositiveFloat | None = None
     """Bend scores to stay within plus and minus this number, `cap * tanh(score / cap)`; None: do not."""
     qk_norm: OptionalNorm = None
-    """Norm over each head of queries and keys, before rotary positions; None: no norm."""
+    """Norm over each head of queries and keys; None: no norm."""
+    qk_norm_place: Literal["before_rotation", "after_rotation"] = "before_rotation"
+    """Place of `qk_norm` and rotary positions: the norm before the rotation (Qwen3, Gemma 3), or after it (Hunyuan)."""
     masking: Masking = EXCLUDE
     """Treatment of the score of a masked key."""
     implementation: Annotated[kernels.Implementation, Resume.ON_REQUEST, Answers.SAME] = "auto"
@@ -133,6 +135,14 @@ class Attention(Checked, at="model.attention"):
     device's kernel where it supports the model, else xla. Decoding always uses xla."""
     splash: Annotated[kernels.SplashBlocks, Resume.ON_REQUEST, Answers.SAME] = kernels.SplashBlocks()
     """The blocks of splash."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.qk_norm is None and self.qk_norm_place != "before_rotation":
+            raise ValueError(
+                f"model.attention.qk_norm_place is {self.qk_norm_place!r}, but model.attention.qk_norm is None: set a norm, or "
+                "leave model.attention.qk_norm_place at 'before_rotation'"
+            )
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
         """Checks that the model can be split into heads. `setting` names the setting that `num_heads` comes from.
@@ -410,12 +420,18 @@ class MultiHeadAttention(nn.Module):
         """Returns the projected keys and values, in heads; `rotate` rotates the keys by their positions."""
         heads = self.variant.heads(self.d_model, self.num_heads)
         keys = self.variant.split(key, self.key, heads.num_kv_heads, heads.d_key)
-        if self.key_norm is not None:
-            keys = self.key_norm(keys)
-        if rotate is not None:
-            keys = rotate(keys)
+        keys = self.positioned(keys, self.key_norm, rotate)
         values = self.variant.split(key if value is None else value, self.value, heads.num_kv_heads, heads.d_value)
         return KeyValue(keys, values)
+
+    def positioned(
+        self, heads: Float[Array, "B T N H"], norm: Callable[[Array], Array] | None, rotate: Rotate | None
+    ) -> Float[Array, "B T N H"]:
+        """Returns the heads of queries or keys, normalised and rotated in the variant's order."""
+        steps = [norm, rotate] if self.variant.qk_norm_place == "before_rotation" else [rotate, norm]
+        for step in steps:
+            heads = heads if step is None else step(heads)
+        return heads
 
     @nn.compact
     def attend(
@@ -431,8 +447,7 @@ class MultiHeadAttention(nn.Module):
         """Returns the attention of `query` to keys and values that are in heads already; `cached`: they are a decode cache."""
         v = self.variant
         heads = v.split(query, self.query, self.num_heads, key_value.key.shape[-1])
-        heads = heads if self.query_norm is None else self.query_norm(heads)
-        heads = heads if rotate is None else rotate(heads)
+        heads = self.positioned(heads, self.query_norm, rotate)
         call = kernels.AttentionCall(
             heads,
             *key_value,

@@ -14,6 +14,7 @@ from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
+from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
@@ -63,13 +64,17 @@ class Fitted(NamedTuple):
 def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
     check_links(folder)
-    config, rules = read_config(folder), folder / "generation_config.json"
+    whole, rules = read_config(folder), folder / "generation_config.json"
+    config = text_config(whole)
     generation = read_json(rules) if rules.is_file() else None
     if config.get("quantization_config"):
         rule = "quantized weights are not read: save the model in bfloat16 or float32, or name the model that it was made of"
         raise Options(config).wrong("quantization_config", rule)
     family = family_of(config.get("model_type"), families)
-    fit, renamed = fit_names(family, config, read_tensors(folder))
+    tensors, no_pictures = read_tensors(folder), ""
+    if family.model_type != whole["model_type"]:
+        tensors, no_pictures = text_tensors(tensors)
+    fit, renamed = fit_names(family, config, tensors)
     steps = read_steps(folder)
     model = dataclasses.replace(fit.model, sentence_embedding=steps.embedding)
     names = fit.names + dense_names(model, steps.dense)
@@ -90,7 +95,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         max_length=max_length(folder, config, model),
         skipped=fit.skipped,
         steps=steps,
-        notes=[note for note in (renamed, *notes, similarity_note(folder, steps.embedding)) if note],
+        notes=[note for note in (no_pictures, renamed, *notes, similarity_note(folder, steps.embedding)) if note],
     )
 
 

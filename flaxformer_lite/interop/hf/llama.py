@@ -1,8 +1,8 @@
-"""Llama, and the families that differ from it in a detail: Mistral, Qwen2, Qwen3; heads, rotary positions and windows of decoders.
+"""Llama, and the families that differ from it in a detail: Mistral, Qwen2, Qwen3, Hunyuan; heads, rotary positions and windows.
 
 RMSNorm before each sublayer, rotary positions that pair the halves of a head, gated feed-forward layers, shared key heads.
 
-Reference: Touvron et al. 2023, arXiv:2302.13971.
+References: Touvron et al. 2023, arXiv:2302.13971; Zheng et al. 2025, arXiv:2509.05209 (Hunyuan-MT).
 """
 
 import dataclasses
@@ -68,10 +68,28 @@ HEADS = {"head/kernel": Tensor("lm_head.weight"), "pooler/classes/kernel": Tenso
 def read_rotary(options: Options, draft: Draft) -> None:
     """Reads `rope_parameters` or, in older folders, `rope_theta` beside `rope_scaling`."""
     options.only("partial_rotary_factor", 1.0)
-    name = "rope_scaling" if options.has("rope_scaling") else "rope_parameters"
-    draft["positions"] = read_scheme(
-        options, options.group(name), options.number("rope_theta", draft["positions.base"])
-    )
+    base = options.number("rope_theta", draft["positions.base"])
+    draft["positions"] = read_scheme(options, rope_group(options), base)
+
+
+def rope_group(options: Options) -> Options:
+    return options.group("rope_scaling" if options.has("rope_scaling") else "rope_parameters")
+
+
+def read_stretched(options: Options, draft: Draft) -> None:
+    """Reads Hunyuan's positions. With `alpha`, its type "dynamic" stretches the base, whatever the length of a text."""
+    group = rope_group(options)
+    kind = group.raw("rope_type") or group.raw("type")
+    if kind != "dynamic":
+        read_rotary(options, draft)
+        return
+    options.ignore("max_position_embeddings")
+    group.ignore("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # the library reads none of them
+    alpha, width = group.number("alpha"), draft["attention.d_key"] or draft["d_model"] // draft["num_heads"]
+    if not (alpha > 0 and width > 2):
+        raise group.wrong("alpha", f"it should be above 0, with heads wider than 2; head_dim is {width}")
+    base = group.number("rope_theta", options.number("rope_theta", draft["positions.base"]))
+    draft["positions"] = Rotary(base=base * alpha ** (width / (width - 2)))
 
 
 def read_scheme(options: Options, group: Options, base: float) -> Rotary:
@@ -145,6 +163,7 @@ def rope_parameters(positions: Any) -> dict[str, Any]:
 
 
 ROTARY = Entry(read_rotary, lambda model: {"rope_parameters": rope_parameters(model.positions)})
+STRETCHED = ROTARY._replace(read=read_stretched)
 
 # Windows --------------------------------------------------------------------------------------------------------------
 
@@ -286,10 +305,15 @@ NORMS_AROUND = {
     "feed_forward_post_norm": "post_feedforward_layernorm",
 }
 """The names of norms in layers that have one after each sublayer too."""
+NORMS_AFTER_ROTATION = {
+    "attention/query_norm": "self_attn.query_layernorm",
+    "attention/key_norm": "self_attn.key_layernorm",
+}
 
 
 def names(model: ModelConfig, architecture: str) -> Names:
     layer = LAYER | NORMS_AROUND if "n" in model.residual.post else LAYER
+    layer = layer | NORMS_AFTER_ROTATION if model.attention.qk_norm_place == "after_rotation" else layer
     stack = "encoder" if model.num_encoder_layers else "decoder"
     return {
         "embedding": "model.embed_tokens",
@@ -338,6 +362,45 @@ def read_window(options: Options, name: str, default: int | None) -> SlidingWind
 
 WINDOW = option("sliding_window", "sliding_window", kind=Kind(read_window, lambda window: window and window.size))
 ENDS = UsualIds(bos=1, eos=2)
+HUNYUAN = replaced(
+    TEMPLATE,
+    {
+        "norm": RMSNorm(epsilon=1e-5),
+        "attention.qk_norm": RMSNorm(epsilon=1e-5),
+        "attention.qk_norm_place": "after_rotation",
+    },
+)
+
+
+def read_hunyuan_sisters(options: Options, draft: Draft) -> None:
+    """Reads the options that its files share with sister models: experts, shared layers, pictures. None of these may be on."""
+    for name in ("use_qk_norm", "use_rotary_pos_emb"):
+        options.only(name, True)
+    for name in ("mlp_bias", "use_cla", "use_mla", "use_mixed_mlp_moe", "mamba", "position_embedding_xdrope"):
+        options.only(name, False)
+    options.only("num_experts", 1)
+    options.only("norm_type", "rms")
+    options.only("xdrope_section")
+    options.only("add_classification_head", False)
+    options.only("attention_head_dim", draft["attention.d_key"] or draft["d_model"] // draft["num_heads"])
+    options.ignore(*OF_SISTERS)
+
+
+OF_SISTERS = (
+    # without experts, shared layers, latent attention or Mamba
+    *("moe_intermediate_size", "num_shared_expert", "moe_topk", "moe_drop_tokens", "moe_layer_num_skipped"),
+    *("moe_random_routing_dropped_token", "norm_topk_prob", "routed_scaling_factor", "group_limited_greedy"),
+    *("n_group", "topk_group", "cla_share_factor", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim"),
+    *("v_head_dim", "qk_nope_head_dim", "hybrid_override_pattern", "mamba_ssm_ngroups", "mamba_d_state"),
+    *("mamba_d_conv", "mamba_expand", "mamba_head_dim", "mamba_use_seq_idx", "dense_list"),
+    # without pictures, video or classes
+    *("vit_path", "vit_type", "vit_input_resolution", "vit_token", "vit_patch", "vit_mapping_type", "vit_norm_type"),
+    *("vit_used_rms_norm", "vit_remove_prenorm", "vit_add_patchemb_bias", "num_media_embeds", "skip_cls_token"),
+    *("anyres_vit_max_image_size", "anyres_pooling_size", "anyres_vit_two_views", "class_num", "pool_type"),
+    *("im_start_id", "im_end_id", "im_newline_id", "image_token_id", "video_start_id", "video_end_id"),
+    # ids of texts that the tokenizer states, and training
+    *("text_start_id", "text_end_id", "mask_init_id", "pad_id", "eod_token_id", "org_vocab_size", "hidden_dropout"),
+)
 
 FAMILIES = (
     family(
@@ -380,5 +443,15 @@ FAMILIES = (
         ACTIVATION,
         ROTARY,
         UPPER_WINDOWS,
+    ),
+    family(
+        "hunyuan_v1_dense",
+        "HunYuanDenseV1",
+        UsualIds(pad=0, bos=1, eos=2),
+        HUNYUAN,
+        ATTENTION_BIAS,
+        ACTIVATION,
+        STRETCHED,
+        Entry(read_hunyuan_sisters),
     ),
 )

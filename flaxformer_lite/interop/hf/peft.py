@@ -25,6 +25,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model import LoRA, ModelConfig
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported
+from flaxformer_lite.interop.hf.multimodal import text_names
 from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
@@ -86,7 +87,7 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
         rule = "it should be above 0: with 0 the adapters do nothing, so import the base; with less, merge them by PEFT"
         raise options.wrong("lora_alpha", rule)
 
-    stored = read_tensors(folder)
+    stored = text_names(read_tensors(folder))
     tensors = base.family.full_names(stored)
     most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
     factor = alpha / rank**power

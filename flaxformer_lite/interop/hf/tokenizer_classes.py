@@ -163,6 +163,7 @@ OF_MODELS = {
     "gpt2": "GPT2Tokenizer",
     **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "t5gemma"), "GemmaTokenizer"),
+    "hunyuan_v1_dense": "TokenizersBackend",
     **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",
     "mbart": "MBartTokenizer",

@@ -35,7 +35,7 @@ from tests.support.quick import quick
 DATA = FIXTURES / "hf"
 GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}
 SIZES = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 4, "intermediate_size": 7}
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "hunyuan_v1_dense")
 
 
 def sizes(model_type: str) -> dict[str, Any]:
@@ -59,7 +59,8 @@ def read_config(config: dict[str, Any], tensors: tuple[str, ...] = ()) -> ModelC
 SAY_NOTHING = {
     *("dtype", "torch_dtype", "transformers_version", "use_cache", "pretraining_tp", "cache_implementation"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "task_specific_params"),
-    *("reorder_and_upcast_attn", "n_ctx", "_sliding_window_pattern"),
+    *("reorder_and_upcast_attn", "n_ctx", "_sliding_window_pattern", "eod_token_id"),
+    *("cla_share_factor", "dense_list", "pool_type", "anyres_vit_max_image_size"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
 }
 """Options that no number of the model depends on."""
@@ -121,6 +122,7 @@ DEFAULTS = {
     "mistral": (4, 8, False, "swiglu", 1e4, 4096, None),
     "qwen2": (4, 32, False, "swiglu", 1e4, None, None),
     "qwen3": (128, 32, False, "swiglu", 1e4, None, None),
+    "hunyuan_v1_dense": (4, 3, False, "swiglu", 1e4, None, None),
     "gemma": (256, 16, True, "geglu_tanh", 1e4, None, None),
     "gemma2": (256, 4, True, "geglu_tanh", 1e4, 4096, (0, 2)),
     "gemma3_text": (
@@ -146,7 +148,8 @@ def test_absent_options_have_the_defaults_of_the_library(model_type: str) -> Non
     window = model.sliding_window
     sizes = (None, None) if window is None else (window.size, window.layers)
     assert (*found, model.positions.base, *sizes) == DEFAULTS[model_type]
-    assert model.norm == RMSNorm(epsilon=1e-6, offset=float(model_type.startswith("gemma")))
+    epsilon = 1e-5 if model_type == "hunyuan_v1_dense" else 1e-6
+    assert model.norm == RMSNorm(epsilon=epsilon, offset=float(model_type.startswith("gemma")))
     assert model.attention.bias == (model_type == "qwen2") and model.attention.out_bias is False
     if model_type in ("gemma2", "gemma3_text"):
         assert model.attention.scale == 1 / 16
@@ -212,6 +215,12 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
         Rotary(),
     ),
     ("qwen2", {"sliding_window": 5, "max_window_layers": 1}, {"use_sliding_window": False}, Rotary()),
+    (
+        "hunyuan_v1_dense",
+        {"rope_theta": 50, "rope_scaling": {"type": "dynamic", "alpha": 1000, "factor": 1.0, "beta_fast": 32}},
+        {"rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 50.0}},
+        Rotary(base=50.0 * 1000.0**2),  # heads of width 4: 4 / (4 - 2)
+    ),
     ("gemma", {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_pytorch_tanh"}, Rotary()),
     ("gemma2", {"hidden_act": "gelu", "hidden_activation": "gelu_new"}, {}, Rotary()),
 ]
@@ -249,6 +258,20 @@ REFUSED = {
         {"rope_scaling": {"type": "dynamic", "factor": 2}},
         r"rope_scaling\.type is \"dynamic\": .*yarn",
     ),
+    "a base that follows the length": (
+        "hunyuan_v1_dense",
+        {"rope_scaling": {"type": "dynamic", "factor": 2}},
+        r"rope_scaling\.alpha is missing",
+    ),
+    "no stretch": (
+        "hunyuan_v1_dense",
+        {"rope_scaling": {"type": "dynamic", "alpha": 0}},
+        r"rope_scaling\.alpha is 0: it should be above 0",
+    ),
+    "no norms": ("hunyuan_v1_dense", {"use_qk_norm": False}, "use_qk_norm is false: only true"),
+    "experts": ("hunyuan_v1_dense", {"num_experts": 8}, "num_experts is 8: only 1"),
+    "layers that share keys": ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true: only false"),
+    "another width of heads": ("hunyuan_v1_dense", {"attention_head_dim": 5}, "attention_head_dim is 5: only 4"),
     "a word of another rope type": (
         "llama",
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3}},
@@ -468,6 +491,10 @@ TRAINED = {
     "qwen3": (
         "Qwen3ForCausalLM",
         dataclasses.replace(LIKE_LLAMA, attention=DotProduct(bias=False, qk_norm=RMSNorm())),
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1ForCausalLM",
+        dataclasses.replace(LIKE_LLAMA, attention=DotProduct(qk_norm=RMSNorm(), qk_norm_place="after_rotation")),
     ),
     "gemma": ("GemmaForCausalLM", LIKE_GEMMA),
     "gemma2": (

@@ -26,6 +26,7 @@ QUICK = {
     *("bart/scaled", "bert/pretraining", "distilbert/sinusoidal", "gemma/untied_bias", "gemma2/plain"),
     *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "m2m_100/odd_width", "marian/separate", "mbart/fifty"),
     *("embeddinggemma/two_dense", "minilm/mean", "mistral/window", "qwen2/hub_window", "qwen3/window"),
+    "hunyuan/hub_layout",
     *("mt5/hub_layout", "umt5/deep_decoder", "xlm_roberta/masked_lm", "camembert/masked_lm"),
     *(
         "eurobert/tied_biases",
@@ -38,7 +39,7 @@ QUICK = {
     ),
 }
 """A fixture of each family, with its rarest parts: those that the fast suite exports."""
-COMPUTED = {"bert/pretraining", "gemma2/plain", "m2m_100/odd_width", "umt5/deep_decoder"}
+COMPUTED = {"bert/pretraining", "gemma2/plain", "hunyuan/hub_layout", "m2m_100/odd_width", "umt5/deep_decoder"}
 """Those whose outputs the fast suite computes, of an encoder, a decoder, and both with and without position tables; the others are
 slow tests."""
 
