@@ -103,6 +103,7 @@ class Dataset(Generic[Example]):
         length is planned from the usual segmentation.
         """
         made = make_rows(records, objective, config, seed, tokenizer)
+        objective.check_training(records)
         shares = None if made.mixing is None else Shares(made.sizes, made.mixing.shares(made.sizes))
         lengths = planned_lengths(made.rows.lengths, samplers, config.longest)
         plan = BatchPlan(lengths, batch_shapes(objective, config), seed, shares)

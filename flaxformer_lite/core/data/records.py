@@ -91,6 +91,10 @@ class RowMaker(Protocol[MadeExample]):
         Raises: ValueError for records that the objective cannot use, with their number.
         """
 
+    def check_training(self, records: Sequence[TokenPair]) -> None:
+        """Raises: ValueError for records, of all sources together, that evaluation can use, and training cannot."""
+        return
+
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
 

@@ -140,6 +140,18 @@ class SentenceEmbeddings(CandidateTexts):
         if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.d_model)):
             raise ValueError(f"objective.widths is {self.widths}, but vectors have the width {width}: lower them")
 
+    def require_negatives(self, number: int) -> None:
+        """Raises: ValueError if negatives are read, and the data has none."""
+        if self.num_negatives and not number:
+            raise ValueError(
+                f"objective.num_negatives is {self.num_negatives}, but no record of the data has a negative: name their fields "
+                "(negatives_fields or negatives_columns), or set it to 0"
+            )
+
+    def check_training(self, records: Sequence[TokenPair]) -> None:
+        """Raises: ValueError if `num_negatives` would be ignored. In evaluation, a plain pair has the negatives of its batch."""
+        self.require_negatives(self.check_records(TokenArrays.of(records))[0])
+
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
@@ -148,11 +160,8 @@ class SentenceEmbeddings(CandidateTexts):
         if tokenizer is not None:
             reads_scores = self.criterion == "margin_mse"
             num_negatives, has_scores = self.check_records(arrays, needs_scores=reads_scores)
-            if self.num_negatives and not num_negatives:
-                raise ValueError(
-                    f"objective.num_negatives is {self.num_negatives}, but no record of the data has a negative: name their fields "
-                    "(negatives_fields or negatives_columns), or set it to 0"
-                )
+            if reads_scores:
+                self.require_negatives(num_negatives)
             if num_negatives and not self.num_negatives:
                 notes.append(
                     f"the data has {num_negatives:,} negatives, which are not read: objective.num_negatives is 0"

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data.dataset import Dataset
+from flaxformer_lite.core.data.batch_plan import Mixing
+from flaxformer_lite.core.data.dataset import Dataset, MixedRecords
 from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.model.config import ModelConfig, SentenceEmbedding
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.model.transformer import Transformer
@@ -181,10 +183,25 @@ def test_an_evaluation_draws_by_the_row_alone():
     assert {row.tobytes() for row in found[0]} == {row.tobytes() for row in found[2]}
 
 
+def test_plain_pairs_are_evaluated_beside_negatives_in_training():
+    """Oracle: the rows where no negatives are read; further texts are absent. One source of a mixture may have pairs alone."""
+    pairs = [record([4, i], [i, 5]) for i in range(6, 10)]
+    plain, masked = (
+        Dataset.evaluation(pairs, SentenceEmbeddings(num_negatives=number), DATA, TOKENIZER).batch(0).inputs
+        for number in (0, 2)
+    )
+    np.testing.assert_array_equal(masked.source_tokens[:, :2], plain.source_tokens)
+    assert plain.source_mask.any() and not masked.source_mask[:, 2:].any()
+    parts = [TokenArrays.of(pairs), TokenArrays.of([candidate_record([4], [[5], [6]], "1 2")])]
+    Dataset.training(MixedRecords(parts, Mixing(None, 1.0)), SentenceEmbeddings(num_negatives=1), DATA, 0, TOKENIZER)
+
+
 def test_data_that_does_not_fit_is_refused_or_told():
     pair, with_negative = record([4], [5]), candidate_record([4], [[5], [6]], "1 2")
-    with pytest.raises(ValueError, match=r"objective\.num_negatives is 3, but no record of the data has a negative"):
-        SentenceEmbeddings(num_negatives=3).make_rows([pair], Lengths(9, 0), 0, TOKENIZER)
+    for objective in (SentenceEmbeddings(num_negatives=3), SentenceEmbeddings(**MARGIN)):
+        scored = pair._replace(label="1 1 0.5")
+        with pytest.raises(ValueError, match=r"num_negatives is [23], but no record of the data has a negative"):
+            Dataset.training([scored], objective, DATA, 0, TOKENIZER)
     with pytest.raises(ValueError, match=r"scores of a teacher, but record 1 of the data has none: name their fields"):
         SentenceEmbeddings(**MARGIN).make_rows([with_negative], Lengths(9, 0), 0, TOKENIZER)
     rows = SentenceEmbeddings().make_rows([pair, with_negative], Lengths(9, 0), 0, TOKENIZER)
