@@ -3,7 +3,7 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flaxformer_lite.cli.input_lines import LineChunk
 
@@ -18,9 +18,12 @@ class Answering(ABC, Generic[Answer]):
         """Names of the columns of an answer, which is then printed behind its row of a table; (): answers alone."""
         return ()
 
-    def check(self, block: LineChunk, number: int) -> None:
-        """Raises: ValueError, with the place, if line `number` of a chunk has no answer."""
-        return
+    def read(self, block: LineChunk, number: int) -> Any:
+        """Returns what `answers` gets of line `number` of a chunk, in `block.read`.
+
+        Raises: ValueError, with the place, if the line has no answer.
+        """
+        return block.lines[number]
 
     @abstractmethod
     def answers(self, block: LineChunk) -> Iterable[Answer]:
@@ -36,11 +39,18 @@ class Answering(ABC, Generic[Answer]):
 
 
 def answer_lines(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> None:
-    """Prints the answers to all lines, in their order, after each chunk."""
+    """Prints the answers to all lines, in their order, after each chunk.
+
+    Raises: ValueError in the end, if no line has an answer.
+    """
+    refused = set[bool]()
     for block, header in with_headers(blocks, answering):
         for line in printed(block, answering, header):
             print(line)
         sys.stdout.flush()
+        refused.add(block.is_refused)
+    if refused == {True}:
+        raise ValueError("no line has an answer: correct the lines as the warnings say")
 
 
 def with_headers(
@@ -68,7 +78,7 @@ def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str
 def printed_of_lines(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[str]]:
     """Yields for each line of a chunk the lines that are printed."""
     index = block.index
-    for lines in block.answerable(answering.check):
+    for lines in block.answerable(answering.read):
         if lines is None:
             yield answering.unanswered(index)
             index += 1

@@ -92,16 +92,19 @@ class LineChunk:
     """The share of the command's input that has been read with these lines; 0: unknown."""
     progress: ProgressCallback | None = None
     """Receives the progress on these lines; None: they are shown as a work of their own."""
+    read: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
+    """The value that a command read of each line (`answerable`)."""
 
-    def answerable(self, check: "LineCheck | None" = None) -> Iterator["LineChunk | None"]:
+    def answerable(self, read: "LineReader | None" = None) -> Iterator["LineChunk | None"]:
         """Yields the lines in order: good ones in chunks, and None for each bad one.
 
-        check: raises ValueError, with the place, if line `number` of a chunk has no answer; it is reported, and counts as bad.
+        read: returns what is asked in line `number` of a chunk. It raises ValueError, with the place, if the line has no answer;
+        it is reported, and counts as bad.
         """
-        start = 0
+        start, asked = 0, list[Any]()
         for number in range(len(self.lines) + 1):
             at_end = number == len(self.lines)
-            if at_end or self._is_bad(number, check):
+            if at_end or self._is_bad(number, read, asked):
                 if start < number:
                     yield dataclasses.replace(
                         self,
@@ -109,19 +112,26 @@ class LineChunk:
                         before=self.before + start,
                         rows=self.rows[start:number],
                         index=self.index + start,
+                        read=tuple(asked),
                     )
                 if not at_end:
                     yield None
-                start = number + 1
+                start, asked = number + 1, []
 
-    def _is_bad(self, number: int, check: "LineCheck | None") -> bool:
+    def _is_bad(self, number: int, read: "LineReader | None", asked: list[Any]) -> bool:
+        """Returns whether a line has no answer. Otherwise what is read of it is added to what is asked."""
         line = self.before + number + 1
-        if check is not None and line not in self.bad.numbers:
+        if read is not None and line not in self.bad.numbers:
             try:
-                check(self, number)
+                asked.append(read(self, number))
             except ValueError as error:
                 self.bad.add(line, str(error))
         return line in self.bad.numbers
+
+    @property
+    def is_refused(self) -> bool:
+        """Returns whether no line has an answer, after all have been looked at."""
+        return all(self.before + number in self.bad.numbers for number in range(1, len(self.lines) + 1))
 
     def place(self, number: int) -> str:
         """Returns source and number of line `number` of the chunk, for messages."""
@@ -171,8 +181,8 @@ class LineChunk:
             raise ValueError(place + message[named.end() :] if named else f"{place}: {message}") from None
 
 
-LineCheck = Callable[[LineChunk, int], object]
-"""Raises ValueError, with the place, if line `number` of a chunk has no answer."""
+LineReader = Callable[[LineChunk, int], Any]
+"""Returns what is asked in line `number` of a chunk. Raises ValueError, with the place, if the line has no answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, engine: str | None = None) -> None:

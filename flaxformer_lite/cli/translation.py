@@ -161,15 +161,15 @@ class Translating(Answering[list[ScoredText]]):
 class TranslatingIds(Translating):
     """Translations of token ids, as token ids."""
 
-    def check(self, block: LineChunk, number: int) -> None:
+    def read(self, block: LineChunk, number: int) -> list[int]:
         source = block.token_ids(number)
         with block.naming(number):
             self.run.check_sources([source])
+        return source
 
     def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
-        sources = [block.token_ids(number) for number in range(len(block.lines))]
         with block.reporting("translating") as report:
-            answers = self.run.hypotheses_of_ids(sources, progress=report["progress"], **self.decode)
+            answers = self.run.hypotheses_of_ids(block.read, progress=report["progress"], **self.decode)
         return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 

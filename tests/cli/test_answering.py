@@ -1,6 +1,7 @@
 """Oracle: printed lines written by hand, for answers that need no run."""
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 
 from flaxformer_lite.cli.answering import Answering, answer_lines
 from flaxformer_lite.cli.commands.classify import Classifying
-from flaxformer_lite.cli.commands.embed import Comparing, Embedding, cosines, save_vectors
+from flaxformer_lite.cli.commands.embed import Comparing, Embedding, save_vectors
 from flaxformer_lite.cli.commands.fill_mask import Filling
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
+from flaxformer_lite.cli.commands.rank import Ranking
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
 from flaxformer_lite.cli.translation import Translating
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
-from flaxformer_lite.run import ClassPrediction, TokenPrediction
+from flaxformer_lite.run import ClassPrediction, RankedText, TokenPrediction
+from flaxformer_lite.run.text_predictor import in_order
 
 
 def run_of(pooler: Any = None, threshold: float | None = None) -> Any:
@@ -41,12 +44,13 @@ class Repeating(Answering[int]):
     def beside(self) -> tuple[str, ...]:
         return self.names
 
-    def check(self, block: LineChunk, number: int) -> None:
+    def read(self, block: LineChunk, number: int) -> int:
         if not block.lines[number].isdecimal():
             raise ValueError(f"{block.place(number)}: no number")
+        return int(block.lines[number])
 
-    def answers(self, block: LineChunk) -> Iterator[int]:
-        return map(int, block.lines)
+    def answers(self, block: LineChunk) -> tuple[int, ...]:
+        return block.read
 
     def written(self, index: int, answer: int) -> list[str]:
         return [f"{index}: {answer}"] if self.names else [f"{index}: {number}" for number in range(answer)]
@@ -62,6 +66,47 @@ def test_answers_are_numbered_through_all_files_bad_lines_too(tmp_path: Path, ca
     out, err = capsys.readouterr()
     assert out.splitlines() == ["0: 0", "1: bad", "3: bad", "4: 0", "4: 1"]
     assert err.count("; its answer is empty") == 2 and "a, line 2: no number" in err and "b, line 1: not UTF-8" in err
+
+
+def test_lines_without_any_answer_are_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """In all files together; no line at all is none."""
+    for name, text in (("a", b"x\n" * 3), ("b", b"\xff\ny\n"), ("c", b"z\n1\n"), ("d", b"")):
+        (tmp_path / name).write_bytes(text)
+    for names, refused in (("ab", True), ("abc", False), ("d", False)):
+        blocks = chosen_blocks([str(tmp_path / name) for name in names], "repeat", size=2)
+        with pytest.raises(ValueError, match="no line has an answer") if refused else contextlib.nullcontext():
+            answer_lines(blocks, Repeating())
+        lines = [f"{number}: bad" for number in range(5)]
+        assert capsys.readouterr().out.splitlines()[:5] == ([] if names == "d" else lines)
+
+
+class Scoring:
+    """A run whose score of a candidate is its length."""
+
+    def rankings(self, asked: list[tuple[str, list[str]]], **report: object) -> list[list[RankedText]]:
+        return [in_order([len(text) for text in candidates]) for _, candidates in asked]
+
+
+def test_a_ranking_is_written_with_the_id_of_its_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    lines = (
+        '{"query": "q", "candidates": ["a", "abc", "b"]}',
+        '{"id": "ü7", "query": "q", "candidates": ["ab"], "more": 3}',
+        '{"query": "q", "docs": ["a"]}',
+        '{"query": "q", "candidates": ["a", 3]}',
+        '{"id": 3, "query": "q", "candidates": []}',
+    )
+    (tmp_path / "lines").write_text("\n".join(lines), encoding="utf-8")
+    answer_lines(chosen_blocks([str(tmp_path / "lines")], "rank"), Ranking(cast(Any, Scoring())))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        '[{"index": 1, "score": 3.0}, {"index": 0, "score": 1.0}, {"index": 2, "score": 1.0}]',
+        '{"id": "ü7", "ranking": [{"index": 0, "score": 2.0}]}',
+        "",
+        "",
+        '{"id": 3, "ranking": []}',
+    ]
+    assert "line 3: no field candidates; the fields are query, docs; its answer is empty" in err
+    assert 'line 4: write {"query": "…", "candidates": ["…", …]}, all of them texts' in err
 
 
 def test_answers_stand_beside_the_rows_of_their_tables(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -169,4 +214,3 @@ def test_vectors_are_written_as_lists_as_cosines_or_into_a_file(tmp_path: Path, 
     (tmp_path / "pairs").write_text("abc\ta\nabc\n")
     answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), Comparing(Embedding(run)))
     assert capsys.readouterr().out == "0.894427\n\n", "4 / √20"
-    assert cosines(np.zeros((1, 2), np.float32), np.ones((1, 2), np.float32)) == [0]

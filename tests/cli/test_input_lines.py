@@ -63,12 +63,15 @@ def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixt
     bad.add(43, "in.txt, line 43: not UTF-8")
     chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad, index=50)
 
-    def check(chunk: LineChunk, number: int) -> None:
+    def read(chunk: LineChunk, number: int) -> str:
         assert number != 2
         if not chunk.lines[number]:
             raise ValueError(f"{chunk.place(number)}: it is empty")
+        return chunk.lines[number].upper()
 
-    assert list(chunk.answerable(check)) == [
+    found = list(chunk.answerable(read))
+    assert [None if lines is None else lines.read for lines in found] == [("A B", "C"), None, None, ("E", "7", "F")]
+    assert found == [
         LineChunk(["a b", "c"], "in.txt", 40, index=50),
         None,
         None,

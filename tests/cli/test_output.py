@@ -35,9 +35,10 @@ class Shouting(Answering[str]):
     def beside(self) -> tuple[str, ...]:
         return self.names
 
-    def check(self, block: LineChunk, number: int) -> None:
+    def read(self, block: LineChunk, number: int) -> str:
         if block.lines[number].isdecimal():
             raise ValueError(f"{block.place(number)}: a number")
+        return block.lines[number]
 
     def answers(self, block: LineChunk) -> Iterator[str]:
         with block.reporting("shouting") as report:

@@ -230,12 +230,21 @@ def test_the_command_writes_spans_and_columns(
     assert [label for _, _, label in json.loads(pair.label)["words"]] == [word.label for word in found.words]
 
     given = tmp_path / "words.jsonl"
-    given.write_text('{"w": ["a", "b c", "."]}\n{"w": 3}\nx\n')
+    given.write_text('{"w": ["a", "b c", "."]}\n{"w": 3}\nx\n{"id": 3, "u": {"v": []}}\n')
     type_command(monkeypatch, "label", tmp_path, given, "--words", "w", "--format", "conll")
     out, err = capsys.readouterr()
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["a", "b c", ".", "", "", ""]
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["a", "b c", ".", "", "", "", ""]
     assert f"{given}, line 2: the field w has '3': it must be a list of texts; its answer is empty" in err
     assert f"{given}, line 3: not JSON" in err
+    assert f"{given}, line 4: no field w; the fields are id, u.v; its answer is empty" in err
+    for path in (given, tmp_path / "x.conll"):
+        with pytest.raises(SystemExit) as stopped:
+            type_command(monkeypatch, "label", tmp_path, path)
+        assert stopped.value.code == 2 and "name its field by --words FIELD" in capsys.readouterr().err
+    (tmp_path / "bad.jsonl").write_text('{"w": 3}\n')
+    with pytest.raises(SystemExit) as stopped:
+        type_command(monkeypatch, "label", tmp_path, tmp_path / "bad.jsonl", "--words", "w")
+    assert stopped.value.code == 2 and "no line has an answer" in capsys.readouterr().err
     table = tmp_path / "x.tsv"
     table.write_text("1\tab cd\n")
     type_command(monkeypatch, "label", tmp_path, table, "--column", "1")

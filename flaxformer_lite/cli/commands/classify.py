@@ -68,14 +68,17 @@ class Classifying(Answering["ClassPrediction"]):
             return ["labels"]
         return ["value"] if self.regression else ["label", "probability"]
 
-    def check(self, block: LineChunk, number: int) -> None:
-        text = text_of(block, number)
+    def read(self, block: LineChunk, number: int) -> str | tuple[str, str]:
+        """Returns the text of a line, or its pair of texts."""
+        texts = columns(block, number)
+        text = texts[0] if len(texts) == 1 else (texts[0], texts[1])
         with block.naming(number):
             self.run.check_pairs([text])
+        return text
 
     def answers(self, block: LineChunk) -> "list[ClassPrediction]":
         with block.reporting("classifying") as report:
-            return self.run.classify([text_of(block, number) for number in range(len(block.lines))], **report)
+            return self.run.classify(block.read, **report)
 
     def written(self, index: int, answer: "ClassPrediction") -> list[str]:
         if self.scores or self.several_labels:
@@ -83,9 +86,3 @@ class Classifying(Answering["ClassPrediction"]):
             scores = {name: round(answer.scores[name], 6) for name in names}
             return [json.dumps(scores, ensure_ascii=False)]
         return [f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"]
-
-
-def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:
-    """Returns the text of a line, or its pair of texts."""
-    texts = columns(block, number)
-    return texts[0] if len(texts) == 1 else (texts[0], texts[1])

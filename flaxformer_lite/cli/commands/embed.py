@@ -102,21 +102,18 @@ class Comparing(Answering[float]):
     def beside(self) -> Sequence[str]:
         return ["similarity"]
 
-    def check(self, block: LineChunk, number: int) -> None:
-        columns(block, number, wanted=2)
+    def read(self, block: LineChunk, number: int) -> Sequence[str]:
+        return columns(block, number, wanted=2)
 
     def answers(self, block: LineChunk) -> list[float]:
-        pairs = [columns(block, number) for number in range(len(block.lines))]
-        sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*pairs, strict=True))
-        return list(map(float, cosines(*map(self.embedding.answers, sides))))
+        from flaxformer_lite.run.text_predictor import unit_length  # with JAX
+
+        sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*block.read, strict=True))
+        first, second = (unit_length(self.embedding.answers(side)) for side in sides)
+        return list(map(float, (first * second).sum(1)))
 
     def written(self, index: int, answer: float) -> list[str]:
         return [f"{answer:.6f}"]
-
-
-def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N"]:
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return (first * second).sum(1) / np.maximum(lengths, 1e-12)
 
 
 def save_vectors(blocks: Iterable[LineChunk], embedding: Embedding, path: Path) -> None:

@@ -137,9 +137,10 @@ class Continuing(Answering[list[str]]):
     write: Callable[[str], str]
     """Returns a text as it is printed."""
 
-    def check(self, block: LineChunk, number: int) -> None:
+    def read(self, block: LineChunk, number: int) -> str | list[int]:
         with block.naming(number):
             self.run.check_prompts([block.lines[number]], self.decoder)
+        return block.lines[number]
 
     def answers(self, block: LineChunk) -> list[list[str]]:
         with block.reporting("writing") as report:
@@ -158,16 +159,16 @@ class Continuing(Answering[list[str]]):
 class ContinuingIds(Continuing):
     """The token ids that continue token ids."""
 
-    def check(self, block: LineChunk, number: int) -> None:
+    def read(self, block: LineChunk, number: int) -> list[int]:
         prompt = block.token_ids(number)
         with block.naming(number):
             self.run.check_prompts([prompt], self.decoder)
+        return prompt
 
     def answers(self, block: LineChunk) -> list[list[str]]:
-        prompts = [block.token_ids(number) for number in range(len(block.lines))]
         with block.reporting("writing") as report:
             answers = self.run.completions_of_ids(
-                prompts, progress=report["progress"], first_index=block.index, **self.options
+                block.read, progress=report["progress"], first_index=block.index, **self.options
             )
         return [[" ".join(map(str, one.tokens)) for one in answer] for answer in answers]
 

@@ -17,7 +17,8 @@ from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
-from flaxformer_lite.files.text.json_objects import json_object
+from flaxformer_lite.files.text.json_objects import field_value, json_object
+from flaxformer_lite.files.text.tables import container, require_lines
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import LabelledWords, Run
@@ -42,6 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.words and arguments.column:
         raise ValueError("--words is for lines of JSON, --column for a table: leave one of them out")
+    for path in arguments.files:
+        if not arguments.words and container(path) != "a table":
+            require_lines(
+                path, "write the words of each text as a list in JSON lines, and name its field by --words FIELD"
+            )
     texts = TextColumns(whole_lines=True) if arguments.words else text_columns(arguments, arguments.files, wanted=1)
     blocks = chosen_blocks(arguments.files, "label", texts, arguments.pieces)
     from flaxformer_lite.run import load  # with JAX
@@ -64,22 +70,20 @@ class Labelling(Answering["LabelledWords"]):
     def beside(self) -> Sequence[str]:
         return ["entities"] if self.form == "jsonl" else []
 
-    def check(self, block: LineChunk, number: int) -> None:
-        self.given(block, number)
-
-    def given(self, block: LineChunk, number: int) -> str | list[str]:
-        """Returns the text of a line, or its words. Raises: ValueError with the place for a line without them."""
-        line, place = block.lines[number], block.place(number)
+    def read(self, block: LineChunk, number: int) -> str | list[str]:
+        """Returns the text of a line, or its words."""
         if self.field is None:
-            return line
-        words = json_object(line, place).get(self.field)
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"{place}: the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
+            return block.lines[number]
+        record = json_object(block.lines[number], block.place(number))
+        with block.naming(number):
+            words = field_value(record, self.field)
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise ValueError(f"the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
     def answers(self, block: LineChunk) -> "list[LabelledWords]":
         with block.reporting("labelling") as report:
-            return self.run.label([self.given(block, number) for number in range(len(block.lines))], **report)
+            return self.run.label(block.read, **report)
 
     def written(self, index: int, answer: "LabelledWords") -> list[str]:
         if self.form == "conll":

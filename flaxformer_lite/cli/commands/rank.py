@@ -1,23 +1,23 @@
 """Writes the candidates of each query in their order, best first, each with its score.
 
 A line is a JSON object {"query": "…", "candidates": ["…", …]}. Its answer is a JSON list of {"index": …, "score": …}; an index is
-the place of a candidate in the line, from 0. The score is the number of a reranker, or the cosine of vectors. A line of another
-form is reported, and its answer is empty.
+the place of a candidate in the line, from 0. The answer to a line with an `id` is {"id": …, "ranking": […]}; other fields are not
+read. The score is the number of a reranker, or the cosine of vectors. A line of another form is reported, and its answer is empty.
 """
 
 import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.answering import Answering, answer_lines
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
 from flaxformer_lite.cli.options import add_weights, chosen_weights
-from flaxformer_lite.files.text.json_objects import json_object
+from flaxformer_lite.files.text.json_objects import field_value, json_object
 
 if TYPE_CHECKING:
-    from flaxformer_lite.run import RankedText, Run
+    from flaxformer_lite.run import Run
 
 
 LINES_AT_ONCE = 64
@@ -40,29 +40,27 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class Ranking(Answering["list[RankedText]"]):
-    """Orders of candidates."""
+class Ranking(Answering[Any]):
+    """Orders of candidates, as values of JSON."""
 
     run: "Run"
 
-    def check(self, block: LineChunk, number: int) -> None:
-        read_line(block, number)
+    def read(self, block: LineChunk, number: int) -> dict[str, Any]:
+        """Returns a record with a query and its candidates."""
+        record = json_object(block.lines[number], block.place(number))
+        with block.naming(number):
+            query, candidates = field_value(record, "query"), field_value(record, "candidates")
+            texts = [query, *candidates] if isinstance(candidates, list) else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError('write {"query": "…", "candidates": ["…", …]}, all of them texts')
+        return record
 
-    def answers(self, block: LineChunk) -> "Iterator[list[RankedText]]":
-        asked = [read_line(block, number) for number in range(len(block.lines))]
+    def answers(self, block: LineChunk) -> Iterator[Any]:
         with block.reporting("ranking") as report:
-            yield from self.run.rankings(asked, **report)
+            rankings = self.run.rankings([(one["query"], one["candidates"]) for one in block.read], **report)
+        for record, ranked in zip(block.read, rankings, strict=True):
+            ranking = [{"index": one.index, "score": round(one.score, 6)} for one in ranked]
+            yield {"id": record["id"], "ranking": ranking} if "id" in record else ranking
 
-    def written(self, index: int, answer: "list[RankedText]") -> list[str]:
-        return [json.dumps([{"index": one.index, "score": round(one.score, 6)} for one in answer])]
-
-
-def read_line(block: LineChunk, number: int) -> tuple[str, list[str]]:
-    """Returns the query and the candidates of a line. Raises: ValueError with the place for anything else."""
-    place = block.place(number)
-    record = json_object(block.lines[number], place)
-    query, candidates = record.get("query"), record.get("candidates")
-    texts = [query, *candidates] if isinstance(candidates, list) else [None]
-    if not all(isinstance(text, str) for text in texts) or len(record) != 2:
-        raise ValueError(f'{place}: write {{"query": "…", "candidates": ["…", …]}}, texts and no other fields')
-    return str(query), texts[1:]  # type: ignore[return-value]  # all are texts
+    def written(self, index: int, answer: Any) -> list[str]:
+        return [json.dumps(answer, ensure_ascii=False)]

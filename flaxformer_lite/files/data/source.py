@@ -11,6 +11,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, in_utf8
+from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.messages import BESIDE, Conversation
 from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
 
@@ -277,19 +278,6 @@ def with_input(source: str, more: str) -> str:
     return f"{source}\n\n{more}" if more.strip() else source
 
 
-def field_value(record: object, field: str) -> Any:
-    """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field."""
-    value: Any = record
-    for name in field.split("."):
-        if value is None and record is not None:
-            return None
-        if not isinstance(value, dict) or name not in value:
-            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
-            raise ValueError(f"no field {field}; the fields are {available}")
-        value = value[name]
-    return value
-
-
 def label_of(record: object, field: str) -> str:
     """Returns the label in a field of a record, a list as JSON. Raises: ValueError for anything but strings and numbers."""
     value = field_value(record, field)
@@ -317,11 +305,3 @@ def as_text(value: object, field: str, numbers: bool) -> str:
     if not isinstance(value, str):
         raise ValueError(f"field {field} holds {type(value).__name__} {str(value)[:60]!r}: it must be a string")
     return in_utf8(value, f"field {field}")
-
-
-def _field_names(record: object) -> Iterator[str]:
-    """Yields the names of a record's fields, nested ones with dots."""
-    if isinstance(record, dict):
-        for name, value in record.items():
-            nested = [f"{name}.{inner}" for inner in _field_names(value)]
-            yield from nested or [str(name)]

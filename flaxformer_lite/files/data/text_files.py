@@ -64,7 +64,9 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         for path in (self.source, self.target):
-            require_lines(path, "a source of kind tsv, csv, json_lines or parquet reads it; rename it if it has lines")
+            require_lines(
+                path, "a source of kind tsv, csv, json_lines, conll or parquet reads it; rename it if it has lines"
+            )
         files, others = len(matching_files(self.source)), len(matching_files(self.target))
         if files != others:
             counts = f"{self.source} matches {files} files but {self.target} {others}"
@@ -356,7 +358,7 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
         if kind := container(self.path):
             warn_once(
                 f"{self.path} is {kind} by its name, but {setting or self.kind} is plain_text, which learns its signs too: "
-                "a source of kind tsv, csv, json_lines or parquet reads the texts alone"
+                "a source of kind tsv, csv, json_lines, conll or parquet reads the texts alone"
             )
         for file, lines in read_files(self.path, progress):
             texts: Iterable[tuple[int, str]] = enumerate(lines, 1)

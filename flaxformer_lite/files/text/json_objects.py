@@ -1,6 +1,7 @@
-"""JSON objects in the lines of files."""
+"""JSON objects in the lines of files, and their fields."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from flaxformer_lite.files.text.files import in_utf8
@@ -16,3 +17,24 @@ def json_object(line: str, place: str) -> dict[str, Any]:
         raise ValueError(f"{place}: {line[:60]!r} is no JSON object: write one in each line")
     in_utf8(json.dumps(record, ensure_ascii=False) if "\\u" in line else "", f"{place}: a text")
     return record
+
+
+def field_value(record: object, field: str) -> Any:
+    """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field."""
+    value: Any = record
+    for name in field.split("."):
+        if value is None and record is not None:
+            return None
+        if not isinstance(value, dict) or name not in value:
+            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
+            raise ValueError(f"no field {field}; the fields are {available}")
+        value = value[name]
+    return value
+
+
+def _field_names(record: object) -> Iterator[str]:
+    """Yields the names of a record's fields, nested ones with dots."""
+    if isinstance(record, dict):
+        for name, value in record.items():
+            nested = [f"{name}.{inner}" for inner in _field_names(value)]
+            yield from nested or [str(name)]

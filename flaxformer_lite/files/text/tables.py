@@ -31,6 +31,8 @@ CONTAINERS = {
     ".json": "JSON",
     ".jsonl": "JSON lines",
     ".ndjson": "JSON lines",
+    ".conll": "CoNLL columns",
+    ".conllu": "CoNLL columns",
     ".parquet": "Parquet",
     ".arrow": "Arrow",
     ".xlsx": "a workbook",

@@ -108,7 +108,7 @@ def test_the_command_ranks_each_line(
 ):
     """Oracle: `Run.rank` for each line. A bad line is reported, and its answer is empty; a run that cannot rank says so."""
     asked = [{"query": "kite", "candidates": ["ink", "kite", "grape"]}, {"query": "ink", "candidates": []}]
-    bad = ["{}", '{"query": "a", "candidates": ["b", 3]}', '{"query": "a", "candidates": [], "k": 1}', "kite"]
+    bad = ["{}", '{"query": "a", "candidates": ["b", 3]}', '{"query": "a", "candidates": "b"}', "kite"]
     path = tmp_path / "asked.jsonl"
     path.write_text("".join(f"{line}\n" for line in [json.dumps(asked[0]), *bad, json.dumps(asked[1])]))
     for folder in runs[1:]:
@@ -121,7 +121,7 @@ def test_the_command_ranks_each_line(
         assert empty == [""] * 4 and json.loads(last) == []
         for line in (2, 3, 4, 5):
             assert f"{path}, line {line}: " in errors
-    assert 'write {"query": "…", "candidates": ["…", …]}, texts and no other fields' in errors
+    assert 'write {"query": "…", "candidates": ["…", …]}, all of them texts' in errors
 
 
 def test_warnings_name_the_line_of_a_query_and_progress_counts_lines(runs, tmp_path: Path, monkeypatch, capsys):
