@@ -18,7 +18,7 @@ from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize, tokenizer_texts
-from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
 from flaxformer_lite.workdir import RunFolder
@@ -72,6 +72,7 @@ def read_data(
     records = (
         MixedRecords(parts, Mixing(source.weights, source.temperature)) if isinstance(source, Mixture) else parts[0]
     )
+    check_labels(records, config.objective, Origin(source, "data.train"))
     data = make_datasets(config, records, tokenizers, warns=not folder.silent)
 
     def texts() -> dict[str, str]:

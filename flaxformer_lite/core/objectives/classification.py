@@ -1,6 +1,7 @@
 """Objectives on whole texts: a row is one text or two. Classification and regression predict classes, or a number, of it."""
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -62,8 +63,8 @@ class LabelledTexts(WholeTexts):
     label_type: ClassVar[type]
     """The number type of the labels."""
 
-    def label_value(self, label: str, record: int) -> Any:
-        """Returns a label as a number, or as several. Raises: ValueError for an illegal one, with the number of its record."""
+    def label_value(self, label: str, record: str) -> Any:
+        """Returns a label as a number, or as several. Raises: ValueError for an illegal one; `record` names its record."""
         raise NotImplementedError
 
     def row_targets(self, value: Any) -> np.ndarray:
@@ -78,7 +79,8 @@ class LabelledTexts(WholeTexts):
         sizes = arrays.sizes
         values: list[Any] = [0.0] * len(arrays)
         if tokenizer is not None:
-            values = [self.label_value(label, number) for number, label in enumerate(arrays.labels, 1)]
+            names = (f"record {number} of the data" for number in itertools.count(1))
+            values = list(map(self.label_value, arrays.labels, names))
         one, two = (len(reader.truncated([[]] * texts, 0).tokens) for texts in (1, 2))
 
         def make(i: int) -> LabelledText:
@@ -172,18 +174,18 @@ class Classification(LabelledTexts, HeadObjective):
         super().check_model(model)
         check_pooler(model, len(self.classes), f"objective.kind '{self.kind}' needs")
 
-    def label_value(self, label: str, record: int) -> int | tuple[int, ...]:
+    def label_value(self, label: str, record: str) -> int | tuple[int, ...]:
         if not self.several:
             return self.class_number(label, record)
         return tuple(self.class_number(name, record) for name in label_names(label))
 
-    def class_number(self, label: str, record: int) -> int:
+    def class_number(self, label: str, record: str) -> int:
         if label not in self.classes:
             few = ", ".join(self.classes[:10]) + (", …" if len(self.classes) > 10 else "")
             is_list = not self.several and label_names(label) != [label]
             more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
-                f"record {record} of the data has the label {label!r}, which is none of objective.classes ({few}): add it there, "
+                f"{record} has the label {label!r}, which is none of objective.classes ({few}): add it there, "
                 f"or correct the data (data.train.label_column or label_field names the labels){more}"
             )
         return self.classes.index(label)
@@ -248,14 +250,14 @@ class Regression(LabelledTexts):
         super().check_model(model)
         check_pooler(model, 1, f"objective.kind '{self.kind}' needs")
 
-    def label_value(self, label: str, record: int) -> float:
+    def label_value(self, label: str, record: str) -> float:
         try:
             value = float(label)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
             raise ValueError(
-                f"record {record} of the data has the label {label!r}, which is no finite number: correct the data "
+                f"{record} has the label {label!r}, which is no finite number: correct the data "
                 "(data.train.label_column or label_field names the labels)"
             )
         return value

@@ -16,7 +16,7 @@ from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.text.candidates import CandidateTokenizers, in_lines
 from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.text.files import check_file
@@ -120,6 +120,7 @@ def evaluation_records(
     `warn` then gets a line with the number of the record. The cut leaves room for EOS.
     """
     records = tokenize(pairs, tokenizers, origin)
+    check_labels(records, objective, origin, pairs)
     if not objective.truncates_records:
         return records
     cut_records = []

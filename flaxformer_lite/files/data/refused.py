@@ -1,11 +1,12 @@
 """Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses, or not as a whole."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data.records import Pair, RowMaker
 from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.objectives.classification import LabelledTexts
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, LocatedPair, tell_bad_rows
 
@@ -35,21 +36,42 @@ def tell_refused(
 
     Raises: ValueError if there are refused records, and the source does not drop them.
     """
-    for (setting, treatment), rows in located(records, tokenizers.refused, origin, pairs, first).items():
+    for (setting, treatment), rows in located(labelled(records, tokenizers.refused), origin, pairs, first).items():
         tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
-    for rows in located(records, tokenizers.partly, origin, pairs, first).values():
+    for rows in located(labelled(records, tokenizers.partly), origin, pairs, first).values():
         warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(reasons(rows, tokenizers))}")
+
+
+def check_labels(
+    records: TokenArrays, objective: RowMaker[Any], origin: Origin | None, pairs: Sequence[Pair] = ()
+) -> None:
+    """Raises: ValueError, with file and line, for the first record whose label the objective does not know."""
+    if not isinstance(objective, LabelledTexts):
+        return
+    labels = list(records.labels)
+    for label in dict.fromkeys(labels):
+        try:
+            objective.label_value(label, "it")
+        except ValueError as error:
+            ((row,),) = located({labels.index(label)}, origin, pairs).values()
+            raise ValueError(f"{row.files[1]}:{row.number}: {error}") from None
 
 
 Rule = tuple[str | None, str]
 """The path of a source in the config, and its treatment of bad rows."""
 
 
+def labelled(records: TokenArrays, label: str) -> set[int]:
+    return set(records.labelled(label).tolist()) if label else set()
+
+
 def located(
-    records: TokenArrays, label: str, origin: Origin | None, pairs: Sequence[Pair], first: int
+    numbers: set[int], origin: Origin | None, pairs: Sequence[Pair], first: int = 0
 ) -> dict[Rule, list[LocatedPair]]:
-    """Returns the rows of the records with a label, by the rule of their source. The arguments are those of `tell_refused`."""
-    numbers = set(records.labelled(label).tolist()) if label else set()
+    """Returns the rows of the records with these numbers, from 0, by the rule of their source; it empties the numbers.
+
+    The further arguments are those of `tell_refused`.
+    """
     rules: dict[Rule, list[LocatedPair]] = {}
     if not numbers:
         return rules

@@ -1,18 +1,27 @@
 """Oracle: rows of which it is written down which ones a tokenizer refuses, and whose source drops them."""
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.base.console import Progress, warn_once
+from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.core.objectives import Classification, Regression
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import EncodedPair
-from flaxformer_lite.files.data import TSV, Mixture
+from flaxformer_lite.files.data import TSV, JSONLines, Mixture
+from flaxformer_lite.files.data.reading import evaluation_records
 from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.training.data import read_data
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support.experiments import tiny_config
 from tests.support.files import file
 
 
@@ -50,6 +59,35 @@ def test_each_source_of_a_mixture_has_its_own_rule(tmp_path: Path, capsys: pytes
     with pytest.raises(ValueError, match=r"b\.tsv:3: 21 is refused; .*--data\.train\.sources\.1\.bad-rows drop"):
         tell(Mixture(sources=(first, second)))
     assert "a.tsv:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("objective", "wrong", "words"),
+    [
+        (Classification(classes=("art", "law"), labels="several"), '["law", "se"]', "the label 'se', which is none of"),
+        (Classification(classes=("art", "law")), '""', "the label '', which is none of"),
+        (Regression(), '"much"', "the label 'much', which is no finite number"),
+    ],
+)
+def test_an_unknown_label_has_its_file_and_line(objective: Any, wrong: str, words: str, tmp_path: Path):
+    """In training and in evaluation, of the first such row of a mixture, dropped ones left out."""
+    right = "1" if isinstance(objective, Regression) else '"law"'
+    lines = [f'{{"text": "good", "label": {label}}}\n' for label in (right, right, wrong, wrong)]
+    sources = (
+        JSONLines(path=file(tmp_path, "a.jsonl", lines[0]), source_field=None, target_field="text", label_field="label"),
+        JSONLines(
+            path=file(tmp_path, "b.jsonl", "\n".join(lines)), source_field=None, target_field="text", label_field="label",
+            empty_lines="drop",
+        ),
+    )  # fmt: skip
+    mixture = Mixture(sources=sources, weights=(0.5, 0.5))
+    data = dataclasses.replace(tiny_config().data, train=mixture, eval=None, tokenizer=Characters())
+    config: Any = SimpleNamespace(data=data, objective=objective, tokenizer_sizes=(20, 20))
+    with pytest.raises(ValueError, match=rf"^{re.escape(sources[1].path)}:5: it has {words}"):
+        read_data(config, RunFolder(tmp_path / "run"), Progress())
+    pairs = sources[1].open()
+    with pytest.raises(ValueError, match=rf"^{re.escape(sources[1].path)}:5: it has {words}"):
+        evaluation_records(pairs, TOKENIZERS, objective, Lengths(9, 9), print, Origin(sources[1], "data.eval"))
 
 
 def test_nothing_is_read_again_where_nothing_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
