@@ -373,20 +373,25 @@ def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMIL
             errors[name] = error
     nearest = min(errors, key=lambda name: distance(model, families[name]))
     raise CannotExpress(
-        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. The families "
-        "are in docs/systems/huggingface.md; another family, if you choose one, gives its own reason",
+        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. A model "
+        "that is trained with the other values can be exported; the families are in docs/systems/huggingface.md, and another one, "
+        "if you choose it, gives its own reason",
         errors[nearest].settings,
     )
 
 
-def distance(model: ModelConfig, family: Family) -> int:
-    """Returns the number of parameters that only the model, or only the family's model that is like it, has."""
+def distance(model: ModelConfig, family: Family) -> tuple[int, int]:
+    """Returns the number of parameters that only the model, or only the family's model that is like it, has.
+
+    Those of the stacks come first: a head is easily replaced.
+    """
     names = family.name_map(model, family.architecture(model, ()))
     try:
         there = family.model_config(Options(family.options_for(model)), empty_tensors(names))
     except ValueError:
         there = family.template
-    return len(our_shapes(model).keys() ^ our_shapes(there).keys())
+    unlike = our_shapes(model).keys() ^ our_shapes(there).keys()
+    return sum(not path.startswith(("head", "pooler")) for path in unlike), len(unlike)
 
 
 def empty_tensors(names: Sequence[WeightName]) -> dict[str, np.ndarray]:

@@ -20,6 +20,11 @@ TRAINING = (
 )
 """Settings of a model that was trained here."""
 
+UNREAD = (
+    "The command reads texts by `tokenizer.model`, a SentencePiece model. transformers has no tokenizer for it with an encoder "
+    "alone: give the model token ids."
+)
+
 
 class About(NamedTuple):
     """Facts of a card that the exported files do not hold."""
@@ -81,14 +86,15 @@ def result(report: Mapping[str, Any]) -> str:
 def usage(name: str, model: ModelConfig, architecture: str, files: Path) -> str:
     """Returns the command of this package and the lines of Python that load the model."""
     ours = f"```sh\nflaxformer-lite import hf {name} runs/model\n```"
-    if model.sentence_embedding is not None:
+    unread = not model.num_decoder_layers and {file.name for file in files.glob("tokenizer.*")} == {"tokenizer.model"}
+    if model.sentence_embedding is not None and not unread:
         python = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("{name}")'
     else:
-        classes = ["AutoTokenizer"] if any(files.glob("*")) else []
+        classes = ["AutoTokenizer"] if any(files.glob("*")) and not unread else []
         tokenizer = [f'tokenizer = AutoTokenizer.from_pretrained("{name}")'] if classes else []
         load = [*tokenizer, f'model = {architecture}.from_pretrained("{name}")']
         python = f"from transformers import {', '.join([*classes, architecture])}\n\n" + "\n".join(load)
-    return f"{ours}\n\n```python\n{python}\n```"
+    return f"{ours}\n\n```python\n{python}\n```" + (f"\n\n{UNREAD}" if unread else "")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

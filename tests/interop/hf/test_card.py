@@ -1,13 +1,16 @@
 """Oracle: the card by hand, for a run that was trained here; `tests/interop/test_hub.py` has the card of an imported one."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.interop.hf.card import usage
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
@@ -53,6 +56,20 @@ model = LlamaForCausalLM.from_pretrained("out")
 
 cc-by-4.0
 """
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_a_tokenizer_that_the_library_cannot_read_is_not_loaded(embeds: bool, tmp_path: Path) -> None:
+    """Of an encoder alone with a SentencePiece model; with a tokenizer.json beside it, it can."""
+    (tmp_path / "tokenizer.model").touch()
+    (tmp_path / "tokenizer_config.json").touch()
+    model = dataclasses.replace(TRAINED_HERE["bert"], sentence_embedding=SentenceEmbedding() if embeds else None)
+    text = usage("out", model, "BertModel", tmp_path)
+    assert "Tokenizer" not in text and "SentenceTransformer" not in text
+    assert 'BertModel.from_pretrained("out")\n```\n\nThe command reads texts by `tokenizer.model`' in text
+    (tmp_path / "tokenizer.json").touch()
+    text = usage("out", model, "BertModel", tmp_path)
+    assert ("SentenceTransformer" if embeds else "AutoTokenizer") in text and "SentencePiece" not in text
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
+from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.positions import ALiBi
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings, Seq2Seq
 from flaxformer_lite.files.data.config import DataConfig
@@ -31,6 +31,7 @@ from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.hf.sentence import Steps, read_steps, similarity_note
 from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.interop.name_map import placeholders
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
@@ -569,6 +570,19 @@ def test_a_model_that_was_trained_here_becomes_a_folder(
     assert all((x == flatten_dict(params)[path]).all() for path, x in flatten_dict(found.params).items())
     if classes:
         assert found.config["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
+
+
+def test_the_nearest_family_is_that_of_the_stacks() -> None:
+    """Oracle: ModernBERT's own stacks under a head of another family: the head's fields are the difference."""
+    pooler = Pooler(token="each", activation=None, num_classes=5)
+    small: Any = {"vocab_size": 29, "d_model": 12, "num_heads": 3, "d_ff": 17, "num_encoder_layers": 2}
+    model = dataclasses.replace(FAMILIES["modernbert"].template, **small, head=None, pooler=pooler)
+    families = {name: FAMILIES[name] for name in ("bert", "modernbert", "eurobert")}
+    with pytest.raises(ValueError, match=r"nearest is modernbert, but model\.pooler\.activation is None, not 'gelu'"):
+        first_fitting(model, placeholders(model), families)
+    own = dataclasses.replace(pooler, activation="gelu", dense_bias=False, norm=True)
+    model = dataclasses.replace(model, pooler=own)
+    assert first_fitting(model, placeholders(model), families).config["model_type"] == "modernbert"
 
 
 @pytest.mark.slow
