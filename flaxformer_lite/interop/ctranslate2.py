@@ -59,10 +59,12 @@ def export_run(
     output: Path,
     dtype: str = "float32",
     changes: Mapping[str, Any] = {},
+    further: Mapping[str, str] = {},
 ) -> tuple[int, list[str]]:
     """Writes the folder. Returns the number of arrays, and notes for the user.
 
-    dtype: the type of matrices and tables, see `stored_as`. changes: attributes in place of those of `options_of`.
+    dtype: the type of matrices and tables, see `stored_as`. changes: attributes in place of those of `options_of`. further: texts
+    of more files, by name.
 
     Raises: ValueError that lists the settings that CTranslate2 does not support.
     """
@@ -85,6 +87,7 @@ def export_run(
         files = {"vocabulary": names[1]}
     options = {**options_of(model, decode, source if model.num_encoder_layers else target, names[1]), **changes}
     documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
+    documents |= further
     with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
         write_model(file, kind, revision, written)
     return sum(x.ndim > 0 for x in written.values()), notes(model, decode)

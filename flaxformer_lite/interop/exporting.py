@@ -24,7 +24,7 @@ from flaxformer_lite.files.text.kinds import SENTENCE_FILES, copy_files, copy_hu
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import peft, sentence
-from flaxformer_lite.interop.hf.card import About, model_card
+from flaxformer_lite.interop.hf.card import CARD, About, model_card, taught_by
 from flaxformer_lite.interop.hf.carried import (
     OF_TOKENIZER,
     OF_TRAINING,
@@ -46,6 +46,7 @@ from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import new_folder, read_settings, write_weights
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
@@ -96,7 +97,7 @@ def export_hf(
         files.mkdir()
         copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
-        about = About(str(output) if push else folder.name, loaded.step, results, license)
+        about = About(str(output) if push else folder.name, loaded.step, results, license, loaded.folder.teachers)
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
             check.check_hf(folder, config.model, config.decode, loaded.params)
@@ -149,8 +150,12 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
     report_export(notes, len(saved), loaded, output)
 
 
-def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | None = None) -> None:
+def export_ctranslate2(
+    run: str | Path, output: str | Path, *, weights: str | None = None, weights_dtype: str = "float32"
+) -> None:
     """Writes the run in a folder as a new folder for CTranslate2. `weights`: see `export_hf`.
+
+    `weights_dtype`: the type in which matrices are stored: float32, bfloat16, or int8, a quarter of the bytes.
 
     Raises: ValueError for a setting that CTranslate2 does not have, or if `output` exists already.
     """
@@ -160,10 +165,15 @@ def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | No
         check_prompts_are_causal(loaded, "ctranslate2")
         tokenizers = loaded.tokenizers  # in CTranslate2 the tokens of languages are part of a text
         tokenizers = tokenizers.plain if isinstance(tokenizers, LanguageTokenizers) else tokenizers
-        count, notes = ctranslate2.export_run(loaded.config, loaded.params, tokenizers, folder)
+        card = {CARD: taught_by(teachers) + "\n"} if (teachers := loaded.folder.teachers) else {}
+        count, notes = ctranslate2.export_run(
+            loaded.config, loaded.params, tokenizers, folder, weights_dtype, further=card
+        )
         with kept_if_good(folder):
-            check.check_ctranslate2(folder, loaded.config, loaded.params, tokenizers)
+            if weights_dtype == "float32":  # others round
+                check.check_ctranslate2(folder, loaded.config, loaded.params, tokenizers)
             copy_hub_files(loaded.folder.path, folder)
+            copy_files(loaded.folder.path, folder, TOKENIZER_FILES)
     report_export(notes, count, loaded, output)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.interop.hf.card import CARD
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import (
     ADAPTER_WEIGHTS,
@@ -108,7 +109,7 @@ def download(name: HubName) -> tuple[Path, str]:
         except NETWORK as error:
             return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
         sizes = ask(sizes_of, info)
-        texts, config = matching(sizes, TEXTS), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
+        texts, config = matching(sizes, [*TEXTS, CARD]), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
         weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
         weights += matching(sizes, [WEIGHTS_OF_STEPS]) if weights else []
         if not weights or config not in sizes:

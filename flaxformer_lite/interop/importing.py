@@ -23,6 +23,7 @@ from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES
 from flaxformer_lite.interop.hf import peft
+from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
@@ -84,6 +85,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
             "config": loaded.config,
             "generation": loaded.generation,
             "architecture": loaded.architecture,
+            "license": stated_license(folder if adapters is None else adapters),
         }
         with atomic_write(output.path) as unfinished:
             write_run(

@@ -28,7 +28,7 @@ def best_score(folder: RunFolder, config: Config) -> BestScore | None:
 
 
 def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
-    """Returns a line with the folder, and four: the model's shape, the training data, the weights, the best score.
+    """Returns a line with the folder, and others: the model's shape, the training data, its teachers, the weights, the best score.
 
     step: that of the weights; None: the run has no checkpoint yet.
     """
@@ -43,9 +43,15 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
         f"Run {folder.path}\n"
         f"  model: {describe_model(config.model, params)}\n"
         f"  trained on: {data}, objective {config.objective.kind}\n"
-        f"  weights: {weights}\n"
+        + (f"  taught by: {teachers}\n" if (teachers := describe_teachers(folder)) else "")
+        + f"  weights: {weights}\n"
         f"  best score: {score}"
     )
+
+
+def describe_teachers(folder: RunFolder) -> str:
+    """Returns the names and licences of the models whose translations a run learns from."""
+    return ", ".join(f"{one['name']} (licence {one['license'] or 'unknown'})" for one in folder.teachers)
 
 
 def describe_model(model: ModelConfig, params: PyTree) -> str:

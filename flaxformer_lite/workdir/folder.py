@@ -11,6 +11,7 @@ tensorboard/         event files of train.trackers; wandb/ those of Weights & Bi
 profile/             traces of train.profile
 engine/              exports for CTranslate2, which translates on a CPU: engine/exports.py
 imported.json        the origin of weights from another system, with that system's config; a run that starts from others has theirs
+taught_by.json       the names and licences of the models whose translations the run learns from
 huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
@@ -59,6 +60,7 @@ from flaxformer_lite.workdir.state import STATE, mark, marks
 
 MOST_ANSWERS = 20
 """The most evaluations in training whose samples and hypotheses are kept; those of existing checkpoints are kept too."""
+TAUGHT_BY = "taught_by.json"
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
@@ -318,6 +320,21 @@ class RunFolder:
         copy_files(start.path / "huggingface", self.path / "huggingface", SENTENCE_FILES)
         content = json.loads(origin.read_text(encoding="utf-8")) | {"trained": True}
         write_whole(self.path / origin.name, json.dumps(content, indent=2) + "\n")
+
+    @property
+    def teachers(self) -> list[dict[str, Any]]:
+        """The models whose translations the run learns from, as `as_teacher` describes them."""
+        file = self.path / TAUGHT_BY
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+    def as_teacher(self) -> dict[str, Any]:
+        """Returns the name of the run, of an imported one that of its model, and the licence that its model states, or None."""
+        file = self.path / "imported.json"
+        imported = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"trained": True}
+        weights = str(imported.get("weights", ""))
+        name = weights.removeprefix("hf://") if weights.startswith("hf://") else Path(weights).name
+        name = self.path.resolve().name if imported.get("trained") else name
+        return {"name": name, "license": imported.get("license")}
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""

@@ -1,10 +1,18 @@
 """Pairs of two made-up languages, of which every translation is known."""
 
 import random
+from pathlib import Path
 
 from flaxformer_lite.core.data import Pair
 
 NUMBER = 3_000
+
+
+def write(folder: Path, pairs: list[Pair]) -> list[str]:
+    """Writes two parallel files and returns their names."""
+    for side, end in enumerate(("xa", "yb")):
+        (folder / f"text.{end}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+    return [str(folder / f"text.{end}") for end in ("xa", "yb")]
 
 
 def languages(seed: int = 0) -> list[Pair]:

@@ -1,17 +1,23 @@
 """Makes a translator from two parallel files, or from a TSV or CSV: `flaxformer-lite pair a.en a.de -o runs/en-de [--hours 2]`.
 
 It cleans the pairs, holds out validation and test, chooses a config, trains, scores, exports to CTranslate2 and writes a report.
+A `--teacher` translates the sources and the lines of `--mono`, and the translator learns from these too; `--start` begins from a
+trained model. Both are run folders, Hugging Face folders, or ORG/NAME of the hub.
 Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, which `train` runs alone.
 """
 
 import argparse
+import dataclasses
 import math
 from pathlib import Path
 
 from flaxformer_lite.engine import ENGINES
 
-RULE_NAMES = ("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation")
-"""The rules of the cleaning; named here too, because their file needs JAX."""
+RULE_NAMES = (
+    *("empty", "encoding", "markup", "identical", "duplicate", "length", "language", "translation"),
+    *("cut", "repeats"),
+)
+"""The rules of the cleaning, at the end those for the translations of a teacher; named here too, because their file needs JAX."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +51,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=RULE_NAMES,
         help=f"keep the pairs that this rule would remove; may be repeated: {', '.join(RULE_NAMES)}",
     )
+    add_models(parser)
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    model = "a run folder, a Hugging Face folder, or ORG/NAME of the hub"
+    parser.add_argument(
+        "--teacher",
+        dest="teachers",
+        metavar="MODEL",
+        action="append",
+        default=[],
+        help=f"what translates the sources and --mono, {model}; may be repeated: several are an ensemble",
+    )
+    mono = "files of further lines of the source language, for the teacher; may be repeated"
+    parser.add_argument("--mono", metavar="FILE", nargs="+", action="extend", default=[], help=mono)
+    share = "the share of the training rows that are the teacher's, between 0 and 1; default: every pair comes equally often"
+    parser.add_argument("--taught", dest="share", type=float, metavar="SHARE", help=share)
+    parser.add_argument(
+        "--start", metavar="MODEL", help=f"what the training starts from, {model}; default: a new model"
+    )
+    parser.add_argument("--from", dest="source", metavar="CODE", help="the source's language, for models of several")
+    parser.add_argument("--to", dest="target", metavar="CODE", help="the target's language, for models of several")
+    like = "a language of --start that the new one of --from and --to is like; needs --pieces"
+    parser.add_argument("--like", metavar="CODE", help=like)
+    parser.add_argument("--pieces", type=int, metavar="N", help="vocabulary to learn for the new language")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,10 +87,11 @@ def run(arguments: argparse.Namespace) -> None:
     columns = [int(column) if column.isdecimal() else column for column in arguments.columns]
     if len({*columns}) < len(columns):
         raise ValueError(f"--columns are both {columns[0]!r}: choose two columns")
-    from flaxformer_lite.tools.pair import make  # with JAX
+    from flaxformer_lite.tools.pair import Models, make  # with JAX
 
     folder = Path(arguments.output)
-    options = {"columns": columns, "keep": arguments.keep, "hours": hours, "engine": arguments.engine}
+    models = Models(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Models)})
+    options = {"columns": columns, "keep": arguments.keep, "hours": hours, "engine": arguments.engine, "models": models}
     if make(arguments.files, folder, tell=print, **options) is None:
         raise KeyboardInterrupt
     print(

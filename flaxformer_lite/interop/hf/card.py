@@ -1,6 +1,7 @@
 """The model card: README.md of an exported folder, which the Hugging Face hub shows as the model's page."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.interop.differences import as_words
 from flaxformer_lite.interop.options import lookup
 
+CARD = "README.md"
 SETTINGS = (
     *("model.num_encoder_layers", "model.num_decoder_layers", "model.d_model", "model.num_heads", "model.d_ff"),
     *("model.vocab_size", "model.positions", "data.max_source_length"),
@@ -37,6 +39,8 @@ class About(NamedTuple):
     """Reports of `evaluate` on these parameters."""
     license: str | None = None
     """Identifier of a licence, such as mit; None: the card states none."""
+    teachers: Sequence[Mapping[str, Any]] = ()
+    """The models that taught the run: `RunFolder.teachers`."""
 
 
 def model_card(
@@ -67,8 +71,23 @@ def model_card(
         + table(("setting", "value"), [(f"`{path}`", as_words(lookup(config, path)).strip("'")) for path in settings]),
         "## How to use it\n\n" + usage(about.name, config.model, architecture, files),
         f"## Licence\n\n{about.license or 'No licence is stated.'}",
+        *([taught_by(about.teachers)] if about.teachers else []),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def taught_by(teachers: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the section of a card on the teachers of a model."""
+    rows = [(one["name"], one["license"] or "unknown") for one in teachers]
+    return "## Teachers\n\nThe model learned from translations by:\n\n" + table(("model", "licence"), rows)
+
+
+def stated_license(folder: Path) -> str | None:
+    """Returns the licence in the metadata of a folder's model card; None where it states none."""
+    file = folder / CARD
+    metadata = re.match(r"---\s*\n(.*?)\n---", file.read_text("utf-8", "replace") if file.is_file() else "", re.DOTALL)
+    stated = metadata and re.search(r"^license:[ \t]*[\"']?([\w.+-]+)", metadata[1], re.MULTILINE)
+    return stated[1] if stated else None
 
 
 def result(report: Mapping[str, Any]) -> str:

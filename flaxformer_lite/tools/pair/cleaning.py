@@ -1,7 +1,8 @@
 """Rules that find pairs which are no translations. All they know is the text itself: no model, no list of words."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from flaxformer_lite.tools.pair.markup import has_markup
 from flaxformer_lite.tools.pair.misread import is_misread
 
 Broken = Bool[np.ndarray, "N"]
+Rules = Mapping[str, Callable[[Sequence[Pair]], Broken]]
+"""Rules by their names, in the order in which they look at the pairs that are left; the docstring of each says what it finds."""
 FEW = 20
 """Pairs below which nothing is said by counts."""
 SPREAD = 1.4826
@@ -119,11 +122,31 @@ def translation(pairs: Sequence[Pair]) -> Broken:
     return scores < min(np.quantile(chance, 0.99), 2 * np.median(scores) - np.quantile(scores, 0.98))
 
 
-RULES: dict[str, Callable[[Sequence[Pair]], Broken]] = {
+RULES: Rules = {
     rule.__name__: rule for rule in (empty, encoding, markup, identical, duplicate, length, language, translation)
 }
-"""The rules in the order in which they look at the pairs that are left; the docstring of each says what it finds."""
 BY_COUNTS = (length, language, translation)
+REPEATED = re.compile(r"(.{2,60}?)\1{3,}")
+"""A part of a text that comes four times in a row."""
+
+
+def cut(pairs: Sequence[Pair]) -> Broken:
+    """a source longer than the teacher reads, or a translation as long as it writes"""
+    return np.array([pair.label == "cut" for pair in pairs], bool)
+
+
+def repeats(pairs: Sequence[Pair]) -> Broken:
+    """a translation that says the same again and again, of a source that does not"""
+    return np.array([is_repeated(pair.target) and not is_repeated(pair.source) for pair in pairs], bool)
+
+
+def is_repeated(text: str) -> bool:
+    """Returns whether a part with a letter or a digit comes four times in a row."""
+    return any(any(map(str.isalnum, match[1])) for match in REPEATED.finditer(text))
+
+
+OF_ANSWERS: Rules = {rule.__name__: rule for rule in (cut, repeats)}
+"""The rules that look at the translations of a teacher before the others do."""
 
 
 class Cleaned(NamedTuple):
@@ -135,10 +158,10 @@ class Cleaned(NamedTuple):
     """Numbers of the pairs that each rule found first."""
 
 
-def clean(pairs: Sequence[Pair], off: Collection[str] = ()) -> Cleaned:
+def clean(pairs: Sequence[Pair], off: Collection[str] = (), rules: Rules = RULES) -> Cleaned:
     """Returns what the rules find, but those in `off`."""
     left, numbers = np.arange(len(pairs)), dict[str, list[int]]()
-    for name, rule in RULES.items():
+    for name, rule in rules.items():
         if name in off:
             continue
         broken = np.zeros(len(left), bool)

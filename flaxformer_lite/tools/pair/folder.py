@@ -1,6 +1,7 @@
 """The folder of `pair`: an ordinary run, with the texts that were cleaned and divided in `data/`.
 
 data/train.*, data/valid.*, data/test.*    the sentences, line by line
+data/mono.txt                              further lines of the source language, of which none is held out
 data/removed.tsv                           the pairs that were found: rule, number of the pair, both texts
 data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
@@ -11,65 +12,23 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.base.console import counted, note, warn
-from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import ParallelText
-from flaxformer_lite.files.text.files import file_versions, line_chunks
+from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.tables import container, is_blank, open_table, require_lines
-from flaxformer_lite.tools.pair.cleaning import RULES, clean
-from flaxformer_lite.tools.pair.recipe import check_time, choose
+from flaxformer_lite.interop.weight_files import new_folder
+from flaxformer_lite.tools.pair.cleaning import RULES, Rules, clean
 
 MOST_HELD_OUT = 1_000
 """Pairs of the validation and of the test, as many each; a twentieth of a smaller text."""
-SPLITS = {"train": "train", "eval": "valid", "test": "test"}
-
-
-def prepare(
-    files: Sequence[str],
-    off: Collection[str],
-    output: Path,
-    deadline: float | None,
-    columns: Sequence[int | str] = (),
-) -> Config:
-    """Cleans and divides the pairs and chooses the config, unless an earlier call did; returns the config.
-
-    files: two parallel files, or one table with these columns. off: rules that remove nothing. deadline: by `time.monotonic`.
-
-    Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
-    """
-    versions = [version for file in files for version in file_versions(file)]
-    asked = {"files": versions, "columns": [*columns], "keep": sorted(off)}
-    data = output / "data"
-    if (data / "made_of.json").is_file():
-        before = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
-        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
-            raise ValueError(
-                f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
-            )
-    elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
-        raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
-    else:
-        ends = languages([str(column) for column in columns] or files)
-        pairs = read_pairs(files, columns)
-        check_time(len(pairs), deadline)
-        divide(pairs, asked, off, ends, data)
-    if not (output / "config.json").is_file():
-        sources = {split: parallel(data, name) for split, name in SPLITS.items()}
-        config = choose(list(sources["train"].stream()), output, deadline, **sources)
-        write_whole(output / "config.json", to_json(config))
-    else:
-        hours = "" if deadline is None else "; --hours changes nothing now: for other hours give a new --output"
-        note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}{hours}")
-    return load_config(str(output / "config.json"))
 
 
 def read_pairs(files: Sequence[str], columns: Sequence[int | str] = ()) -> list[Pair]:
@@ -151,39 +110,89 @@ def languages(files: Sequence[str]) -> list[str]:
 
 
 def divide(
-    pairs: Sequence[Pair], asked: dict[str, Any], off: Collection[str], ends: Sequence[str], folder: Path
+    pairs: Sequence[Pair],
+    mono: Sequence[str],
+    asked: Mapping[str, Any],
+    off: Collection[str],
+    ends: Sequence[str],
+    folder: Path,
 ) -> None:
     """Writes the folder `data`: training, validation and test, of which no two share a sentence, and what was removed.
+
+    mono: further lines of the source language, of which those that are new and not held out are written too.
 
     Raises: ValueError if too few pairs are left.
     """
     cleaned = clean(pairs, off)
     note(f"{len(pairs):,} pairs were read")
-    for name, numbers in cleaned.found.items():
-        if numbers:
-            sides = (side.strip() for side in pairs[numbers[0]][:2])
-            example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
-            note(f"  {len(numbers):>8,} {name}: {RULES[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
-    note(f"  {len(cleaned.kept):>8,} are kept")
     left = [pairs[i] for i in cleaned.kept]
     texts = {"train": left, **hold_out(left)}
     held = {id(pair) for name in ("valid", "test") for pair in texts[name]}
     texts["train"] = [pair for pair in left if id(pair) not in held]
-    with atomic_write(folder) as unfinished:
-        unfinished.mkdir()
-        for name, chosen in texts.items():
-            for side, end in enumerate(ends):
-                lines = "".join(" ".join(pair[side].split()) + "\n" for pair in chosen)
-                (unfinished / f"{name}.{end}").write_text(lines, encoding="utf-8")
-        removed = [
-            f"{name}\t{i + 1}\t" + "\t".join(" ".join(t.split()) for t in pairs[i][:2])
-            for name, f in cleaned.found.items()
-            for i in f
-        ]
-        (unfinished / "removed.tsv").write_text("".join(line + "\n" for line in removed), encoding="utf-8")
-        counts = {name: len(numbers) for name, numbers in cleaned.found.items()}
-        made = asked | {"ends": ends, "read": len(pairs), "removed": counts, "kept": len(left)}
-        (unfinished / "made_of.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    further = further_lines(mono, texts)
+    facts = {**asked, "ends": ends, "mono_lines": len(further)}
+    write_pairs(folder, texts, pairs, cleaned.found, RULES, facts, {"mono.txt": further})
+
+
+def write_pairs(
+    folder: Path,
+    texts: Mapping[str, Sequence[Pair]],
+    pairs: Sequence[Pair],
+    found: Mapping[str, Sequence[int]],
+    rules: Rules,
+    facts: Mapping[str, Any],
+    lines: Mapping[str, Sequence[str]] = {},
+) -> None:
+    """Writes a folder of pairs, which appears whole, and tells what the rules found.
+
+    texts: the pairs of each file, whose sides end in `facts["ends"]`. pairs: those in which the rules found some, by their numbers.
+    lines: further files. rules: those that found something, for their words.
+    """
+    for name, numbers in found.items():
+        if numbers:
+            sides = (side.strip() for side in pairs[numbers[0]][:2])
+            example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
+            note(f"  {len(numbers):>8,} {name}: {rules[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
+    kept = len(pairs) - sum(map(len, found.values()))
+    note(f"  {kept:>8,} are kept")
+    removed = [
+        f"{name}\t{i + 1}\t" + "\t".join(as_line(text) for text in pairs[i][:2])
+        for name, numbers in found.items()
+        for i in numbers
+    ]
+    sentences = {
+        f"{name}.{end}": [as_line(pair[side]) for pair in chosen]
+        for name, chosen in texts.items()
+        for side, end in enumerate(facts["ends"])
+    }
+    counts = {name: len(numbers) for name, numbers in found.items()}
+    made = {**facts, "read": len(pairs), "removed": counts, "kept": kept}
+    with new_folder(folder, {"made_of.json": made}) as unfinished:
+        for name, written in {**sentences, **lines, "removed.tsv": removed}.items():
+            (unfinished / name).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+
+
+def further_lines(mono: Sequence[str], texts: Mapping[str, Sequence[Pair]]) -> list[str]:
+    """Returns the lines that are neither empty, nor a source of the training, nor held out, nor one that came before."""
+    held = {plain(text) for name in ("valid", "test") for pair in texts[name] for text in pair[:2]}
+    seen, counts, lines = {"", *(plain(pair.source) for pair in texts["train"])}, Counter[str](), list[str]()
+    for line in mono:
+        key = plain(line)
+        reason = "held out" if key in held else "again" if key in seen else ""
+        counts[reason] += 1
+        if not reason:
+            lines.append(as_line(line))
+            seen.add(key)
+    if mono:
+        note(
+            f"{len(mono):,} further lines were read: {counts['held out']:,} are held-out sentences, {counts['again']:,} are empty "
+            f"or come again, {len(lines):,} are kept"
+        )
+    return lines
+
+
+def as_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:

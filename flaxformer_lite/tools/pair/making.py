@@ -1,4 +1,4 @@
-"""The whole of `pair`: the data, the training, the scores, the export to CTranslate2 and the report, each made once."""
+"""The whole of `pair`: the data, the teachers' part of it, the training, the scores, the export and the report, each made once."""
 
 import importlib.util
 import json
@@ -15,8 +15,11 @@ from flaxformer_lite.engine import Engine
 from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.description import describe_teachers
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data, text_report
-from flaxformer_lite.tools.pair.folder import prepare
+from flaxformer_lite.tools.pair.models import NO_MODELS, Models
+from flaxformer_lite.tools.pair.preparing import prepare
+from flaxformer_lite.tools.pair.teaching import teacher_scores
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import finite
 
@@ -25,9 +28,9 @@ class Made(NamedTuple):
     """The results of `make` in a run folder."""
 
     scores: dict[str, Any]
-    """Scores of the held-out test data, with the step of the run."""
+    """Scores of the held-out test data, with the step of the run; `teacher` has those of the teachers."""
     exported: Path
-    """The folder of CTranslate2."""
+    """The folder of CTranslate2, with weights of eight bits."""
     exported_scores: dict[str, Any] | None
     """Scores of the export in int8; None without CTranslate2."""
     report: Path | None
@@ -42,6 +45,7 @@ def make(
     keep: Collection[str] = (),
     hours: float | None = None,
     engine: Engine = "auto",
+    models: Models = NO_MODELS,
     tell: Callable[[str], None] = lambda result: None,
 ) -> Made | None:
     """Makes a translator of parallel files in a run folder, or continues it; None if a signal stopped the training.
@@ -50,22 +54,27 @@ def make(
         files: a file of sources and one of targets, or one table with both; `columns` are those of the table.
         keep: rules of the cleaning that remove nothing.
         hours: the time for all; None: what the text is worth.
-        engine: what translates the held-out text, see `Run.searching`.
+        engine: what translates the held-out text, and for teachers; see `Run.searching`.
+        models: the teachers, and the run that the training starts from.
         tell: is called with each result, a line, once it is there.
 
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
     """
     deadline = None if hours is None else time.monotonic() + 3600 * hours
-    config = prepare(files, keep, folder, deadline, columns)
+    config = prepare(files, keep, folder, deadline, columns, models, engine)
     if train(config, folder) is None:
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
     run, data = load(folder), scored_data(config, "test", None, None)
     scores = scored_once(run, data, folder, engine)
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
+    if "teacher" in scores:
+        tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher: {describe_teachers(run.folder)}")
     exported = folder / "ctranslate2"
     if not exported.is_dir():
-        export_ctranslate2(folder, exported)
+        export_ctranslate2(folder, exported, weights_dtype="int8")
+    bytes_of_all = sum(file.stat().st_size for file in exported.iterdir())
+    tell(f"{exported}: {bytes_of_all / 1e6:,.1f} MB in int8, for CTranslate2")
     exported_scores = int8_scored_once(run, data, exported)
     if exported_scores is not None:
         tell(f"BLEU {exported_scores['bleu']:.2f}  in int8, by --engine ctranslate2 --weights-dtype int8")
@@ -85,7 +94,9 @@ def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dic
     for made in (export_scores(folder), folder / "report.html"):
         made.unlink(missing_ok=True)
     scores, hypotheses = score(run, data, {"engine": engine})
-    about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
+    about: dict[str, Any] = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
+    if (taught := teacher_scores(folder)).is_file():
+        about["teacher"] = json.loads(taught.read_text(encoding="utf-8"))
     scores = finite(about | scores)
     save_scores(run, scores, data.pairs, hypotheses)
     write_whole(file, json.dumps(scores, indent=2) + "\n")

@@ -17,11 +17,12 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.data.mixture import SourceKinds
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.files.text import FromRun, SentencePiece, save_tokenizers
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
+from flaxformer_lite.workdir import open_run
 
 BASE = "multi30k_en_de_rotary"
 """The recipe that all start from: docs/multi30k.md has the comparisons that chose it."""
@@ -30,6 +31,8 @@ TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
 """The share of the time that is left for training; the rest evaluates, scores and exports, and takes so many seconds at least."""
 EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
+STARTED = 0.25
+"""The share of a new model's epochs, and of its rate, with which a trained one goes on."""
 MEASURED_STEPS = 24
 SIGNS = "".join(map(chr, range(0x21, 0x7F)))
 """The characters of ASCII that are seen."""
@@ -65,44 +68,117 @@ FEWEST_EPOCHS = 4
 """Below these a smaller model learns more in the same time."""
 
 
-def choose(pairs: Sequence[Pair], folder: Path, deadline: float | None, **files: ParallelText) -> Config:
+class Beginning(NamedTuple):
+    """Facts that a config is chosen from: those of a new model with a vocabulary of the text, or of a run with its own."""
+
+    config: Config
+    """Its steps, its batches and its sources are chosen afterwards."""
+    lengths: Int[np.ndarray, "N 2"]
+    """The tokens of each pair, ends included."""
+    tokenizer: str
+    """The folder of the tokenizer."""
+    size: Size | None = None
+    """The size of a new model; None: that of the run."""
+
+
+def choose(
+    pairs: Sequence[Pair],
+    folder: Path,
+    deadline: float | None,
+    start: str | None = None,
+    direction: tuple[str, ...] = (),
+    **files: SourceKinds,
+) -> Config:
     """Returns the config for the training pairs, and writes their tokenizer into the run's folder.
 
     files: those of data.train, data.eval and data.test. deadline: by `time.monotonic`; None: as long as the text is worth.
+    start: the run that the training starts from; None: a new model. direction: the codes of its languages, if it has several.
 
-    Raises: ValueError if the time is too short.
+    Raises: ValueError if the time is too short, or the run does not fit.
     """
-    size = next(size for size in SIZES if len(pairs) <= size.pairs)
-    tokenizer, vocabulary, settings = learn_vocabulary(pairs)
-    save_tokenizers(Tokenizers(tokenizer, tokenizer), folder)
-    sides = [tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1)]
-    lengths = np.array([[len(ids) + 1 for ids in side] for side in sides]).T  # with EOS
+    begun = new_model(pairs, folder) if start is None else from_run(start, direction, pairs)
+    size, lengths = begun.size, begun.lengths
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
     number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
-    config = with_data(load_config(BASE), lengths, files | {"tokenizer": settings}, number)
+    config = with_data(begun.config, lengths, files, number)
     shapes = batch_shapes(config.objective, config.data)
     counts = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
     rows, longest = (np.array(column) for column in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
     batches = max(1, math.ceil(sum(counts / rows)))
-    epochs = float(np.clip(BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5, *EPOCHS))
+    worth = BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5 * (1 if start is None else STARTED)
+    epochs = float(np.clip(worth, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
-        speed = positions_per_second(with_size(config, size, vocabulary, MEASURED_STEPS, 1), lengths, folder)
+        speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), lengths, begun.tokenizer)
         speed /= float(sum(counts * longest)) / batches
         left = deadline - time.monotonic()
         seconds = min(TRAINING_SHARE * left, left - OTHER_SECONDS)
-        while size != SIZES[0] and seconds * speed / batches < FEWEST_EPOCHS:
+        vocabulary = config.model.vocab_size
+        while size not in (None, SIZES[0]) and seconds * speed / batches < FEWEST_EPOCHS:
             smaller = SIZES[SIZES.index(size) - 1]
             speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
             size = smaller
+            config = with_size(config, size, vocabulary)
         if seconds * speed < MEASURED_STEPS:
             raise ValueError(too_short(left, MEASURED_STEPS / speed, steps / speed))
         steps, evaluations = min(steps, round(seconds * speed)), int(np.clip(seconds / 300, 1, 10))
+    model = config.model
     note(
-        f"{len(pairs):,} pairs: vocabulary of {vocabulary:,}, width {size.d_model}, {size.layers} + {size.layers} layers, "
-        f"{steps:,} steps ({steps / batches:.1f} epochs; the text is worth {epochs:.0f})"
+        f"{len(pairs):,} pairs: vocabulary of {model.vocab_size:,}, width {model.d_model}, {model.num_encoder_layers} + "
+        f"{model.num_decoder_layers} layers, {steps:,} steps ({steps / batches:.1f} epochs; the text is worth {epochs:.0f})"
     )
-    return with_size(config, size, vocabulary, steps, evaluations)
+    return with_steps(config, steps, evaluations)
+
+
+def new_model(pairs: Sequence[Pair], folder: Path) -> Beginning:
+    """Returns the base recipe with a size and a vocabulary for these pairs; writes the tokenizer into a folder."""
+    size = next(size for size in SIZES if len(pairs) <= size.pairs)
+    tokenizer, vocabulary, settings = learn_vocabulary(pairs)
+    save_tokenizers(Tokenizers(tokenizer, tokenizer), folder)
+    config = with_size(load_config(BASE), size, vocabulary)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=settings))
+    return Beginning(config, lengths_of(pairs, Tokenizers(tokenizer, tokenizer), 1), str(folder), size)
+
+
+def from_run(start: str, direction: tuple[str, ...], pairs: Sequence[Pair]) -> Beginning:
+    """Returns the base recipe with the model of a run, its tokenizers and its settings of decoding.
+
+    direction: the codes of source and target, for a run of several languages.
+
+    Raises: ValueError if the run has not both stacks, a tokenizer, or such languages.
+    """
+    folder, base = open_run(start), load_config(BASE)
+    there = folder.config()
+    model, data, languages = there.model, there.data, there.data.languages
+    if not model.has_two_stacks or data.tokenizer is None:
+        what = "has no tokenizer" if model.has_two_stacks else "is no encoder-decoder"
+        raise ValueError(f"--start: the run {start} {what}: give an encoder-decoder that reads texts")
+    if direction and languages is None:
+        raise ValueError(f"--start: the run {start} translates in one direction: leave --from and --to out")
+    if languages is not None:
+        checked = languages.checked(*(direction or (None, None)))
+        languages = dataclasses.replace(languages, direction=tuple(checked))
+    target = None if data.target_tokenizer is None else FromRun(path=start, side="target")
+    kept = dataclasses.replace(
+        base.data,
+        tokenizer=FromRun(path=start),
+        target_tokenizer=target,
+        languages=languages,
+        max_source_length=data.max_source_length,
+    )
+    train = dataclasses.replace(base.train, init_from=start, trainable=there.train.trainable)
+    config = dataclasses.replace(base, model=model, data=kept, train=train, decode=there.decode)
+    tokenizers = folder.load_tokenizers(data, model.vocab_sizes)
+    return Beginning(config, lengths_of(pairs, tokenizers, 1 if languages is None else 2), start)
+
+
+def lengths_of(pairs: Sequence[Pair], tokenizers: Tokenizers, further: int) -> Int[np.ndarray, "N 2"]:
+    """Returns the tokens of the two sides of each pair, with so many further ones: EOS, and the token of a language."""
+    sides = [
+        tokenizer.encode_batch([pair[side] for pair in pairs])
+        for side, tokenizer in enumerate((tokenizers.source, tokenizers.target))
+    ]
+    return np.array([[len(ids) + further for ids in side] for side in sides]).T
 
 
 def check_time(number: int, deadline: float | None) -> None:
@@ -154,6 +230,8 @@ def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, 
     """Returns the config with these settings of the data, and batches of so many shapes for pairs of these lengths."""
     larger = lengths.max(1)
     longest = int(np.clip(np.quantile(larger, 0.999), 16, 256)) + 7 & ~7
+    if config.train.init_from is not None:
+        longest = min(longest, config.data.max_source_length)
     data = dataclasses.replace(
         config.data,
         tokens_per_batch=1024 if len(lengths) <= SIZES[1].pairs else 4096,
@@ -185,8 +263,8 @@ def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tu
     return tuple(sorted({int(ends[i]) for i in chosen if pairs[i]}))
 
 
-def with_size(config: Config, size: Size, vocabulary: int, steps: int, evaluations: int) -> Config:
-    """Returns the config with a shape of model, a number of steps, and the rate that suits both."""
+def with_size(config: Config, size: Size, vocabulary: int) -> Config:
+    """Returns the config with a shape of model."""
     model = dataclasses.replace(
         config.model,
         vocab_size=vocabulary,
@@ -198,21 +276,26 @@ def with_size(config: Config, size: Size, vocabulary: int, steps: int, evaluatio
         scan_unroll=size.layers,
         dropout=dataclasses.replace(config.model.dropout, embedding_rate=size.dropout, residual_rate=size.dropout),
     )
-    rate = Cosine(peak_rate=2.5e-3 * BASE_WIDTH / size.d_model, warmup_steps=min(1000, steps // 10))
+    return dataclasses.replace(config, model=model)
+
+
+def with_steps(config: Config, steps: int, evaluations: int) -> Config:
+    """Returns the config with a number of steps, and the rate that suits them and the model."""
+    peak = 2.5e-3 * BASE_WIDTH / config.model.d_model * (1 if config.train.init_from is None else STARTED)
+    rate = Cosine(peak_rate=peak, warmup_steps=min(1000, steps // 10))
     every = -(-steps // evaluations)
     train = dataclasses.replace(
         config.train, steps=steps, eval_every=every, checkpoint_every=-(-every // 4), keep_latest=2
     )
-    optimizer = dataclasses.replace(config.optimizer, schedule=rate)
-    return dataclasses.replace(config, model=model, optimizer=optimizer, train=train)
+    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, schedule=rate), train=train)
 
 
-def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder: Path) -> float:
+def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder: str) -> float:
     """Returns the speed of training on this machine, of a few steps of one shape in a run that is thrown away."""
     rows: list[dict[str, Any]] = []
     longest = config.data.max_source_length
     data = dataclasses.replace(
-        config.data, eval=None, test=None, tokenizer=FromRun(path=str(folder)), bucket_lengths=(longest,)
+        config.data, eval=None, test=None, tokenizer=FromRun(path=folder), bucket_lengths=(longest,)
     )
     train = dataclasses.replace(
         config.train,

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.cli.commands.pair import RULE_NAMES
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.tools.pair import RULES, clean
+from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, clean
 from flaxformer_lite.tools.pair.cleaning import duplicate, identical, markup
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from tests.support.made_up_languages import NUMBER, languages
@@ -112,7 +112,7 @@ def test_odd_texts_are_cleaned_too():
 
 
 def test_the_options_are_the_rules():
-    assert (*RULES,) == RULE_NAMES
+    assert (*RULES, *OF_ANSWERS) == RULE_NAMES
 
 
 def test_a_pair_does_not_vouch_for_itself():

@@ -1,6 +1,5 @@
 """`pair` as it is typed. Laws: it continues where it was stopped, and what it chose is an ordinary config."""
 
-import dataclasses
 import itertools
 import json
 import random
@@ -22,34 +21,12 @@ from flaxformer_lite.files.text import load_tokenizers
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.tools.pair import folder as room
-from flaxformer_lite.tools.pair import make, recipe
+from flaxformer_lite.tools.pair import make, preparing, recipe
 from flaxformer_lite.training import TrainingRun, loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.rollback import judge
 from tests.support import needs
-from tests.support.made_up_languages import languages
-
-
-def write(folder: Path, pairs: list[Pair]) -> list[str]:
-    """Writes two parallel files and returns their names."""
-    for side, end in enumerate(("xa", "yb")):
-        (folder / f"text.{end}").write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
-    return [str(folder / f"text.{end}") for end in ("xa", "yb")]
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Smaller models and shorter trainings than any text is worth, and a beam of one."""
-    monkeypatch.chdir(tmp_path)
-    sizes = (recipe.Size(10**6, 8, 8, 1, 2, 0.0), recipe.Size(10**9, 16, 16, 1, 2, 0.0))
-    base = load_config(recipe.BASE)
-    train = dataclasses.replace(base.train, text_metrics=(), best_metric="loss")
-    decode = dataclasses.replace(base.decode, beam_size=1)
-    monkeypatch.setattr(recipe, "SIZES", sizes)
-    monkeypatch.setattr(recipe, "load_config", lambda name: dataclasses.replace(base, train=train, decode=decode))
-    monkeypatch.setattr(recipe, "EPOCHS", (1, 1))
-    monkeypatch.setattr(recipe, "MEASURED_STEPS", 2)
-    return tmp_path
+from tests.support.made_up_languages import languages, write
 
 
 def test_held_out_sentences_are_nowhere_else():
@@ -183,7 +160,7 @@ def test_of_more_than_two_columns_those_of_the_texts_are_asked_for(tmp_path: Pat
 
 def test_two_columns_with_names_give_the_splits_their_ends(toy: Path):
     (toy / "text.csv").write_text("xa,yb\n" + rows_of(languages()[:300], ","), encoding="utf-8")
-    room.prepare([str(toy / "text.csv")], (), toy / "run", None, ["xa", "yb"])
+    preparing.prepare([str(toy / "text.csv")], (), toy / "run", None, ["xa", "yb"])
     assert (toy / "run" / "data" / "train.xa").is_file() and (toy / "run" / "data" / "valid.yb").is_file()
     made = json.loads((toy / "run" / "data" / "made_of.json").read_text())
     assert made["columns"] == ["xa", "yb"] and made["read"] == 300
@@ -223,12 +200,12 @@ def test_a_time_that_is_too_short_for_the_cleaning_alone_is_refused_before_it(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(recipe, "CLEANING_SECONDS", 10.0)
-    monkeypatch.setattr(room, "divide", lambda *_: pytest.fail("it was cleaned"))
+    monkeypatch.setattr(preparing, "divide", lambda *_: pytest.fail("it was cleaned"))
     files = write(toy, languages()[:300])
     with pytest.raises(
         ValueError, match=r"cleaning 300 pairs, .* about 3,120 seconds, and 1,000 are left: add at least 0\.59"
     ):
-        room.prepare(files, (), toy / "run", time.monotonic() + 1000)
+        preparing.prepare(files, (), toy / "run", time.monotonic() + 1000)
 
 
 def test_pairs_are_padded_with_as_few_positions_as_their_shapes_allow():
@@ -290,7 +267,7 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     first = capsys.readouterr().err
     assert "interrupted while the speed was measured; the same command continues" in first
     with monkeypatch.context() as killed:
-        killed.setattr("flaxformer_lite.tools.pair.folder.write_whole", lambda *_: 1 / 0)
+        killed.setattr("flaxformer_lite.tools.pair.preparing.write_whole", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(words)
     with monkeypatch.context() as stopped:

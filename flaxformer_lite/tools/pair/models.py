@@ -1,0 +1,116 @@
+"""The other models of `pair`: teachers, whose translations are further pairs, and a run that the training starts from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.base.console import note
+from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.files.text.files import file_versions
+from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.run import Run, load_ensemble
+from flaxformer_lite.run.extending import extend
+from flaxformer_lite.workdir import open_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Models that a translator is made with: each a run folder, a Hugging Face folder, or ORG/NAME on the hub.
+
+    Raises: ValueError for settings that do not go together, by the names of their options.
+    """
+
+    teachers: Sequence[str] = ()
+    """Models that translate the sources of the pairs and `mono`; several are an ensemble."""
+    mono: Sequence[str] = ()
+    """Files of further lines of the source language."""
+    share: float | None = None
+    """The share of the training rows that the teachers' pairs have; None: every pair comes equally often."""
+    start: str | None = None
+    """The model that the training starts from, with its tokenizer and its shape; None: a new one."""
+    source: str | None = None
+    """The code of the source's language, for models of several languages; None: a model's own direction."""
+    target: str | None = None
+    like: str | None = None
+    """A language of `start` that the new one of `source` and `target` is like; None: both are languages of `start`."""
+    pieces: int | None = None
+    """The vocabulary that is learned for the new language."""
+
+    def __post_init__(self) -> None:
+        needed = {
+            "--mono": (self.mono, "--teacher", self.teachers),
+            "--taught": (self.share, "--teacher", self.teachers),
+            "--from": (self.source, "--teacher or --start", (*self.teachers, *filter(None, [self.start]))),
+            "--to": (self.target, "--teacher or --start", (*self.teachers, *filter(None, [self.start]))),
+            "--like": (self.like, "--start and --pieces", self.start and self.pieces),
+            "--pieces": (self.pieces, "--start and --like", self.start and self.like),
+        }
+        for option, (value, others, given) in needed.items():
+            if value and not given:
+                raise ValueError(f"{option} is for {others}: add that, or leave {option} out")
+        if self.share is not None and not 0 < self.share < 1:
+            raise ValueError(f"--taught is {self.share}: it must be a share above 0 and below 1")
+        if self.like and not (self.source and self.target):
+            raise ValueError("--like is for a new language: name it and the other one by --from and --to")
+
+    def asked(self) -> dict[str, Any]:
+        """Returns what decides the pairs and the start, by the names of the options; [] stands for what is not set."""
+        facts = {
+            "teacher": [*self.teachers],
+            "mono": [version for file in self.mono for version in file_versions(file)],
+            "taught": self.share,
+            "start": self.start,
+            "from": self.source,
+            "to": self.target,
+            "like": self.like,
+            "pieces": self.pieces,
+        }
+        return {name: value or [] for name, value in facts.items()}
+
+    def load_teachers(self, output: Path) -> Run:
+        """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""
+        run = load_ensemble([as_run(name, output / str(number)) for number, name in enumerate(self.teachers)])
+        return self.in_direction(run)
+
+    def in_direction(self, run: Run) -> Run:
+        return run.between(self.source, self.target) if self.source or self.target else run
+
+    def starting_run(self, output: Path, text: Mapping[str, Path]) -> str | None:
+        """Returns the run that the training starts from, with the new language if there is one; None without `start`.
+
+        text: files of sentences of the source and of the target. The runs that are made are in the folder `output`.
+        """
+        if self.start is None:
+            return None
+        run = as_run(self.start, output / "imported")
+        if not (self.like and self.pieces):
+            return run
+        languages = open_run(run).config().data.languages
+        codes = () if languages is None else languages.codes
+        new = [side for side in ("source", "target") if getattr(self, side) not in codes]
+        if len(new) != 1:
+            raise ValueError(
+                f"--like is for one new language, but of --from {self.source} and --to {self.target} the run {run} has "
+                f"{'both' if not new else 'none'}: leave --like and --pieces out, or name one of its languages"
+            )
+        extended = output / "extended"
+        if not extended.is_dir():
+            language = getattr(self, new[0])
+            extend(run, extended, language=language, like=self.like, pieces=self.pieces, text=str(text[new[0]]))
+        return str(extended.absolute())
+
+
+NO_MODELS = Models()
+
+
+def as_run(name: str, place: Path) -> str:
+    """Returns the run folder of a model; a Hugging Face folder or a name on the hub is imported into `place`, once."""
+    if is_url(name) and not name.startswith("hf://"):
+        return name
+    if (Path(name) / "checkpoints").is_dir():
+        return str(Path(name).absolute())
+    if not place.is_dir():
+        note(f"importing {name} into {place}")
+        import_hf(name, place)
+    return str(place.absolute())

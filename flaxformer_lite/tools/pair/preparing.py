@@ -1,0 +1,75 @@
+"""Preparation of `pair`: the data is divided, teachers make more of it, and the config is chosen, each once."""
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import note
+from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.engine import Engine
+from flaxformer_lite.files.data import Mixture, ParallelText
+from flaxformer_lite.files.text.files import file_versions
+from flaxformer_lite.tools.pair.folder import divide, languages, parallel, read_lines, read_pairs
+from flaxformer_lite.tools.pair.models import NO_MODELS, Models
+from flaxformer_lite.tools.pair.recipe import check_time, choose
+from flaxformer_lite.tools.pair.teaching import taught_pairs
+
+SPLITS = {"train": "train", "eval": "valid", "test": "test"}
+
+
+def prepare(
+    files: Sequence[str],
+    off: Collection[str],
+    output: Path,
+    deadline: float | None,
+    columns: Sequence[int | str] = (),
+    models: Models = NO_MODELS,
+    engine: Engine = "auto",
+) -> Config:
+    """Cleans and divides the pairs, adds those of teachers and chooses the config, unless an earlier call did; returns the config.
+
+    files: two parallel files, or one table with these columns. off: rules that remove nothing. deadline: by `time.monotonic`.
+    engine: what translates for teachers.
+
+    Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
+    """
+    versions = [version for file in files for version in file_versions(file)]
+    asked = {"files": versions, "columns": [*columns], "keep": sorted(off), **models.asked()}
+    data = output / "data"
+    if (data / "made_of.json").is_file():
+        before = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
+        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
+            raise ValueError(
+                f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
+            )
+    elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
+        raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
+    else:
+        ends = languages([str(column) for column in columns] or files)
+        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in read_lines(file)]
+        check_time(len(pairs) + len(mono), deadline)
+        divide(pairs, mono, asked, off, ends, data)
+    if not (output / "config.json").is_file():
+        config = chosen_config(off, output, deadline, models, engine)
+        write_whole(output / "config.json", to_json(config))
+    else:
+        hours = "" if deadline is None else "; --hours changes nothing now: for other hours give a new --output"
+        note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}{hours}")
+    return load_config(str(output / "config.json"))
+
+
+def chosen_config(off: Collection[str], output: Path, deadline: float | None, models: Models, engine: Engine) -> Config:
+    """Returns the config for the divided pairs, and those that the teachers make of them."""
+    splits: dict[str, ParallelText] = {split: parallel(output / "data", name) for split, name in SPLITS.items()}
+    people = splits["train"]
+    pairs, sources = list(people.stream()), dict[str, ParallelText | Mixture](splits)
+    text = {"source": Path(people.source), "target": Path(people.target)}
+    start = models.starting_run(output / "start", text)
+    if models.teachers:
+        taught = taught_pairs(models, output, off, engine)
+        pairs += taught.stream()
+        weights = None if models.share is None else (1 - models.share, models.share)
+        sources["train"] = Mixture(sources=(people, taught), names=("people", "taught"), weights=weights)
+    direction = tuple(filter(None, (models.source, models.target)))
+    return choose(pairs, output, deadline, start, direction, **sources)

@@ -1,0 +1,133 @@
+"""Taught pairs: teachers translate the sources of the pairs and further lines, and what looks wrong is removed.
+
+RUN/teachers/              the teachers that were imported
+RUN/taught_by.json         their names and licences, which the cards of exports state
+RUN/data/answers/          their translations, in pieces: a killed command goes on with the missing ones
+RUN/data/taught/           pairs.*, and removed.tsv and made_of.json as in `data`; the folder appears whole
+RUN/evaluations/teacher.json   their scores on the test that the pairs held out
+"""
+
+import functools
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import Progress, note
+from flaxformer_lite.core.base.progress import ProgressCallback
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.engine import Engine
+from flaxformer_lite.files.data import ParallelText
+from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
+from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.scoring import text_report
+from flaxformer_lite.tools import corpus
+from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Broken, clean
+from flaxformer_lite.tools.pair.folder import as_line, parallel, read_lines, write_pairs
+from flaxformer_lite.tools.pair.models import Models
+from flaxformer_lite.workdir.folder import TAUGHT_BY
+
+LINES_AT_ONCE = 1_024
+"""Lines in a piece: what a kill loses at most."""
+
+
+def taught_pairs(models: Models, output: Path, off: Collection[str], engine: Engine) -> ParallelText:
+    """Returns the pairs that the teachers make; translates and filters what no earlier call has.
+
+    off: rules that remove nothing.
+    """
+    data = output / "data"
+    if not (data / "taught").is_dir():
+        run = models.load_teachers(output / "teachers")
+        write_whole(output / TAUGHT_BY, json.dumps([one.folder.as_teacher() for one in run.members], indent=2) + "\n")
+        score_teachers(run, output, engine)
+        people = list(parallel(data, "train").stream())
+        sources = dict.fromkeys([*(pair.source for pair in people), *read_lines(str(data / "mono.txt"))])
+        answers = translated(run, [*sources], data / "answers", models, engine)
+        filter_answers(people, answers, off, data)
+    return parallel(data, "taught/pairs")
+
+
+def score_teachers(run: Run, output: Path, engine: Engine) -> None:
+    """Writes and tells the scores of the teachers on the test: a wrong direction is seen before hours of translation."""
+    file, test = teacher_scores(output), parallel(output / "data", "test")
+    if file.is_file():
+        return
+    pairs = list(test.stream())
+    references = [pair.target for pair in pairs]
+    with Progress(len(pairs)) as progress:
+        progress.update("translating the test")
+        texts = run.translate([pair.source for pair in pairs], engine=engine, progress=progress.within)
+    metrics = resolve(with_language(MetricConfig(), test.target_names()), references)
+    scores = text_report(texts, references, metrics)
+    note(f"the teacher has BLEU {scores['bleu']:.2f} on {len(pairs):,} sentences held out")
+    write_whole(file, json.dumps(scores, indent=2) + "\n")
+
+
+def teacher_scores(output: Path) -> Path:
+    return output / "evaluations" / "teacher.json"
+
+
+def translated(run: Run, sources: Sequence[str], folder: Path, models: Models, engine: Engine) -> list[Pair]:
+    """Returns the sources with the translations by the teachers; "cut" is the label of one that may be cut.
+
+    Raises: ValueError if an earlier start had other teachers or sources; Failure if a piece failed twice.
+    """
+    members = [[step, config] for step, config in run.origin]
+    facts = {"teachers": members, "direction": [models.source, models.target], "pieces": LINES_AT_ONCE}
+    note(f"the teacher translates {len(sources):,} lines into {folder}")
+    corpus.answer_pieces(corpus.Corpus(folder, ".tsv.gz"), facts, pieces(run, sources, engine), corpus.Part())
+    rows = (line.split("\t") for line in read_lines(str(corpus.join(folder))))
+    return [Pair(source, text, label) for source, (label, text) in zip(sources, rows, strict=True)]
+
+
+def pieces(run: Run, sources: Sequence[str], engine: Engine) -> Iterator[corpus.Piece]:
+    for index, start in enumerate(range(0, len(sources), LINES_AT_ONCE)):
+        lines = sources[start : start + LINES_AT_ONCE]
+        end = start + len(lines)
+        answer = functools.partial(answered, run, lines, engine)
+        place, content = f"the sources {start + 1} to {end}", corpus.digest("\n".join(lines).encode())
+        yield corpus.Piece(index, place, len(lines), content, answer, end / len(sources))
+
+
+def answered(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressCallback) -> bytes:
+    """Returns a row for each line: "cut" or nothing, a tab, the translation."""
+    quiet = {"warn": lambda line: None}  # of sources that are too long: the rule `cut` counts them
+    texts = run.translate(lines, engine=engine, progress=progress, **quiet)
+    sides = run.required_tokenizers
+    tokens = zip(sides.source.encode_batch([*lines]), sides.target.encode_batch(texts), strict=True)
+    labels = ["cut" if may_be_cut(run, len(source), len(target)) else "" for source, target in tokens]
+    return "".join(f"{label}\t{as_line(text)}\n" for label, text in zip(labels, texts, strict=True)).encode()
+
+
+def may_be_cut(run: Run, source: int, target: int) -> bool:
+    """Returns whether a source of so many tokens is longer than the teachers read, or its translation as long as they write."""
+    framed = source + len(run.required_tokenizers.source.as_source([]))
+    return framed > run.max_source_length or target + 1 >= run.decode.max_length(framed)
+
+
+def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collection[str], data: Path) -> None:
+    """Writes the folder `taught`. The rules count in the pairs of people too, which are not removed here.
+
+    Raises: ValueError if nothing is left.
+    """
+    held = {plain(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]}
+
+    def held_out(pairs: Sequence[Pair]) -> Broken:
+        """a sentence that is held out"""
+        return np.array([plain(pair.target) in held for pair in pairs], bool)
+
+    rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
+    cleaned, before = clean([*people, *answers], off, rules), len(people)
+    of_answers = {name: [i - before for i in numbers if i >= before] for name, numbers in cleaned.found.items()}
+    kept = [answers[i - before] for i in cleaned.kept if i >= before]
+    if not kept:
+        raise ValueError(
+            f"none of the {len(answers):,} translations of the teacher is kept: look at them in {data / 'answers'}; --from and "
+            "--to name the languages, and --keep switches a rule off"
+        )
+    facts = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
+    write_pairs(data / "taught", {"pairs": kept}, answers, of_answers, rules, {"ends": facts["ends"]})

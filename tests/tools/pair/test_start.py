@@ -1,0 +1,122 @@
+"""`pair` that starts from a trained model. Oracles: the weights and ids of that model; the licence that its card states."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.engine.texts import TextTranslator
+from flaxformer_lite.interop.hf.card import stated_license
+from flaxformer_lite.run.description import describe_teachers
+from flaxformer_lite.tools.pair import Models, make, preparing
+from flaxformer_lite.tools.pair.cleaning import Cleaned
+from flaxformer_lite.workdir import RunFolder
+from tests.support.language_runs import folder_with
+from tests.support.made_up_languages import languages, write
+
+PAIRS = [Pair(*(" ".join(text.split()[:3]) for text in pair[:2])) for pair in languages()[:100]]
+DIRECTION = {"source": "eng_Latn", "target": "fra_Latn"}
+
+
+@pytest.fixture
+def nllb(toy: Path) -> str:
+    """A tiny NLLB as a Hugging Face folder, with a card."""
+    folder = folder_with("m2m_100/nllb", "nllb", toy / "nllb")
+    (folder / "README.md").write_text("---\ntags: [a]\nlicense: cc-by-nc-4.0\n---\n# NLLB\n\nlicense: mit\n")
+    return "nllb"
+
+
+def test_a_new_run_begins_as_the_model_that_it_starts_from(nllb: str):
+    models = Models(start=nllb, **DIRECTION)
+    config = preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
+    there = RunFolder("run/start/imported").config()
+    assert config.train.init_from == str(Path("run/start/imported").absolute()) == config.data.tokenizer.path
+    assert config.model == there.model and config.decode == there.decode
+    assert config.data.languages.direction == ("eng_Latn", "fra_Latn")
+    assert config.data.languages.codes == there.data.languages.codes
+    before = (Path("run/start/imported/config.json")).stat().st_mtime_ns
+    assert preparing.prepare(["text.xa", "text.yb"], (), Path("run"), None, (), models) == config
+    assert (Path("run/start/imported/config.json")).stat().st_mtime_ns == before, "it was imported again"
+
+
+def test_a_new_language_is_added_to_it_first(nllb: str):
+    """Oracle: the row of the new language's token is that of the language that it is like."""
+    models = Models(start=nllb, source="xyz_Latn", target="fra_Latn", like="eng_Latn", pieces=300)
+    config = preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
+    assert config.train.init_from == str(Path("run/start/extended").absolute())
+    assert config.data.languages.direction == ("xyz_Latn", "fra_Latn")
+    run, base = load(config.train.init_from), load("run/start/imported")
+    table = {name: leaves_by_path(one.params)["embedding/embedding"] for name, one in (("new", run), ("old", base))}
+    assert isinstance(run.tokenizers, LanguageTokenizers)
+    tokens = [run.tokenizers.token_id(code) for code in ("xyz_Latn", "eng_Latn")]
+    assert np.array_equal(table["new"][tokens[0]], table["old"][tokens[1]])
+
+
+@pytest.mark.parametrize(
+    ("direction", "message"),
+    [
+        (
+            {"source": "eng_Latn", "target": "fra_Latn"},
+            "for one new language, but of --from eng_Latn and --to fra_Latn",
+        ),
+        ({"source": "xyz_Latn", "target": "abc_Latn"}, "has none: leave --like and --pieces out, or name one of its"),
+    ],
+)
+def test_one_of_two_languages_is_new(direction: dict[str, str], message: str, nllb: str):
+    with pytest.raises(ValueError, match=message):
+        preparing.prepare(
+            write(Path(), PAIRS),
+            (),
+            Path("run"),
+            None,
+            (),
+            Models(start=nllb, like="eng_Latn", pieces=300, **direction),
+        )
+
+
+@pytest.mark.slow
+def test_from_a_teacher_and_a_start_to_the_cards_of_exports(
+    nllb: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """The teacher's name and licence are on each; it is told what to answer, and no rule removes that here."""
+    known = {pair.source: pair.target for pair in PAIRS}
+    monkeypatch.setattr(TextTranslator, "translate", lambda self, texts, **_: [known[text] for text in texts])
+    monkeypatch.setattr("flaxformer_lite.tools.pair.making.report_once", lambda folder: None)
+    monkeypatch.setattr(
+        "flaxformer_lite.tools.pair.teaching.clean", lambda pairs, *_: Cleaned([*range(len(pairs))], {})
+    )
+    models, told = Models(teachers=(nllb,), start=nllb, share=0.25, **DIRECTION), list[str]()
+    made = make(write(Path(), PAIRS), Path("run"), models=models, tell=told.append)
+    assert made is not None and made.scores["teacher"]["sentences"] == made.scores["sentences"] > 0
+    assert told[1].endswith("of the teacher: nllb (licence cc-by-nc-4.0)")
+    assert "MB in int8" in told[2] and "| nllb | cc-by-nc-4.0 |" in (made.exported / "README.md").read_text()
+    export_hf("run", "exported")
+    card = Path("exported", "README.md").read_text()
+    assert "| nllb | cc-by-nc-4.0 |" in card and "imported from another checkpoint" in card
+    assert describe_teachers(RunFolder("run")) in repr(load("run"))
+
+
+@pytest.mark.parametrize(
+    ("card", "license"),
+    [
+        ("---\nlicense: mit\n---\n", "mit"),
+        ("---\r\nlicense: 'apache-2.0' # of all\r\n---\r\n", "apache-2.0"),
+        ("---\ntags:\n- a\n---\nlicense: mit\n", None),
+        ("license: mit\n", None),
+        ("", None),
+    ],
+)
+def test_a_licence_is_what_the_metadata_of_a_card_state(card: str, license: str | None, tmp_path: Path):
+    assert stated_license(tmp_path) is None
+    (tmp_path / "README.md").write_bytes(card.encode())
+    assert stated_license(tmp_path) == license
+
+
+def test_a_teacher_without_a_card_has_an_unknown_licence(nllb: str):
+    Path(nllb, "README.md").unlink()
+    assert RunFolder(import_hf(nllb, "run")).as_teacher() == {"name": "nllb", "license": None}
+    assert RunFolder("elsewhere/mine").as_teacher() == {"name": "mine", "license": None}

@@ -1,0 +1,238 @@
+"""Teachers of `pair`. Oracle: two made-up languages of which every translation is known; the teacher is told what to answer.
+
+Laws: no held-out sentence is taught; killed anywhere, the same command ends with the same files; what differs is refused by name.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.engine.texts import TextTranslator
+from flaxformer_lite.files.data import Mixture
+from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.run import write_run
+from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, preparing, recipe, teaching
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import normal_params, tiniest_config
+from tests.support.made_up_languages import languages, write
+
+PAIRS = languages()
+REAL, MONO = PAIRS[:200], PAIRS[200:260]
+KNOWN = {pair.source: pair.target for pair in PAIRS}
+
+
+@pytest.fixture
+def teacher(toy: Path) -> str:
+    """A run with random parameters, which knows all signs of the two languages."""
+    config = tiniest_config()
+    data = dataclasses.replace(config.data, max_source_length=200, max_target_length=200, bucket_lengths=(200,))
+    config = dataclasses.replace(config, data=data)
+    tokenizer = Characters().train([text for pair in PAIRS for text in pair[:2]], config.model.vocab_size)
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    write_run(RunFolder("teacher"), config, 0, normal_params(config, 0), "a test", tokenizers=tokenizers)
+    return "teacher"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the teacher was asked; it answers with the right translation."""
+    texts = list[str]()
+
+    def translate(self: TextTranslator, sources: Sequence[str], **options: Any) -> list[str]:
+        texts.extend(sources)
+        return [KNOWN.get(source, "mena sota") for source in sources]
+
+    monkeypatch.setattr(TextTranslator, "translate", translate)
+    return texts
+
+
+def prepare(models: Models, output: str = "run", off: Sequence[str] = ("translation",)) -> Any:
+    """Prepares a run of REAL; what translates what is not learned from so few pairs."""
+    files = ["text.xa", "text.yb"] if Path("text.xa").exists() else write(Path(), REAL)
+    return preparing.prepare(files, off, Path(output), None, (), models, "jax")
+
+
+def further(*more: str) -> tuple[str, ...]:
+    if not more and Path("mono.xa").exists():
+        return ("mono.xa",)
+    Path("mono.xa").write_text("".join(f"{line}\n" for line in (*(pair.source for pair in MONO), *more)))
+    return ("mono.xa",)
+
+
+def lines(file: str) -> list[str]:
+    return Path(file).read_text(encoding="utf-8").splitlines()
+
+
+def test_no_held_out_sentence_is_taught(teacher: str, asked: list[str], capsys: pytest.CaptureFixture):
+    """Whatever its case and signs; nor does the teacher answer with one."""
+    held = room_of_held_out()
+    mono = further(*(text.upper() + " !" for text in held), "", REAL[0].source, "sa new line, and a long one too")
+    KNOWN["sa new line, and a long one too"] = min(held, key=len).capitalize()
+    prepare(Models(teachers=(teacher,), mono=mono))
+    sides = [{plain(line) for line in lines(f"run/data/taught/pairs.{end}")} for end in ("xa", "yb")]
+    test = {
+        plain(line) for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"run/data/{name}.{end}")
+    }
+    assert not (sides[0] | sides[1]) & test and {plain(pair.source) for pair in MONO} <= sides[0]
+    assert len(test) == len(held) == 40
+    err = capsys.readouterr().err
+    assert "103 further lines were read: 40 are held-out sentences, 2 are empty or come again, 61 are kept" in err
+    assert json.loads(Path("run/data/taught/made_of.json").read_text())["removed"]["held_out"] == 1
+    assert len(asked) == 10 + 180 + 61, "the test, the sources of the training, and the further lines"
+
+
+def room_of_held_out() -> list[str]:
+    """The sentences that a run of REAL holds out."""
+    prepare(Models(), "other")
+    return [line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"other/data/{name}.{end}")]
+
+
+def test_people_and_teacher_are_mixed(teacher: str, asked: list[str]):
+    """By default every pair comes equally often; a share is that of the rows. The size is chosen by all pairs."""
+    by_size = prepare(Models(teachers=(teacher,), mono=further()), "run").data.train
+    assert isinstance(by_size, Mixture) and by_size.names == ("people", "taught") and by_size.weights is None
+    half = prepare(Models(teachers=(teacher,), mono=further(), share=0.75), "half").data.train
+    assert half.weights == (0.25, 0.75)
+    sizes = [len(list(source.stream())) for source in half.sources]
+    made = json.loads(Path("half/data/taught/made_of.json").read_text())
+    assert sizes == [180, 60] and made["removed"]["duplicate"] == 180, "where the teacher says what people say"
+
+
+def test_the_size_is_chosen_by_all_pairs(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recipe, "SIZES", (recipe.SIZES[0]._replace(pairs=200), recipe.SIZES[1]))
+    assert prepare(Models(), "alone").model.d_model == 8
+    assert prepare(Models(teachers=(teacher,), mono=further())).model.d_model == 16
+
+
+def test_each_fault_of_a_teacher_is_found():
+    """By hand: the rules for answers, and those of pairs after them."""
+    source, target = PAIRS[0][:2]
+    loop = f"{target} " + "meno so " * 5
+    pairs = [
+        *PAIRS[:60],
+        Pair(PAIRS[61].source, loop),
+        Pair(PAIRS[62].source, PAIRS[62].target[:-1] + "!" * 9),  # signs alone
+        Pair(PAIRS[63].source, PAIRS[63].target, "cut"),
+        Pair(PAIRS[64].source, PAIRS[64].source),
+        Pair("ha ha ha ha ha " + source, "ho ho ho ho ho " + target),
+    ]
+    found = clean(pairs, ("translation", "language", "length"), {**OF_ANSWERS, **RULES}).found
+    assert {name: numbers for name, numbers in found.items() if numbers} == {
+        "repeats": [60],
+        "cut": [62],
+        "identical": [63],
+    }
+
+
+def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str):
+    """By hand: a source of 4 tokens has at most 2 * 5 + 10 with its end, and 200 tokens are read, the end included."""
+    run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
+    assert (run.decode.max_length(5), run.max_source_length) == (20, 200)
+    cut = {(4, 18): False, (4, 19): True, (199, 1): False, (200, 1): True}
+    assert {sizes: teaching.may_be_cut(run, *sizes) for sizes in cut} == cut
+
+
+@pytest.mark.parametrize("place", ["in a piece", "between pieces", "while it is filtered", "before it is filtered"])
+def test_killed_anywhere_the_same_command_goes_on(
+    place: str, teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Law: the files are those of a run that was not killed, no finished piece is translated again, and no half is whole."""
+    monkeypatch.setattr(teaching, "LINES_AT_ONCE", 50)
+    models = Models(teachers=(teacher,), mono=further())
+    prepare(models, "whole")
+    whole = {file.name: file.read_bytes() for file in Path("whole/data/taught").iterdir()}
+    asked.clear()
+
+    def kill(*_: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def translate_until(self: TextTranslator, sources: Sequence[str], **options: Any) -> list[str]:
+        return kill() if len(asked) >= 110 else answer(self, sources, **options)
+
+    answer = TextTranslator.translate
+    with monkeypatch.context() as killed:
+        if place == "in a piece":
+            killed.setattr(TextTranslator, "translate", translate_until)
+        else:
+            name = {"between pieces": "corpus.Corpus.write", "while it is filtered": "write_pairs"}
+            killed.setattr(f"flaxformer_lite.tools.pair.teaching.{name.get(place, 'filter_answers')}", kill)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(models)
+    assert not Path("run/data/taught").exists() and not Path("run/config.json").exists()
+    prepare(models)
+    assert {file.name: file.read_bytes() for file in Path("run/data/taught").iterdir()} == whole
+    again = 50 if place == "between pieces" else 0
+    assert len(asked) == 10 + 240 + again
+    assert Path("run/config.json").read_text() == Path("whole/config.json").read_text().replace("/whole/", "/run/")
+
+
+def test_a_start_with_something_else_is_refused_by_name(teacher: str, asked: list[str]):
+    mono = further()
+    prepare(Models(teachers=(teacher,), mono=mono, share=0.5))
+    Path("mono2.xa").write_text("bade\n")
+    for changed, name in (
+        (Models(teachers=(teacher, teacher), mono=mono, share=0.5), "teacher"),
+        (Models(teachers=(teacher,), mono=("mono2.xa",), share=0.5), "mono"),
+        (Models(teachers=(teacher,), mono=mono, share=0.6), "taught"),
+        (Models(teachers=(teacher,), mono=mono, share=0.5, start=teacher), "start"),
+        (Models(teachers=(teacher,), share=0.5), "mono"),
+        (Models(), "teacher and mono and taught"),
+    ):
+        with pytest.raises(ValueError, match=f"run was made of other {name}: give those again"):
+            prepare(changed)
+
+
+def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Half of the translations are those of its earlier weights."""
+    with monkeypatch.context() as killed:
+        killed.setattr(teaching, "filter_answers", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare(Models(teachers=(teacher,)))
+    config = Path(teacher, "config.json")
+    config.write_text(config.read_text().replace('"beam_size": 1', '"beam_size": 2'))
+    with pytest.raises(ValueError, match=r"answers was begun with teachers = .* and this start has"):
+        prepare(Models(teachers=(teacher,)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--mono", "a.xa"], "--mono is for --teacher: add that, or leave --mono out"),
+        (["--taught", "0.5"], "--taught is for --teacher"),
+        (["--to", "de"], "--to is for --teacher or --start"),
+        (["--start", "teacher", "--like", "de"], "--like is for --start and --pieces"),
+        (["--start", "teacher", "--pieces", "9"], "--pieces is for --start and --like"),
+        (
+            ["--start", "teacher", "--pieces", "9", "--like", "de", "--to", "x"],
+            "name it and the other one by --from and --to",
+        ),
+        (["--teacher", "teacher", "--taught", "1"], "--taught is 1.0: it must be a share above 0 and below 1"),
+        (["--teacher", "teacher", "--mono", "none.xa"], "none.xa: no such file"),
+        (["--teacher", "teacher", "--from", "en"], "the run /.*/teacher translates in one direction"),
+        (["--teacher", "./none"], "none does not exist: name a Hugging Face folder"),
+        (["--start", "./none"], "none does not exist: name a Hugging Face folder"),
+        (["--start", "teacher", "--to", "de"], "translates in one direction: leave --from and --to out"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, teacher: str, asked: list[str], capsys: pytest.CaptureFixture
+):
+    with pytest.raises(SystemExit) as end:
+        main(["pair", *write(Path(), REAL), "-o", "run", *words, "--quiet"])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.count("\n") == 1 and re.search(message, error), error
+
+
+def test_a_teacher_of_another_language_is_told_of(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TextTranslator, "translate", lambda self, sources, **options: [*sources])
+    with pytest.raises(ValueError, match="none of the 180 translations of the teacher is kept: look at them in"):
+        prepare(Models(teachers=(teacher,)))
