@@ -86,11 +86,14 @@ def report_search(arguments: argparse.Namespace) -> None:
         raise ValueError("--search takes one RUN, --candidates and the options of weights: leave the other options out")
     folder = read_folder(arguments.search)
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
-    loaded = load(arguments.folder, **chosen_weights(arguments))
+    loaded, place = load(arguments.folder, **chosen_weights(arguments)), Path(arguments.search).resolve()
+    name = f"search-{place.name}"
+    kept = loaded.folder.path / "evaluations" / f"{name}.json"
+    if kept.is_file() and (other := json.loads(kept.read_text(encoding="utf-8"))["folder"]) != str(place):
+        raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(loaded, folder, candidates)
-    name = f"search-{Path(arguments.search).resolve().name}"
-    about = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, "candidates": arguments.candidates}
-    report = finite(about | figures)
+    about = {"run": str(loaded.folder.path), "split": name, "folder": str(place), "step": loaded.step}
+    report = finite(about | {"candidates": arguments.candidates} | figures)
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
     save_scores(loaded, report, [], None)
     write_results(loaded.folder.path / "hypotheses" / f"{name}.trec", results, loaded.folder.path.name)

@@ -39,6 +39,8 @@ def read_folder(folder: str | Path) -> SearchFolder:
     corpus = read_texts(file_of(folder, CORPUS), "document")
     queries = read_texts(file_of(folder, QUERIES), "query")
     path = file_of(folder, JUDGEMENTS)
+    if others := [] if path.is_file() else sorted(map(str, path.parent.glob("*.tsv*"))):
+        raise ValueError(f"{path}: no such file, and no other is read: copy {' or '.join(others)} to this name")
     judgements: dict[str, dict[str, int]] = {}
     for number, line in enumerate(lines_of(path), 1):
         if number == 1:

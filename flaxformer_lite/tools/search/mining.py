@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import require_absent, write_chunks
-from flaxformer_lite.base.console import Progress, counted, note
+from flaxformer_lite.base.console import Progress, counted, note, warn
 from flaxformer_lite.core.search.nearest import NO_DOCUMENT
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.json_objects import json_object
@@ -74,6 +74,9 @@ def mine(run: Run, rows: Path, corpus: Path, output: Path, mining: Mining) -> No
 
     with Progress() as progress:
         write_chunks(output, lines(progress))
+    if empty := numbers.count(0):
+        wider = "" if mining.margin is None else ", or lower --margin"
+        warn(f"{output}: {counted(empty, 'row')} without any negative: choose wider --ranks{wider}")
     few = sum(number < mining.number for number in numbers)
     note(f"{output}: {counted(len(numbers), 'row')}, {few} of them with fewer negatives than {mining.number}")
 

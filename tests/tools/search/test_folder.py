@@ -75,6 +75,9 @@ def test_files_that_are_missing_empty_or_headless_are_named(folder: Path):
         judgements.write_text(text)
         with pytest.raises(ValueError, match=f"^{re.escape(str(judgements))}{message}"):
             read_folder(folder)
+    judgements.rename(folder / "qrels/dev.tsv")
+    with pytest.raises(ValueError, match=rf"qrels/test\.tsv: no such file, .*: copy {folder}/qrels/dev\.tsv to this"):
+        read_folder(folder)
     (folder / "queries.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"queries\.jsonl: the file has no query: add some"):
         read_folder(folder)

@@ -50,7 +50,7 @@ def test_negatives_are_the_nearest_that_are_no_positive(place: Path, monkeypatch
     assert len(source.open()) == 2
 
 
-def test_a_margin_leaves_out_what_may_answer_the_query(place: Path):
+def test_a_margin_leaves_out_what_may_answer_the_query(place: Path, capsys: pytest.CaptureFixture):
     near = cosines(place, "kite", list(CORPUS.values()))
     for margin in (0.0, 0.05, -0.5):
         output = place / f"margin{margin}.jsonl"
@@ -68,6 +68,10 @@ def test_a_margin_leaves_out_what_may_answer_the_query(place: Path):
         )
         assert first["negatives"] == wanted
     assert len(wanted) == 7
+    mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", place / "none.jsonl", Mining(9, margin=3.0))
+    assert "none.jsonl: 2 rows without any negative: choose wider --ranks, or lower --margin" in capsys.readouterr().err
+    mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", place / "far.jsonl", Mining(9, first=99))
+    assert "far.jsonl: 2 rows without any negative: choose wider --ranks\n" in capsys.readouterr().err
 
 
 def test_a_positive_behind_the_title_of_its_document_is_no_negative(place: Path, tmp_path: Path):

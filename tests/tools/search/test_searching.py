@@ -45,6 +45,11 @@ def test_a_search_and_a_second_order_of_it(runs, monkeypatch: pytest.MonkeyPatch
     wanted = {"ndcg@10": (1 + (2 + 1 / math.log2(rank + 1)) / best) / 2, "mrr@10": 1, "recall@10": 1, "recall@100": 1}
     assert {name: report[name] for name in wanted} == pytest.approx(wanted)
     assert json.loads((embeds / "evaluations/search-folder.json").read_text()) == report
+    other = write_search_folder(folder.parent / "other/folder")
+    with pytest.raises(SystemExit) as stopped:
+        type_command(monkeypatch, "evaluate", embeds, "--search", other)
+    words = f"search-folder.json has the figures of {folder}: rename one of the two folders, or remove this file"
+    assert stopped.value.code == 2 and words in capsys.readouterr().err
     type_command(monkeypatch, "evaluate", embeds, "--search", folder, "--candidates", results)
     again = json.loads(capsys.readouterr().out)
     assert {name: again[name] for name in wanted} == pytest.approx(wanted)
