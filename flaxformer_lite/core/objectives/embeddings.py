@@ -50,8 +50,8 @@ class SentenceEmbeddings(CandidateTexts):
     each negative, against the same difference of a teacher's scores (Hofstätter et al. 2021, arXiv:2010.02666, section 3)."""
     temperature: PositiveFloat = 0.05
     """Divides the cosines, or the products of `margin_mse`; a lower one gives more weight to near misses. The first one where
-    `model.sentence_embedding.learned_temperature` is set; it then goes down to 0.01 at most (Radford et al. 2021, arXiv:2103.00020,
-    section 2.5)."""
+    `model.sentence_embedding.learned_temperature` is set; it then goes down to 0.01, and stays there (Radford et al. 2021,
+    arXiv:2103.00020, section 2.5, cuts it there too)."""
     directions: Literal["forward", "both"] = "forward"
     """forward: each query finds its positive. both: also each positive its query among all queries, with half of the weight."""
     num_negatives: NonNegativeInt = 0
@@ -104,7 +104,7 @@ class SentenceEmbeddings(CandidateTexts):
         """Returns the text of a prompt, "" for None. Raises: ValueError for an unknown name."""
         texts = dict(self.prompts)
         if name is not None and name not in texts:
-            known = ", ".join(map(repr, texts)) or "none: set objective.prompts"
+            known = ", ".join(map(repr, texts)) or "none: leave it out, or set objective.prompts"
             raise ValueError(f"{setting} is {name!r}: the prompts are {known}{suggest(name, texts)}")
         return "" if name is None else texts[name]
 

@@ -69,14 +69,13 @@ class MaskedLM(HeadObjective):
 
     def check_mask(self, special: SpecialIds) -> None:
         """Raises: ValueError if there is no mask, or it is a piece of text for the tokenizer."""
+        size = special.size or 0
+        remedy = f"set it to {size}, and model.vocab_size to {size + 1} or more"
         if self.mask_token is None and special.mask is None:
+            raise ValueError(f"objective.mask_token is None, but the tokenizer has no id for the mask: {remedy}")
+        if self.mask_token not in (None, special.mask) and self.mask_token < size:
             raise ValueError(
-                "objective.mask_token is None, but the tokenizer has no id for the mask: set it to model.vocab_size - 1"
-            )
-        if self.mask_token not in (None, special.mask) and self.mask_token < (special.size or 0):
-            raise ValueError(
-                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {special.size}: set it to "
-                "model.vocab_size - 1"
+                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {size}: {remedy}"
             )
 
     # From records to rows --------------------------------------------------------------------------------------------

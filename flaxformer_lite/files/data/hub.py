@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
-from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
@@ -19,7 +18,7 @@ SAVED = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parquet(Checked, FieldSource, at="parquet"):
+class Parquet(FieldSource, at="parquet"):
     """Parquet files, read by pyarrow, which the extra `hub` installs."""
 
     kind: Literal["parquet"] = "parquet"
@@ -54,7 +53,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubDataset(Checked, FieldSource, at="hub_dataset"):
+class HubDataset(FieldSource, at="hub_dataset"):
     """A Hugging Face dataset, by its name on the hub or from a local folder. A label that is a class gets the name of the class."""
 
     kind: Literal["hub_dataset"] = "hub_dataset"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, in_utf8
@@ -172,7 +173,7 @@ class TextSource(LocatedSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldSource(TextSource):
+class FieldSource(Checked, TextSource, at="data"):
     """Records with named fields. In a field name a dot descends into a nested field: `translation.en`."""
 
     path: str
@@ -202,6 +203,16 @@ class FieldSource(TextSource):
     spans_field: str | None = None
     """Field of the entities in the text of `target_field`: a list of objects with `start`, `end` and `label`, or of lists of these
     three. Characters count from 0; `end` is behind the last. For the objective `token_labels`. None: no spans."""
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for fields of labelled words that do not go together."""
+        super().__post_init__()
+        of_words = (self.words_field is not None, self.word_labels_field is not None)
+        if len({*of_words}) > 1 or (self.spans_field is not None and any(of_words)):
+            raise ValueError(
+                f"{self.kind}.words_field is {self.words_field!r}, word_labels_field {self.word_labels_field!r} and spans_field "
+                f"{self.spans_field!r}: set the first two alone, or the last one alone"
+            )
 
     @property
     def labels_words(self) -> bool:
@@ -258,13 +269,9 @@ class FieldSource(TextSource):
 
     def _labelled(self, record: object) -> Pair:
         """Returns a text whose words have labels. Raises: ValueError for a record that is none."""
-        if self.spans_field is not None and self.words_field is None and self.word_labels_field is None:
+        if self.spans_field is not None:
             return pair_of_spans(text_field(record, self.target_field), field_value(record, self.spans_field))
-        if self.words_field is None or self.word_labels_field is None or self.spans_field is not None:
-            raise ValueError(
-                f"{self.kind}.words_field is {self.words_field!r}, word_labels_field {self.word_labels_field!r} and spans_field "
-                f"{self.spans_field!r}: set the first two alone, or the last one alone"
-            )
+        assert self.words_field is not None and self.word_labels_field is not None
         return pair_of_words(field_value(record, self.words_field), field_value(record, self.word_labels_field))
 
 

@@ -276,7 +276,7 @@ class CSV(ColumnSource, at="csv"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(Checked, FieldSource, at="json_lines"):
+class JSONLines(FieldSource, at="json_lines"):
     """A text file with one JSON object a line."""
 
     kind: Literal["json_lines"] = "json_lines"

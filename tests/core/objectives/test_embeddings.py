@@ -220,7 +220,10 @@ def test_data_that_does_not_fit_is_refused_or_told():
             {"prompts": (("query", "b"),), "query_prompt": "quary"},
             r"query_prompt is 'quary': .* 'query'; perhaps you meant",
         ),
-        ({"default_prompt": "a"}, r"objective\.default_prompt is 'a': the prompts are none: set objective\.prompts"),
+        (
+            {"default_prompt": "a"},
+            r"objective\.default_prompt is 'a': the prompts are none: leave it out, or set objective\.prompts",
+        ),
         ({"widths": (3, 2), "width_weights": (1.0,)}, r"width_weights is \(1\.0,\), but objective\.widths is \(3, 2\)"),
         ({"criterion": "margin_mse"}, r"objective\.num_negatives is 0, but objective\.criterion 'margin_mse'"),
         (MARGIN | {"directions": "both"}, r"objective\.directions is 'both', but objective\.criterion 'margin_mse'"),

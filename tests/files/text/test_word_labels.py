@@ -400,10 +400,14 @@ def test_a_label_that_the_objective_lacks_is_located(tmp_path: Path) -> None:
     )
     path = in_lines(tmp_path, {"source": "a", "target": "b"})
     assert told(JSONLines(path=path)).startswith(f"{path}:1: it has no labels of words: set words_field")
-    path = in_lines(tmp_path, GOOD)
+
+
+def test_fields_that_do_not_go_together_are_refused_once() -> None:
     for fields in ({"words_field": "tokens"}, {"word_labels_field": "tags"}, {"words_field": "a", "spans_field": "b"}):
-        assert message(JSONLines(path=path, **fields)).startswith(f"{path}:1: json_lines.words_field is ")
-        assert message(JSONLines(path=path, **fields)).endswith(": set the first two alone, or the last one alone")
+        with pytest.raises(
+            ValueError, match=r"^json_lines\.words_field is .* set the first two alone, or the last one"
+        ):
+            JSONLines(path="a", **fields)
 
 
 def test_rows_that_are_dropped_and_words_without_a_token_are_told(
