@@ -69,13 +69,11 @@ class MaskedLM(HeadObjective):
 
     def check_mask(self, special: SpecialIds) -> None:
         """Raises: ValueError if there is no mask, or it is a piece of text for the tokenizer."""
-        size = special.size or 0
-        remedy = f"set it to {size}, and model.vocab_size to {size + 1} or more"
-        if self.mask_token is None and special.mask is None:
-            raise ValueError(f"objective.mask_token is None, but the tokenizer has no id for the mask: {remedy}")
-        if self.mask_token not in (None, special.mask) and self.mask_token < size:
+        mask, size = special.mask if self.mask_token is None else self.mask_token, special.size or 0
+        if mask is None or (mask != special.mask and mask < size):
             raise ValueError(
-                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {size}: {remedy}"
+                f"objective.mask_token is {self.mask_token}: it must be the tokenizer's own mask ({special.mask}), or an id "
+                f"behind its {size} tokens: set it to {size}, and model.vocab_size to {size + 1} or more"
             )
 
     # From records to rows --------------------------------------------------------------------------------------------
