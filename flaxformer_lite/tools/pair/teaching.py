@@ -18,6 +18,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
@@ -97,16 +98,17 @@ def answered(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressC
     """Returns a row for each line: "cut" or nothing, a tab, the translation."""
     quiet = {"warn": lambda line: None}  # of sources that are too long: the rule `cut` counts them
     texts = run.translate(lines, engine=engine, progress=progress, **quiet)
-    sides = run.required_tokenizers
-    tokens = zip(sides.source.encode_batch([*lines]), sides.target.encode_batch(texts), strict=True)
-    labels = ["cut" if may_be_cut(run, len(source), len(target)) else "" for source, target in tokens]
+    settings = run.searching(engine=engine).config
+    labels = ["cut" if may_be_cut(run, settings, line, text) else "" for line, text in zip(lines, texts, strict=True)]
     return "".join(f"{label}\t{as_line(text)}\n" for label, text in zip(labels, texts, strict=True)).encode()
 
 
-def may_be_cut(run: Run, source: int, target: int) -> bool:
-    """Returns whether a source of so many tokens is longer than the teachers read, or its translation as long as they write."""
-    framed = source + len(run.required_tokenizers.source.as_source([]))
-    return framed > run.max_source_length or target + 1 >= run.decode.max_length(framed)
+def may_be_cut(run: Run, settings: DecodeConfig, source: str, translation: str) -> bool:
+    """Returns whether a source is longer than the teachers read, or its translation as long as they write."""
+    warnings, tokenizers = list[str](), run.required_tokenizers
+    (tokens,) = run.encode_sources([source], warnings.append)
+    longest = settings.max_length(len(tokenizers.source.as_source(tokens)))
+    return bool(warnings) or len(tokenizers.target.encode(translation)) + 1 >= longest
 
 
 def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collection[str], data: Path) -> None:

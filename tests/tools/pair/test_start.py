@@ -19,7 +19,7 @@ from tests.support.language_runs import folder_with
 from tests.support.made_up_languages import languages, write
 
 PAIRS = [Pair(*(" ".join(text.split()[:3]) for text in pair[:2])) for pair in languages()[:100]]
-DIRECTION = {"source": "eng_Latn", "target": "fra_Latn"}
+DIRECTION = {"source": "fra_Latn", "target": "eng_Latn"}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_a_new_run_begins_as_the_model_that_it_starts_from(nllb: str):
     there = RunFolder("run/start/imported").config()
     assert config.train.init_from == str(Path("run/start/imported").absolute()) == config.data.tokenizer.path
     assert config.model == there.model and config.decode == there.decode
-    assert config.data.languages.direction == ("eng_Latn", "fra_Latn")
+    assert config.data.languages.direction == ("fra_Latn", "eng_Latn")
     assert config.data.languages.codes == there.data.languages.codes
     before = (Path("run/start/imported/config.json")).stat().st_mtime_ns
     assert preparing.prepare(["text.xa", "text.yb"], (), Path("run"), None, (), models) == config

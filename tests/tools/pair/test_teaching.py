@@ -134,11 +134,12 @@ def test_each_fault_of_a_teacher_is_found():
 
 
 def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str):
-    """By hand: a source of 4 tokens has at most 2 * 5 + 10 with its end, and 200 tokens are read, the end included."""
+    """By hand: a source of 4 letters has at most 2 * 5 + 10 with its end, and 199 letters are read."""
     run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
     assert (run.decode.max_length(5), run.max_source_length) == (20, 200)
     cut = {(4, 18): False, (4, 19): True, (199, 1): False, (200, 1): True}
-    assert {sizes: teaching.may_be_cut(run, *sizes) for sizes in cut} == cut
+    asked = {(n, m): teaching.may_be_cut(run, run.decode, "e" * n, "a" * m) for n, m in cut}
+    assert asked == cut
 
 
 @pytest.mark.parametrize("place", ["in a piece", "between pieces", "while it is filtered", "before it is filtered"])
