@@ -10,7 +10,7 @@ from flaxformer_lite.engine.exports import RunWeights, own_settings
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, uses_cpu
 
 FOR_JAX = (
-    *("ensemble", "terms", "placeholders", "prefix", "minimum_risk", "samples", "temperature"),
+    *("ensemble", "terms", "placeholders", "prefix", "minimum_risk", "best_by", "samples", "temperature"),
     *("mesh.tensor", "mesh.fsdp"),
 )
 """Options that only JAX obeys, by the names of their values."""

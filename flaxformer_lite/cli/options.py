@@ -138,7 +138,14 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         choices=("chrf", "bleu"),
         help="choose the candidate that is most like all candidates by this metric; they are the answers of the beam",
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="candidates of --minimum-risk: N samples, no beam")
+    parser.add_argument(
+        "--best-by",
+        metavar="RUN",
+        help="choose the candidate that this run rates best, such as an imported MetricX, or a COMET without reference",
+    )
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="candidates of --minimum-risk or --best-by: N samples, no beam"
+    )
     parser.add_argument("--temperature", type=float, metavar="T", help="of the samples; default: 1")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ from flaxformer_lite.cli.translation import (
     decode_settings,
     forced_texts,
     in_direction,
+    load_rater,
     load_runs,
     used_settings,
 )
 from flaxformer_lite.config import Config
-from flaxformer_lite.files.metrics import METRICS, compare
+from flaxformer_lite.files.metrics import METRICS, compare, compare_ratings
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
+from flaxformer_lite.run.description import run_names
+from flaxformer_lite.run.scoring import Ratings, ScoredData, rate, save_scores, score, scored_data
 from flaxformer_lite.tools.search import read_folder, read_results, search_report, write_results
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
@@ -35,34 +38,44 @@ def run(arguments: argparse.Namespace) -> None:
     data = chosen_data(loaded.config, arguments)
     if arguments.ensemble:
         data = data._replace(name=f"{data.name}-ensemble")
-    report, hypotheses = scored(loaded, data, arguments)
+    report, hypotheses, ratings = scored(loaded, data, arguments, load_metrics(arguments))
     for metric in METRICS:
         if signature := report.get(f"{metric}_signature"):
             note(f"{metric} {report[metric]:.2f}  {signature}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
-    save_scores(loaded, report, data.pairs, hypotheses)
+    save_scores(loaded, report, data.pairs, hypotheses, ratings)
+
+
+def load_metrics(arguments: argparse.Namespace) -> dict[str, Run]:
+    """Returns the runs of --metric by the names of their folders. Raises: ValueError for one that rates no translations."""
+    metrics = [load(path) for path in arguments.metrics]
+    for metric in metrics:
+        metric.rates_with  # noqa: B018  # raises
+    return dict(zip(run_names([metric.folder for metric in metrics]), metrics, strict=True))
 
 
 def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
     return scored_data(config, arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer)
 
 
-def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str] | None]:
-    """Returns the report on a run, and its translations if it makes any."""
+def scored(
+    loaded: Run, data: ScoredData, arguments: argparse.Namespace, metrics: Mapping[str, Run]
+) -> tuple[dict[str, Any], list[str] | None, Ratings]:
+    """Returns the report on a run, and its translations with their ratings if it makes any."""
     if any(pair.label for pair in data.pairs) and (arguments.source_language or arguments.target_language):
         raise ValueError(
             f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
         )
-    decode = decode_settings(loaded, arguments)
-    if not loaded.config.objective.translates and (decode or arguments.bleu_tokenizer):
+    decode, rater = decode_settings(loaded, arguments), load_rater(arguments)
+    if not loaded.config.objective.translates and (decode or arguments.bleu_tokenizer or metrics):
         raise ValueError(
-            "--beam-size, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
+            "--beam-size, --alpha, --bleu-tokenizer and --metric are for translations, which this run does not make: leave them out"
         )
     scores, hypotheses = score(
         loaded,
         data,
         decode | forced_texts(loaded, arguments) | chosen_engine(arguments),
-        lambda answers, metrics: chosen(answers, arguments, metrics),
+        lambda answers, sources, settings: chosen(answers, sources, arguments, settings, rater),
     )
     report = {
         "run": str(loaded.folder.path),
@@ -71,14 +84,25 @@ def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tupl
         "weights_dtype": arguments.weights_dtype,
         "step": loaded.step,
     }
-    return finite(report | used_settings(arguments) | scores), hypotheses
+    ratings, means = rate(metrics, data, hypotheses or [])
+    return finite(report | used_settings(arguments) | means | scores), hypotheses, ratings
 
 
 def report_search(arguments: argparse.Namespace) -> None:
     """Prints the figures of a search, and saves them with its results. Raises: ValueError for options that are not for it."""
     if arguments.search is None:
         raise ValueError("--candidates is for a search: add --search FOLDER, or leave it out")
-    typed = ("split", "source", "target", "bleu_tokenizer", "source_language", "target_language", "terms", "prefix")
+    typed = (
+        "split",
+        "source",
+        "target",
+        "bleu_tokenizer",
+        "metrics",
+        "source_language",
+        "target_language",
+        "terms",
+        "prefix",
+    )
     others = [
         name for name in (*typed, "placeholders", "minimum_risk", "ensemble", "others") if getattr(arguments, name)
     ]
@@ -111,18 +135,20 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.ensemble or len(set(paths)) < len(paths):
         raise ValueError("several RUNs are compared: name each once, and leave --ensemble out")
     data = same_data(paths, arguments)
-    reports, systems = [], {}
+    metrics, reports, systems, rated = load_metrics(arguments), [], {}, dict[str, Ratings]()
     for path in paths:
         loaded = in_direction(load(path, **chosen_weights(arguments)), arguments)
-        report, hypotheses = scored(loaded, data, arguments)
-        save_scores(loaded, report, data.pairs, hypotheses)
+        report, hypotheses, ratings = scored(loaded, data, arguments, metrics)
+        save_scores(loaded, report, data.pairs, hypotheses, ratings)
         reports.append(report)
-        systems[path] = hypotheses or []
+        systems[path], rated[path] = hypotheses or [], ratings
     compared = compare(systems, [pair.target for pair in data.pairs], data.metrics)
+    for name in metrics:
+        compared += compare_ratings({path: ratings[name] for path, ratings in rated.items()}, name)
     width = max(map(len, paths))
     for line in compared:
         p = "" if line.p_value is None else f"   p = {line.p_value:.4f}"
-        note(f"{line.metric:<6} {line.system:<{width}}  {line.score:6.2f} ± {line.interval:.2f}{p}")
+        note(f"{line.metric:<6} {line.system:<{width}}  {line.rounded}{p}")
     for signature in dict.fromkeys(f"{line.metric}|{line.signature}" for line in compared):
         note(signature)
     comparison = [line._asdict() for line in compared]

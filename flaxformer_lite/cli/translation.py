@@ -55,9 +55,12 @@ def decode_settings(loaded: TextTranslator, arguments: argparse.Namespace) -> di
     decode = typed_settings(arguments)
     if arguments.temperature is not None and arguments.samples is None:
         raise ValueError("--temperature is for samples: add --samples, or leave it out")
-    if arguments.samples is not None and not arguments.minimum_risk:
-        raise ValueError("--samples are candidates of --minimum-risk: add it, or leave --samples out")
-    if not arguments.minimum_risk:
+    chooses = arguments.minimum_risk or arguments.best_by
+    if arguments.minimum_risk and arguments.best_by:
+        raise ValueError("--minimum-risk and --best-by both choose the answer: leave one out")
+    if arguments.samples is not None and not chooses:
+        raise ValueError("--samples are candidates of --minimum-risk and --best-by: add one, or leave --samples out")
+    if not chooses:
         return decode
     if arguments.samples is not None:
         temperature = 1.0 if arguments.temperature is None else arguments.temperature
@@ -65,7 +68,8 @@ def decode_settings(loaded: TextTranslator, arguments: argparse.Namespace) -> di
     else:
         decode = {"num_hypotheses": decode.get("beam_size", loaded.decode.beam_size), **decode}
     if decode["num_hypotheses"] < 2:
-        raise ValueError("--minimum-risk compares candidates, but there is only 1: raise --beam-size or --samples")
+        option = "--minimum-risk" if arguments.minimum_risk else "--best-by"
+        raise ValueError(f"{option} compares candidates, but there is only 1: raise --beam-size or --samples")
     return decode
 
 
@@ -101,7 +105,7 @@ def forced_texts(loaded: TextTranslator, arguments: argparse.Namespace) -> dict[
 
 def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed options by name, for a report."""
-    names = ("source_language", "target_language", "ensemble", "minimum_risk", "samples", "temperature")
+    names = ("source_language", "target_language", "ensemble", "minimum_risk", "best_by", "samples", "temperature")
     forced = ("terms", "placeholders", "prefix")
     return typed_settings(arguments) | {
         name: getattr(arguments, name) for name in names + forced if getattr(arguments, name)
@@ -113,11 +117,13 @@ def translating(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> "Tr
     decode, forced = decode_settings(loaded, arguments), forced_texts(loaded, arguments)
     if forced and arguments.ids:
         raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
+    if arguments.best_by and arguments.ids:
+        raise ValueError("--best-by rates texts: leave it or --ids out")
     typed, configured = arguments.num_hypotheses, loaded.searching(**decode).config.num_hypotheses
-    n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
+    n_best = typed is not None or (configured > 1 and not (arguments.minimum_risk or arguments.best_by))
     kind = TranslatingIds if arguments.ids else Translating
     metrics = None if isinstance(loaded, EngineRun) else metrics_of(loaded.config)
-    return kind(loaded, decode | forced, arguments, metrics, n_best)
+    return kind(loaded, decode | forced, arguments, metrics, n_best, load_rater(arguments))
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,8 @@ class Translating(Answering[list[ScoredText]]):
     """For `--minimum-risk`, which CTranslate2 does not answer."""
     n_best: bool
     """Whether all hypotheses of a line are written, and not the best alone."""
+    rater: "Run | None"
+    """The run of `--best-by`."""
 
     @property
     def beside(self) -> Sequence[str]:
@@ -140,7 +148,7 @@ class Translating(Answering[list[ScoredText]]):
         return ["translation", "score"] if self.arguments.scores else ["translation"]
 
     def answers(self, block: LineChunk) -> list[list[ScoredText]]:
-        return chosen(self.hypotheses(block), self.arguments, self.metrics)
+        return chosen(self.hypotheses(block), block.lines, self.arguments, self.metrics, self.rater)
 
     def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
         with block.reporting("translating") as report:
@@ -181,10 +189,30 @@ def metrics_of(config: "Config") -> "MetricConfig":
     return config.metrics if source is None else with_language(config.metrics, source.target_names())
 
 
+def load_rater(arguments: argparse.Namespace) -> "Run | None":
+    """Returns the run of `--best-by`. Raises: ValueError for one that rates no translations, or only beside a reference."""
+    if not arguments.best_by:
+        return None
+    from flaxformer_lite.run import load  # with JAX
+
+    rater = load(arguments.best_by)
+    if False not in rater.rates_with:
+        raise ValueError(f"--best-by {arguments.best_by} needs references: name a metric that reads none")
+    return rater
+
+
 def chosen(
-    answers: list[list[ScoredText]], arguments: argparse.Namespace, metrics: "MetricConfig | None"
+    answers: list[list[ScoredText]],
+    sources: Sequence[str],
+    arguments: argparse.Namespace,
+    metrics: "MetricConfig | None",
+    rater: "Run | None",
 ) -> list[list[ScoredText]]:
-    """Returns the answers, best first: as they are, or by `--minimum-risk`."""
+    """Returns the answers to the sources, best first: as they are, or by `--minimum-risk` or `--best-by`."""
+    if rater is not None:
+        from flaxformer_lite.run.scoring import best_first  # with JAX
+
+        return best_first(rater, sources, answers)
     if not arguments.minimum_risk or metrics is None:
         return answers
     from flaxformer_lite.files.metrics import resolve

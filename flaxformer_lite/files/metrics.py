@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+import numpy as np
+from jaxtyping import Float
+
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.files.text.words import SCRIPTS
@@ -186,6 +189,10 @@ def text_scores(
     return {name: METRICS[name](hypotheses, references, config) for name in names}
 
 
+MEAN_RATING = "mean rating of the sentences"
+"""The signature of a comparison of ratings."""
+
+
 class Comparison(NamedTuple):
     """The score of one system, and its comparison with the first one by paired bootstrap resampling."""
 
@@ -197,6 +204,12 @@ class Comparison(NamedTuple):
     p_value: float | None
     """Probability of so large a difference from the first system if both were equally good; None for the first itself."""
     signature: str
+
+    @property
+    def rounded(self) -> str:
+        """The score with its interval; ratings with four digits, as COMET's lie near each other."""
+        digits = 4 if self.signature == MEAN_RATING else 2
+        return f"{self.score:6.{digits}f} ± {self.interval:.{digits}f}"
 
 
 def compare(
@@ -219,4 +232,23 @@ def compare(
             # sacreBLEU counts larger differences only: without any difference it would report its smallest p, not its largest.
             p = 1.0 if result is not first and result.score == first.score else result.p_value
             comparisons.append(Comparison(name, metric, result.score, float(result.ci), p, str(signatures[metric])))
+    return comparisons
+
+
+def compare_ratings(ratings: Mapping[str, Sequence[float]], metric: str) -> list[Comparison]:
+    """Returns the mean rating of each system's sentences, each system compared with the first as in `compare`."""
+    comparisons: list[Comparison] = []
+    base: Float[np.ndarray, R] = np.zeros(0)
+    for name, values in ratings.items():
+        chosen = np.random.default_rng(12345).integers(len(values), size=(1000, len(values)))  # sacreBLEU's seed
+        score, means = float(np.mean(values)), np.array(values)[chosen].mean(1)
+        low, *_, high = np.sort(means)[25:-25]
+        p = None
+        if comparisons:
+            differences = abs(means - base)
+            p = float((differences - differences.mean() > abs(score - comparisons[0].score)).sum() + 1) / 1001
+            p = 1.0 if score == comparisons[0].score else p
+        else:
+            base = means
+        comparisons.append(Comparison(name, metric, score, float(high - low) / 2, p, MEAN_RATING))
     return comparisons

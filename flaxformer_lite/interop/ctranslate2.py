@@ -166,6 +166,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "head": type(model.head) is not LanguageModelHead or model.head.transform is not None,
         "pooler": model.pooler is not None,
         "sentence_embedding": model.sentence_embedding is not None,
+        "layer_mix": model.layer_mix is not None,
         "num_token_types": model.num_token_types > 0,
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),

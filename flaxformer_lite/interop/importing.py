@@ -205,6 +205,8 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
 
     A tokenizer without a mask, such as SentencePiece, gets the id that the config states.
     """
+    if imported.metric is not None:
+        return imported.metric.objective
     num_classes = 0 if imported.model.pooler is None else imported.model.pooler.num_classes
     labels, mask = imported.config.get("id2label"), imported.config.get("mask_token_id")
     names = [str(labels.get(str(i), i) if isinstance(labels, dict) else i) for i in range(num_classes)]

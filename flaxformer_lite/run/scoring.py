@@ -1,7 +1,7 @@
 """Scores of a run on its evaluation or test data, or on files: `Run.evaluate`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,8 +17,10 @@ from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
 
-Choose = Callable[[list[list[ScoredText]], MetricConfig], list[list[ScoredText]]]
-"""Orders the answers to each source, best first, by the settings of the metrics."""
+Answers = list[list[ScoredText]]
+"""The answers to each source."""
+Choose = Callable[[Answers, Sequence[str], MetricConfig], Answers]
+"""Orders the answers to the sources, best first, by the settings of the metrics."""
 
 
 class ScoredData(NamedTuple):
@@ -71,7 +73,7 @@ def with_metrics(
 
 
 def score(
-    run: Any, data: ScoredData, decode: dict[str, Any], choose: Choose = lambda answers, metrics: answers
+    run: Any, data: ScoredData, decode: dict[str, Any], choose: Choose = lambda answers, sources, metrics: answers
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
     name, pairs, parts, settings, origin = data
@@ -107,7 +109,8 @@ def score(
             for i, answer in zip(numbers, translations, strict=True):
                 answers[i] = answer
             before += len(numbers)
-    hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
+    hypotheses = [best[0].text for best in choose(answers, [pair.source for pair in pairs], settings)]
+    references = [pair.target for pair in pairs]
     objective_metrics, engine = objective.text_metrics, {"engine": run.engine_of(decode)}
     scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores | engine
     for source, where in parts.items():
@@ -133,8 +136,39 @@ def text_report(hypotheses: list[str], references: list[str], config: MetricConf
     }
 
 
-def save_scores(run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:
-    """Writes the report and the translations to the folder of a `Run`; a warning if that fails."""
+def best_first(rater: Any, sources: Sequence[str], answers: Answers) -> Answers:
+    """Returns the answers to each source with the ratings of a run in place of their scores, the best first."""
+    pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
+    ratings = iter(rater.rate([source for source, _ in pairs], [text for _, text in pairs]).tolist())
+    highest, ordered = rater.config.objective.best == "highest", []
+    for of_source in answers:
+        rated = [ScoredText(answer.text, next(ratings)) for answer in of_source]
+        ordered.append(sorted(rated, key=lambda answer: answer.score, reverse=highest))
+    return ordered
+
+
+Ratings = dict[str, list[float]]
+"""The number of each sentence, by the name of the metric."""
+
+
+def rate(metrics: Mapping[str, Any], data: ScoredData, hypotheses: Sequence[str]) -> tuple[Ratings, dict[str, float]]:
+    """Returns the ratings by the runs in `metrics`, and their means over all sentences and each part of a mixture."""
+    ratings, means = Ratings(), dict[str, float]()
+    sources, references = [pair.source for pair in data.pairs], [pair.target for pair in data.pairs]
+    for name, metric in metrics.items():
+        given = references if True in metric.rates_with else None
+        with Progress(len(data.pairs)) as progress:
+            numbers = metric.rate(sources, hypotheses, given, progress=progress.within)
+        ratings[name] = numbers.tolist()
+        means |= {name: float(numbers.mean())}
+        means |= {f"{source}/{name}": float(numbers[where].mean()) for source, where in data.parts.items()}
+    return ratings, means
+
+
+def save_scores(
+    run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None, ratings: Ratings | None = None
+) -> None:
+    """Writes the report, the translations and their ratings to the folder of a `Run`; a warning if that fails."""
     name = report["split"]
     try:
         if hypotheses is not None:
@@ -142,5 +176,9 @@ def save_scores(run: Any, report: dict[str, Any], pairs: list[Pair], hypotheses:
             run.folder.write_references(name, pairs)
         report_text = json.dumps(report, indent=2, ensure_ascii=False)
         write_whole(run.folder.path / "evaluations" / f"{name}.json", report_text + "\n")
+        if ratings:
+            rows = (dict(zip(ratings, row, strict=True)) for row in zip(*ratings.values(), strict=True))
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            write_whole(run.folder.path / "evaluations" / f"{name}-ratings.jsonl", lines)
     except OSError as error:
         warn(f"nothing was saved in {run.folder.path} ({error.strerror}): the printed scores are all there is")

@@ -16,12 +16,15 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
+from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE
 from flaxformer_lite.core.search.encoder import (
     BatchPredictor,
     predict_class_logits,
     predict_embeddings,
     predict_top_tokens,
+    rate,
+    reads_first,
 )
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
@@ -33,6 +36,10 @@ from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
 """The sign for a masked token in a text, whatever the tokenizer calls it."""
+
+
+RATED_AT_ONCE = 256
+"""Translations whose vectors are read together: a shape that is compiled once."""
 
 
 class Reporting(TypedDict, total=False):
@@ -270,6 +277,99 @@ class TextPredictor(ReadsTexts):
             sides.append(vectors[[unique[text] for text in texts]])
         return np.einsum("ND,ND->N", *sides) if sides else np.zeros(0, np.float32)
 
+    @property
+    def rates_with(self) -> tuple[bool, ...]:
+        """Whether `rate` reads a reference: (True,) needs one, (False,) reads none, (True, False) reads one if it is given.
+
+        Raises: ValueError if the run rates no translations.
+        """
+        estimator, objective = self.config.model.estimator, self.config.objective
+        if estimator is not None:
+            return (estimator.reference,)
+        if isinstance(objective, Regression) and self.scores_pairs:
+            texts = {True: objective.with_reference, False: objective.without_reference}
+            return tuple(given for given, text in texts.items() if text) or (False,)
+        raise ValueError(
+            f"the run {self.path} rates no translations: use an imported MetricX or COMET, or a run of the objective "
+            "'regression' on sources with their translations"
+        )
+
+    def rate(
+        self,
+        sources: Sequence[str],
+        translations: Sequence[str],
+        references: Sequence[str] | None = None,
+        **report: Unpack[Reporting],
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the number of each translation; whether the highest or the lowest is the best is `objective.best`.
+
+        Truncates long texts as `embed` does.
+
+        Example: `run.rate(["ein Hund"], ["a dog"], ["a dog"])`.
+
+        Raises: ValueError if the run rates no translations, or reads no reference, or needs one.
+        """
+        if (references is not None) not in self.rates_with:
+            given, remedy = ("None", "give them") if references is None else ("given", "leave them out")
+            raise ValueError(f"references are {given}, but the run {self.path} rates translations otherwise: {remedy}")
+        sides = (sources, translations, *([] if references is None else [references]))
+        for name, texts in zip(("sources", "translations", "references"), sides, strict=False):
+            check_list(name, texts)
+            if len(texts) != len(sources):
+                raise ValueError(f"there are {len(texts)} {name} for {len(sources)} sources: give one for each")
+        if not sources:
+            return np.zeros(0, np.float32)
+        objective = self.config.objective
+        assert isinstance(objective, Regression)  # by the import, or `rates_with`
+        wording = objective.without_reference if references is None else objective.with_reference
+        if self.config.model.estimator is not None:
+            ratings = self.estimated(sides, **report)
+        elif wording:
+            names = ("source", "translation", "reference")
+            filled = [wording.format(**dict(zip(names, texts, strict=False))) for texts in zip(*sides, strict=True)]
+            ratings = self.class_number(filled, **report)
+        else:
+            ratings = self.relevance(list(zip(sources, translations, strict=True)), **report)
+        lowest, highest = objective.bounds or (-np.inf, np.inf)
+        return np.clip(ratings, lowest, highest)
+
+    def estimated(self, sides: Sequence[Sequence[str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
+        """Returns the numbers of `model.estimator` by the vectors of all texts, each of which is read once."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*sides)))}
+        first, number_of_ratings = report.get("first_line", 1), len(sides[0])
+        lines = report.get("lines") or range(first, first + number_of_ratings)
+        places = {text: line for texts in sides for text, line in reversed(list(zip(texts, lines, strict=True)))}
+        report["lines"] = [places[text] for text in numbers]
+        report["progress"] = scaled(report.get("progress", no_progress), number_of_ratings)
+        vectors = self.embed(list(numbers), **report)
+        ratings = []
+        for start in range(0, number_of_ratings, RATED_AT_ONCE):
+            rows = [[numbers[text] for text in texts[start : start + RATED_AT_ONCE]] for texts in sides]
+            filled = np.pad(rows, ((0, 0), (0, RATED_AT_ONCE - len(rows[0]))))
+            source, translation, *reference = vectors[filled]
+            numbers_of_rows = rate(self.model, {"params": self.params}, source, translation, *(reference or [source]))
+            ratings.append(np.asarray(numbers_of_rows)[: len(rows[0])])
+        return np.concatenate(ratings)
+
+    def class_number(
+        self,
+        texts: Sequence[str],
+        *,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
+        first_line: int = 1,
+        lines: Sequence[int] = (),
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the single class logit of each text, read without special ids."""
+        self.unknown.report(texts, warn)
+        most, rows = self.config.data.max_source_length, list[EncodedText]()
+        encoded = self.tokenizer.encode_batch(texts)
+        for number, ids in zip(lines or range(first_line, first_line + len(texts)), encoded, strict=True):
+            kept = truncated(ids, most, "text", "max_source_length", cut_warning(warn, number))
+            rows.append(EncodedText(list(kept), [0] * len(kept)))
+        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        return np.array(predictor.predict({"params": self.params}, rows, None, progress))[:, 0]
+
     def rank(self, query: str, candidates: Sequence[str], **report: Unpack[Reporting]) -> list[RankedText]:
         """Returns the candidates, each with its place in the list and its score by `relevance`, best first.
 
@@ -363,7 +463,8 @@ class TextPredictor(ReadsTexts):
         for number, group in zip(lines or range(first_line, first_line + len(groups)), groups, strict=True):
             ids = [next(encoded) for _ in group]
             rows.append(self.encode(ids, number, warn))
-        ends = [[self.end_position(row)] for row in rows] if self.config.model.has_two_stacks else None
+        at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
+        ends = [[self.end_position(row)] for row in rows] if at_end else None
         return predictor.predict({"params": self.params}, rows, ends, progress)
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:

@@ -155,7 +155,7 @@ def test_tokens_of_masks_have_the_numbers_of_line_and_mask():
 
 def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
     arguments, hypotheses = argparse.Namespace(scores=False), [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
-    plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False)
+    plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False, rater=None)
     scored, best = replace(plain, arguments=argparse.Namespace(scores=True)), replace(plain, n_best=True)
     assert plain.written(6, [ScoredText("a\r\nb\nc", -1.5)]) == ["a b c"], "one line for each line"
     assert plain.written(6, hypotheses) == ["a b"] and plain.unanswered(6) == [""]

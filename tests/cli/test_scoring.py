@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
@@ -240,6 +241,30 @@ def test_runs_are_compared_by_paired_bootstrap(compared, tmp_path: Path, capsys:
     assert worst["p_value"] < 0.01 < close["p_value"]
     assert re.search(rf"BLEU   {re.escape(str(tmp_path / '0'))}   +0\.00 ± 0\.00   p = 0\.00", err)
     assert "chrF2|nrefs:1" in err
+
+
+class Lengths(Named):
+    """A metric that counts the letters of a translation, and of the reference where it gets one."""
+
+    rates_with = (True,)
+
+    def rate(self, sources: list[str], translations: list[str], references: list[str], **_: Any) -> np.ndarray:
+        return np.array([len(text) for text in translations], np.float32) / np.array(list(map(len, references)))
+
+
+def test_a_metric_rates_the_translations_of_all_runs(compared, tmp_path: Path, monkeypatch, capsys):
+    """By hand: right dates have the length of their references, the others eight tenths of it."""
+    metric = Lengths(RunFolder(tmp_path / "lengths"), CONFIG, {}, None, 3)
+    monkeypatch.setattr(scoring, "load_metrics", lambda arguments: {"lengths": metric} if arguments.metrics else {})
+    compared("20", "5", options=("--metric", "lengths"))
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert [run["lengths"] for run in report["runs"]] == pytest.approx([1.0, (5 + 15 * 0.7) / 20])
+    first, second = report["comparison"][-2:]
+    assert (first["metric"], first["score"], first["interval"], first["p_value"]) == ("lengths", 1.0, 0.0, None)
+    assert second["p_value"] < 0.01 and "lengths" in err and "1.0000 ± 0.0000" in err
+    lines = (tmp_path / "5" / "evaluations" / "eval-ratings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["lengths"] for line in lines] == pytest.approx([1.0] * 5 + [0.7] * 15)
 
 
 def test_the_files_of_an_evaluation_go_line_by_line(compared, tmp_path: Path):

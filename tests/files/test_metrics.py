@@ -4,9 +4,13 @@ import sys
 import urllib.error
 from typing import get_args
 
+import numpy as np
 import pytest
+from sacrebleu.metrics.base import Metric, Signature
+from sacrebleu.metrics.base import Score as NumScore
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
 
 from flaxformer_lite.base import console
 from flaxformer_lite.config.train import TextMetric
@@ -17,6 +21,7 @@ from flaxformer_lite.files.metrics import (
     bleu,
     chrf,
     compare,
+    compare_ratings,
     exact_match,
     language_of,
     resolve,
@@ -181,3 +186,39 @@ def test_orders_of_chrf():
     assert text_scores(("chrf",), hypotheses, references, plus)["chrf"].value == (
         CHRF(word_order=2).corpus_score(hypotheses, [references]).score
     )
+
+
+class Given(Metric):
+    """A metric of sacreBLEU whose sentences have given numbers; the text of a sentence is its number."""
+
+    _SIGNATURE_TYPE = Signature
+
+    def _aggregate_and_compute(self, stats: list) -> NumScore:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: list) -> NumScore:
+        return NumScore("Given", float(stats[0] / stats[1]))
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: list[str]) -> dict:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict) -> list:
+        return [float(hypothesis), 1.0]
+
+
+def test_ratings_are_compared_as_sacrebleu_compares_a_metric():
+    draw = np.random.default_rng(0)
+    first = draw.normal(0.8, 0.1, 60).round(4)
+    ratings = {"first": first, "near": (first + draw.normal(0.01, 0.05, 60)).round(4), "same": first}
+    texts = [(name, [str(x) for x in values]) for name, values in ratings.items()]
+    test = PairedTest(texts, {"Given": Given()}, [[""] * 60], test_type="bs", n_samples=1000)
+    _, theirs = test()
+    found = compare_ratings({name: values.tolist() for name, values in ratings.items()}, "given")
+    for ours, result in zip(found, theirs["Given"], strict=True):
+        assert ours.score == pytest.approx(result.score, abs=1e-6)
+        assert ours.interval == pytest.approx(result.ci, abs=1e-5)
+    assert found[0].p_value is None and found[2].p_value == 1.0
+    assert found[1].p_value == pytest.approx(theirs["Given"][1].p_value, abs=0.003)

@@ -1,9 +1,10 @@
 """Scores a run on its test data or on files, and writes the scores as JSON.
 
 The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match, over all the data
-and over each source of a mixture, such as de/bleu. Translations are saved in RUN/hypotheses/, scores in RUN/evaluations/. With
---ensemble, the objective's metrics are left out. Translations of further runs are compared with those of the first: BLEU and chrF
-with 95 % intervals, and p by paired bootstrap of 1,000 resamples.
+and over each source of a mixture, such as de/bleu. With --metric, also the mean rating by a neural metric. Translations are saved
+in RUN/hypotheses/, scores, and the ratings of all sentences, in RUN/evaluations/. With --ensemble, the objective's metrics are left
+out. Translations of further runs are compared with those of the first: BLEU, chrF and ratings with 95 % intervals, and p by paired
+bootstrap of 1,000 resamples.
 
 With --search, a run finds documents by its vectors, or orders the --candidates that another run found. Its results are saved in
 RUN/hypotheses/, in TREC's form.
@@ -31,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--candidates",
         metavar="FILE",
         help="order these results of another search of FOLDER, as TREC writes them, such as RUN/hypotheses/NAME.trec",
+    )
+    parser.add_argument(
+        "--metric",
+        dest="metrics",
+        metavar="RUN",
+        action="append",
+        default=[],
+        help="rate the translations by this run too, such as an imported MetricX or COMET; may be repeated",
     )
     add_translation(parser)
     parser.add_argument(

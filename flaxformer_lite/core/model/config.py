@@ -129,6 +129,35 @@ class SentenceEmbedding(Checked, at="model.sentence_embedding"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerMix(Checked, at="model.layer_mix"):
+    """The encoder's output as a learned mix of its embeddings and all layers: a factor times the weighted sum.
+
+    Reference: Peters et al. 2018, arXiv:1802.05365, section 3.2.
+    """
+
+    weights: Literal["softmax", "sparsemax"] = "softmax"
+    """Function that makes the weights sum to 1. sparsemax: most are 0 (Martins & Astudillo 2016, arXiv:1602.02068, section 2)."""
+    normalize: bool = False
+    """Before the sum, scale each layer to mean 0 and variance 1 over all tokens of a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimator(Checked, at="model.estimator"):
+    """A number for a translation, from the vectors of its source, of itself and perhaps of a reference: dense layers over them.
+
+    They read the vectors of the translation and of the reference (without one, the source), and the product and the absolute
+    difference of the translation's with each other one.
+
+    Reference: Rei et al. 2020, arXiv:2009.09025, section 2.4 (COMET).
+    """
+
+    reference: bool = True
+    """Whether a reference is read."""
+    widths: tuple[Width, ...] = (3072, 1024)
+    """Width of each dense layer before the one that gives the number; tanh follows each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlidingWindow(Checked, at="model.sliding_window"):
     """Attention to near tokens only: of a decoder to the last few, of an encoder alone to those on both sides.
 
@@ -225,6 +254,10 @@ class ModelConfig(Checked, at="model"):
     """Pooler that computes one vector of a whole text, and logits of classes; None: no pooler."""
     sentence_embedding: SentenceEmbedding | None = None
     """Reduction of a text to one vector for comparing texts; None: no such vector."""
+    layer_mix: LayerMix | None = None
+    """Mix of all layers of the encoder in place of its last one; None: the last one."""
+    estimator: Estimator | None = None
+    """Rating of a translation by the vectors of `sentence_embedding`; None: none."""
     lora: LoRA | None = None
     """Low-rank adapters in the projections; None: no adapters."""
     initializer: Annotated[Initializer, Answers.SAME] = XavierUniform()
@@ -250,6 +283,14 @@ class ModelConfig(Checked, at="model"):
         if self.matmul_dtype is not None and self.dtype == "float64":
             raise ValueError(
                 f"model.matmul_dtype is {self.matmul_dtype!r}, but model.dtype is 'float64': set one of them to None or 'float32'"
+            )
+        if self.layer_mix is not None and not self.num_encoder_layers:
+            raise ValueError(
+                "model.layer_mix is set, but model.num_encoder_layers is 0, and the mix is of an encoder's layers: set one of them"
+            )
+        if self.estimator is not None and self.sentence_embedding is None:
+            raise ValueError(
+                "model.estimator is set, but model.sentence_embedding, whose vectors it reads, is None: set it, or leave out both"
             )
         self.attention.check(self.d_model, self.num_heads)
         if self.decoder is not None and self.decoder.num_heads is not None:

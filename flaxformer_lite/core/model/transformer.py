@@ -17,7 +17,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.attention import MultiHeadAttention
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import (
+    Estimator,
+    LanguageModelHead,
+    LayerMix,
+    ModelConfig,
+    Pooler,
+    SentenceEmbedding,
+)
 from flaxformer_lite.core.model.contexts import (
     CachedKeyValue,
     DecodeCache,
@@ -86,6 +93,8 @@ class Transformer(nn.Module):
             self.sentence_embedding = TextVector(c, c.sentence_embedding)
             if c.sentence_embedding.learned_temperature:
                 self.log_scale = self.param("log_scale", nn.initializers.zeros, (), jnp.float32)
+        if c.estimator is not None:
+            self.estimator = Estimation(c, c.estimator)
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
@@ -104,6 +113,8 @@ class Transformer(nn.Module):
             pooled, class_logits = self.pooler(last, mask, inputs.last_positions)
         if c.sentence_embedding is not None:
             embedding = self.sentence_embedding(last, mask)
+            if c.estimator is not None and self.is_initializing():
+                self.rate(embedding, embedding, embedding)
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
         scores = None if c.head is None else self.scores(last).within(c.output_size)
@@ -118,13 +129,19 @@ class Transformer(nn.Module):
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
-        return self.encoder(x, encoder_context(self.config, inputs, tokens))
+        return self.encoder(x, encoder_context(self.config, inputs, tokens), inputs.source_mask)
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """Returns the decoder's last layer for all target tokens at once."""
         tokens = tokens_of(inputs, "target")
         context = decoder_context(self.config, inputs, tokens, memory)
         return self.decoder(self.embed(tokens, self.target_table), context)
+
+    def rate(
+        self, source: Float[Array, "B E"], translation: Float[Array, "B E"], reference: Float[Array, "B E"]
+    ) -> Float[Array, "B"]:
+        """Returns the number of each translation by the vectors of the texts; a reference that is not read is ignored."""
+        return self.estimator(source, translation, reference)
 
     # Embeddings and logits --------------------------------------------------------------------------------------------
 
@@ -242,11 +259,17 @@ class Stack(nn.Module):
         )(self.config, self.cross, self.causal)
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
+        if self.config.layer_mix is not None and not self.causal:
+            self.layer_mix = MixedLayers(self.config.layer_mix, self.num_layers + 1)
 
-    def __call__(self, x: Float[Array, "B T D"], context: SequenceContext) -> Float[Array, "B T D"]:
-        """Returns the last layer for all tokens at once."""
-        x, bias = self.with_positions(x, context.positions, context.positions, context.bias)
-        x, _ = self.layers(x, self.kinds, context._replace(bias=bias))
+    def __call__(
+        self, x: Float[Array, "B T D"], context: SequenceContext, mask: Bool[Array, "B T"] | None = None
+    ) -> Float[Array, "B T D"]:
+        """Returns the last layer for all tokens at once, or the mix of all; `mask` is True at tokens."""
+        embedded, bias = self.with_positions(x, context.positions, context.positions, context.bias)
+        x, outputs = self.layers(embedded, self.kinds, context._replace(bias=bias))
+        if outputs is not None:
+            x = self.layer_mix(jnp.concatenate([embedded[None], outputs]), mask)
         return self.final(x)
 
     def step(
@@ -396,8 +419,8 @@ class Block(nn.Module):
 
     def __call__(
         self, x: Float[Array, "B T D"], kind: LayerKind, context: SequenceContext
-    ) -> tuple[Float[Array, "B T D"], None]:
-        """Returns the layer's output for all tokens at once, and None, as the loop over layers needs."""
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
+        """Returns the layer's output for all tokens at once, and the same for the mix of an encoder's layers, if it has one."""
         rotate = functools.partial(self.rotate, is_local=kind.is_local, positions=context.positions)
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
@@ -414,7 +437,7 @@ class Block(nn.Module):
         h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
         x = self.after(self.feed_forward_post_norm, h, x)
         self.sow("intermediates", "output", x)
-        return x, None
+        return x, None if self.config.layer_mix is None or self.causal else x
 
     def step(
         self, x: Float[Array, "B T D"], cache: LayerCache, kind: LayerKind, context: StepContext
@@ -629,6 +652,57 @@ def sentence_embedding(
         vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
     vector = projected(vector)
     return unit_length(vector) if settings.normalize else vector
+
+
+class MixedLayers(nn.Module):
+    """Module for the mix of an encoder's layers; parameters `weights` `[L]` and `factor`."""
+
+    settings: LayerMix
+    num_layers: int
+
+    @nn.compact
+    def __call__(self, layers: Float[Array, "L B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B T D"]:
+        weights = self.param("weights", nn.initializers.zeros, (self.num_layers,), jnp.float32)
+        factor = self.param("factor", nn.initializers.ones, (1,), jnp.float32)
+        x = layers.astype(accumulation_dtype(layers))
+        if self.settings.normalize:
+            shown = None if mask is None else mask[None, ..., None]
+            x = (x - x.mean((2, 3), keepdims=True, where=shown)) / jnp.sqrt(
+                x.var((2, 3), keepdims=True, where=shown) + 1e-12
+            )
+        shares = jax.nn.softmax(weights) if self.settings.weights == "softmax" else sparsemax(weights)
+        return (factor * jnp.tensordot(shares, x, 1)).astype(layers.dtype)
+
+
+def sparsemax(x: Float[Array, "L"]) -> Float[Array, "L"]:
+    """Returns the nearest point of the simplex: numbers that are at least 0 and sum to 1.
+
+    Reference: Martins & Astudillo 2016, arXiv:1602.02068, algorithm 1.
+    """
+    descending = jnp.sort(x)[::-1]
+    excess = (jnp.cumsum(descending) - 1) / jnp.arange(1, len(x) + 1)
+    return jnp.maximum(x - excess[(descending > excess).sum() - 1], 0)
+
+
+class Estimation(nn.Module):
+    """Module for the rating of a translation; parameters `dense_0` and so on, one more than `widths`."""
+
+    config: ModelConfig
+    settings: Estimator
+
+    @nn.compact
+    def __call__(
+        self, source: Float[Array, "B E"], translation: Float[Array, "B E"], reference: Float[Array, "B E"]
+    ) -> Float[Array, "B"]:
+        others = [reference, source] if self.settings.reference else [source]
+        features = [translation, others[0]]
+        for other in others:
+            features += [translation * other, jnp.abs(translation - other)]
+        x = jnp.concatenate(features, -1)
+        for i, width in enumerate((*self.settings.widths, 1)):
+            x = jnp.tanh(x) if i else x
+            x = Dense(width, name=f"dense_{i}", dtype=x.dtype, kernel_init=self.config.initializer.kernel())(x)
+        return x[:, 0]
 
 
 # Single layers, for models of one's own --------------------------------------------------------------------------------

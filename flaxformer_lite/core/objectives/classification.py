@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flaxformer_lite.core.base.bounds import Fraction, PositiveFloat
+from flaxformer_lite.core.base.bounds import FiniteFloat, Fraction, PositiveFloat
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
@@ -238,8 +238,21 @@ class Regression(LabelledTexts):
     """
 
     kind: Literal["regression"] = "regression"
+    best: Literal["highest", "lowest"] = "highest"
+    """The number that the best text has: some metrics of translations count errors."""
+    bounds: tuple[FiniteFloat, ...] = ()
+    """The lowest and the highest number that `Run.rate` returns; (): no limits. The loss has none."""
+    with_reference: str = ""
+    """The text in which an imported model reads a {translation} beside its {reference}, and perhaps its {source}."""
+    without_reference: str = ""
+    """The same without a reference."""
 
     label_type = np.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bounds and (len(self.bounds) != 2 or self.bounds[0] >= self.bounds[1]):
+            raise ValueError(f"objective.bounds is {self.bounds}: it must be a lower and a higher number, or ()")
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -249,6 +262,11 @@ class Regression(LabelledTexts):
         """Raises: ValueError if the model has two stacks, or not exactly one class logit."""
         super().check_model(model)
         check_pooler(model, 1, f"objective.kind '{self.kind}' needs")
+        for name in ("with_reference", "without_reference"):
+            if text := getattr(self, name):
+                raise ValueError(
+                    f"objective.{name} is {text!r}, but training reads a source and its translation as a pair: set it to ''"
+                )
 
     def label_value(self, label: str, record: str) -> float:
         try:

@@ -1,5 +1,6 @@
 """Predictions for whole texts: vectors, class scores, masked tokens. Rows of few different shapes, compiled once a shape."""
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.model import Inputs, Transformer
+from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
 from flaxformer_lite.core.search.batches import InputBatch, pad_rows, padded_rows, plan_batches
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
@@ -93,11 +94,13 @@ def predict_class_logits(
 ) -> Float[Array, "B *T C"]:
     """Returns the class logits of each text, or of each of its tokens.
 
-    In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
+    In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`;
+    if its pooler reads the first token, it reads `bos_id` alone.
     """
     if model.config.has_two_stacks:
         assert inputs.source_tokens is not None and bos_id is not None  # by Config
         start = shifted(inputs.source_tokens, bos_id)
+        start = start[:, :1] if reads_first(model.config) else start
         inputs = inputs._replace(target_tokens=start, last_positions=positions[:, 0])
     outputs: Any = model.apply(variables, inputs)
     return outputs.class_logits.astype(jnp.float32)
@@ -111,3 +114,21 @@ def predict_top_tokens(
     probabilities = jax.nn.softmax(outputs.logits.astype(jnp.float32))
     best, ids = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
     return best, ids
+
+
+def reads_first(config: ModelConfig) -> bool:
+    """Returns whether classes are read at the first token."""
+    return config.pooler is not None and config.pooler.token == "first"
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def rate(
+    model: Transformer,
+    variables: VariableDict,
+    source: Float[Array, "B E"],
+    translation: Float[Array, "B E"],
+    reference: Float[Array, "B E"],
+) -> Float[Array, "B"]:
+    """Returns the numbers of `Transformer.rate`."""
+    ratings: Array = model.apply(variables, source, translation, reference, method="rate")  # type: ignore[assignment]
+    return ratings

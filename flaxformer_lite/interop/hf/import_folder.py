@@ -14,6 +14,7 @@ from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
+from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
@@ -44,6 +45,8 @@ class Imported(NamedTuple):
     """Tensors in the file that the model does not need."""
     steps: Steps
     """The steps of a sentence encoder after the model."""
+    metric: Metric | None
+    """The parts of a metric of translations; None: the folder holds none."""
     notes: list[str]
     """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
 
@@ -77,10 +80,14 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     fit, renamed = fit_names(family, config, tensors)
     steps = read_steps(folder)
     model = dataclasses.replace(fit.model, sentence_embedding=steps.embedding)
-    names = fit.names + dense_names(model, steps.dense)
+    names, tensors = fit.names + dense_names(model, steps.dense), fit.tensors | dense_tensors(folder, steps.dense)
+    longest = max_length(folder, config, model)
+    metric = read_metric(folder, model, longest)
+    if metric is not None:
+        model, names, tensors, longest = metric.model, names + metric.names, tensors | metric.tensors, metric.max_length
     decode, notes = decode_config(config, generation, model, family.special)
     try:
-        params = to_params(fit.tensors | dense_tensors(folder, steps.dense), names, model)
+        params = to_params(tensors, names, model)
     except ValueError as error:
         raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
     return Imported(
@@ -92,9 +99,10 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         config=config,
         generation=generation,
         names=names,
-        max_length=max_length(folder, config, model),
+        max_length=longest,
         skipped=fit.skipped,
         steps=steps,
+        metric=metric,
         notes=[note for note in (no_pictures, renamed, *notes, similarity_note(folder, steps.embedding)) if note],
     )
 

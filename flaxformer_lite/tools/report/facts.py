@@ -2,6 +2,7 @@
 and the lengths of its training texts."""
 
 import itertools
+import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from flaxformer_lite.core.data.dataset import as_rows
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.refused import Origin
+from flaxformer_lite.run.scoring import Ratings
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, read_samples
 
@@ -61,6 +63,12 @@ class RunFacts:
             if path.is_file():
                 return path.stem, path.read_text(encoding="utf-8").split("\n")[:-1]
         return None
+
+    def ratings(self, name: str, sentences: int) -> Ratings:
+        """Returns the ratings of hypotheses by `evaluate --metric`; empty without them, or for another number of sentences."""
+        file = self.folder.path / "evaluations" / f"{name}-ratings.jsonl"
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+        return {} if len(rows) != sentences else {metric: [row[metric] for row in rows] for metric in rows[0]}
 
 
 def shown_steps(steps: list[int]) -> list[int]:

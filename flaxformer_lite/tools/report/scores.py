@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.files.data.held_out import Split
-from flaxformer_lite.files.metrics import Comparison, MetricConfig, compare, with_language
+from flaxformer_lite.files.metrics import Comparison, MetricConfig, compare, compare_ratings, with_language
+from flaxformer_lite.run.scoring import Ratings
 from flaxformer_lite.tools.report.facts import RunFacts
 
 SPLITS: tuple[Split, ...] = ("test", "eval")
@@ -78,6 +79,7 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     for split in SPLITS:
         systems: dict[str, list[str]] = {}
         files: list[str] = []
+        rated: dict[str, Ratings] = {}
         references: list[str] | None = None
         metrics: MetricConfig | None = None
         for run in runs:
@@ -91,15 +93,19 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
             metrics = metrics or with_language(run.config.metrics, source.target_names())
             systems[run.name] = named[1]
             files.append(f"{run.name}: hypotheses/{named[0]}.txt")
+            rated[run.name] = run.ratings(named[0], len(targets))
         if references and metrics:
-            tables.append(comparison_table(split, compare(systems, references, metrics), files, len(references)))
+            compared = compare(systems, references, metrics)
+            for name in dict.fromkeys(name for ratings in rated.values() for name in ratings):
+                compared += compare_ratings({run: by[name] for run, by in rated.items() if name in by}, name)
+            tables.append(comparison_table(split, compared, files, len(references)))
     return tables
 
 
 def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence[str], sentences: int) -> ReportTable:
     """Returns the table of one split; p is a column of several runs only."""
     head = ["metric", "run", "score"]
-    rows = [[c.metric, c.system, f"{c.score:.2f} ± {c.interval:.2f}"] for c in compared]
+    rows = [[c.metric, c.system, c.rounded.strip()] for c in compared]
     note = f"{sentences:,} sentences of data.{split}; {'; '.join(files)}. ± is the 95 % interval (bootstrap, 1,000 resamples)"
     if len(files) > 1:
         head.append("p")

@@ -1,0 +1,80 @@
+"""Oracle: MetricX's own models.py and COMET 2.2.7 on tiny random models (tests/makers/make_metric_fixtures.py)."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.interop.exporting import export_hf
+from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.run import Run, load
+from tests.support.paths import FIXTURES
+
+METRICS = FIXTURES / "metrics"
+THEIRS = json.loads((METRICS / "scores.json").read_text(encoding="utf-8"))
+SOURCES, TRANSLATIONS, REFERENCES = (THEIRS["texts"][name] for name in ("source", "translation", "reference"))
+
+
+def imported(folder: Path, name: str, **settings: str) -> Run:
+    """Returns the run of a fixture, with other settings of metric.json."""
+    shutil.copytree(METRICS / name, folder / "theirs")
+    file = folder / "theirs" / "metric.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return load(import_hf(folder / "theirs", folder / "run"))
+
+
+@pytest.mark.parametrize("version", ["23", "23-qe", "24"])
+def test_metricx_gives_their_numbers(tmp_path: Path, version: str):
+    run = imported(tmp_path, "metricx", version=version)
+    references = None if version == "23-qe" else REFERENCES
+    np.testing.assert_allclose(
+        run.rate(SOURCES, TRANSLATIONS, references), THEIRS["metricx"][version], rtol=0, atol=1e-5
+    )
+    if version == "24":
+        without = THEIRS["metricx"]["24 without reference"]
+        np.testing.assert_allclose(run.rate(SOURCES, TRANSLATIONS), without, rtol=0, atol=1e-5)
+        assert not np.allclose(without, THEIRS["metricx"]["24"], atol=0.1)
+
+
+@pytest.mark.parametrize(("name", "reads_references"), [("comet", True), ("comet_qe", False)])
+def test_comet_gives_their_numbers(tmp_path: Path, name: str, reads_references: bool):
+    run = imported(tmp_path, name)
+    references = REFERENCES if reads_references else None
+    found = run.rate(SOURCES, TRANSLATIONS, references)
+    np.testing.assert_allclose(found, THEIRS[name]["scores"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.mean(), THEIRS[name]["system"], rtol=0, atol=1e-5)
+
+
+def test_numbers_lie_between_the_bounds(tmp_path: Path):
+    run = imported(tmp_path, "metricx")
+    for factor, bound in ((1000.0, 25.0), (-1000.0, 0.0)):
+        params = run.params | {"pooler": jax.tree.map(lambda x, factor=factor: factor * x, run.params["pooler"])}
+        scaled = dataclasses.replace(run, params=params)
+        assert scaled.rate(SOURCES[:1], TRANSLATIONS[:1]).tolist() == [bound]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("comet", {"class_identifier": "unified_metric"}, r'class_identifier is "unified_metric": .*regression_metric'),
+        ("comet", {"layer": "17"}, r'layer is "17": only "mix" is implemented'),
+        ("metricx", {"version": "25"}, r'version is "25": .*23, 23-qe, 24'),
+    ],
+)
+def test_another_network_is_refused_by_name(tmp_path: Path, name: str, settings: dict[str, str], message: str):
+    with pytest.raises(ValueError, match=message):
+        imported(tmp_path, name, **settings)
+
+
+def test_what_a_metric_cannot_do_is_refused(tmp_path: Path):
+    comet = imported(tmp_path, "comet_qe")
+    with pytest.raises(ValueError, match=r"^references are given, but .* leave them out"):
+        comet.rate(SOURCES, TRANSLATIONS, REFERENCES)
+    with pytest.raises(ValueError, match=r"^there are 1 translations for 9 sources: give one for each"):
+        comet.rate(SOURCES, TRANSLATIONS[:1])
+    with pytest.raises(ValueError, match=r"layer_mix"):
+        export_hf(comet.path, tmp_path / "out")
