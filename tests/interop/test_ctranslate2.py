@@ -39,6 +39,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
+from tests.support.commands import type_command
 from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
@@ -316,6 +317,7 @@ def test_the_command_writes_a_folder(
         "config.json",
         "model.bin",
         "shared_vocabulary.json",
+        "tokenizer.characters.json",
     ]
     tables = {"decoder/projection/weight", "encoder/embeddings_0/weight", "encoder/position_encodings/encodings"}
     assert set(aliases) == tables and aliases["decoder/projection/weight"] == "decoder/embeddings/weight"
@@ -341,6 +343,12 @@ def test_the_command_writes_a_folder(
     with pytest.raises(SystemExit) as raised:
         main()
     assert raised.value.code == 2 and "exists already" in capsys.readouterr().err
+    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "run", tmp_path / "out8", "--weights-dtype", "int8")
+    stored = read_model(tmp_path / "out8/model.bin")[2]
+    rows, scales = (stored[f"decoder/embeddings/{name}"] for name in ("weight", "weight_scale"))
+    table = arrays["decoder/embeddings/weight"]
+    assert rows.dtype == np.int8 and (tmp_path / "out8/tokenizer.characters.json").is_file()
+    assert (abs(rows / scales[:, None] - table) <= abs(table).max(1, keepdims=True) / 253).all()
 
 
 def test_settings_of_answers_that_the_folder_cannot_hold_are_noted(tmp_path: Path) -> None:

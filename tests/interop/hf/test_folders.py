@@ -542,6 +542,9 @@ def test_commands_refuse_contradicting_arguments(
     assert "--family is bert, but paddle has no such option" in refused(
         "export", "paddle", tmp_path / "run", "o", "--family", "bert"
     )
+    assert "--weights-dtype is int8, but hf has no such option" in refused(
+        "export", "hf", tmp_path / "run", tmp_path / "o", "--weights-dtype", "int8"
+    )
     assert not (tmp_path / "o").exists() and not list(tmp_path.glob(".*unfinished"))
 
 
