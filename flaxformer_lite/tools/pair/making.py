@@ -94,11 +94,11 @@ def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dic
     for made in (export_scores(folder), folder / "report.html"):
         made.unlink(missing_ok=True)
     scores, hypotheses = score(run, data, {"engine": engine})
-    about: dict[str, Any] = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
-    if (taught := teacher_scores(folder)).is_file():
-        about["teacher"] = json.loads(taught.read_text(encoding="utf-8"))
+    about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
     scores = finite(about | scores)
     save_scores(run, scores, data.pairs, hypotheses)
+    if (taught := teacher_scores(folder)).is_file():
+        scores["teacher"] = json.loads(taught.read_text(encoding="utf-8"))
     write_whole(file, json.dumps(scores, indent=2) + "\n")
     return scores
 

@@ -63,7 +63,7 @@ def score_teachers(run: Run, output: Path, engine: Engine) -> None:
         progress.update("translating the test")
         texts = run.translate([pair.source for pair in pairs], engine=engine, progress=progress.within)
     metrics = resolve(with_language(MetricConfig(), test.target_names()), references)
-    scores = text_report(texts, references, metrics)
+    scores = {"split": "test", "weights": "teacher", **text_report(texts, references, metrics)}
     note(f"the teacher has BLEU {scores['bleu']:.2f} on {len(pairs):,} sentences held out")
     write_whole(file, json.dumps(scores, indent=2) + "\n")
 
