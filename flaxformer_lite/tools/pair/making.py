@@ -29,8 +29,8 @@ class Made(NamedTuple):
 
     scores: dict[str, Any]
     """Scores of the held-out test data, with the step of the run; `teacher` has those of the teachers."""
-    exported: Path
-    """The folder of CTranslate2, with weights of eight bits."""
+    exported: Path | None
+    """The folder of CTranslate2, with weights of eight bits; None for a model that CTranslate2 does not have."""
     exported_scores: dict[str, Any] | None
     """Scores of the export in int8; None without CTranslate2."""
     report: Path | None
@@ -70,12 +70,12 @@ def make(
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:
         tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher: {describe_teachers(run.folder)}")
-    exported = folder / "ctranslate2"
-    if not exported.is_dir():
-        export_ctranslate2(folder, exported, weights_dtype="int8")
-    bytes_of_all = sum(file.stat().st_size for file in exported.iterdir())
-    tell(f"{exported}: {bytes_of_all / 1e6:,.1f} MB in int8, for CTranslate2")
-    exported_scores = int8_scored_once(run, data, exported)
+    exported = exported_once(folder)
+    exported_scores = None
+    if exported is not None:
+        bytes_of_all = sum(file.stat().st_size for file in exported.iterdir())
+        tell(f"{exported}: {bytes_of_all / 1e6:,.1f} MB in int8, for CTranslate2")
+        exported_scores = int8_scored_once(run, data, exported)
     if exported_scores is not None:
         tell(f"BLEU {exported_scores['bleu']:.2f}  in int8, by --engine ctranslate2 --weights-dtype int8")
     page = report_once(folder)
@@ -101,6 +101,18 @@ def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dic
         scores["teacher"] = json.loads(taught.read_text(encoding="utf-8"))
     write_whole(file, json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def exported_once(folder: Path) -> Path | None:
+    """Returns the folder of CTranslate2; None, with a note, for a model that CTranslate2 does not have."""
+    exported = folder / "ctranslate2"
+    if not exported.is_dir():
+        try:
+            export_ctranslate2(folder, exported, weights_dtype="int8")
+        except ValueError as error:
+            note(f"left out: the folder for CTranslate2: {error}")
+            return None
+    return exported
 
 
 def export_scores(folder: Path) -> Path:
