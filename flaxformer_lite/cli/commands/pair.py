@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="what translates the held-out text; auto: CTranslate2 on a CPU where it is installed and obeys all settings",
+        help="what translates the held-out text, and for teachers; auto: CTranslate2 on a CPU where it is installed and obeys all "
+        "settings",
     )
     parser.add_argument(
         "--keep",
