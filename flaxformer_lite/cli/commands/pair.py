@@ -2,7 +2,8 @@
 
 It cleans the pairs, holds out validation and test, chooses a config, trains, scores, exports to CTranslate2 and writes a report.
 A `--teacher` translates the sources and the lines of `--mono`, and the translator learns from these too; `--start` begins from a
-trained model. Both are run folders, Hugging Face folders, or ORG/NAME of the hub.
+trained model. Both are run folders, Hugging Face folders, or ORG/NAME of the hub. A `--filter` leaves out the pairs that it rates
+worst.
 Stopped, it ends with exit status 130, and the same command continues. Every choice is in RUN/config.json, which `train` runs alone.
 """
 
@@ -76,6 +77,12 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="target", metavar="CODE", help="the target's language, for models of several")
     like = "a language of --start that the new one of --from and --to is like; needs --pieces"
     parser.add_argument("--like", metavar="CODE", help=like)
+    parser.add_argument(
+        "--filter",
+        metavar="RUN",
+        help="a metric without reference, which rates the pairs of the training: the worst are left out",
+    )
+    parser.add_argument("--best", type=float, metavar="SHARE", help="the share of them that stays; default: 0.9")
     parser.add_argument("--pieces", type=int, metavar="N", help="vocabulary to learn for the new language")
 
 

@@ -116,10 +116,12 @@ def divide(
     off: Collection[str],
     ends: Sequence[str],
     folder: Path,
+    of_training: Rules,
 ) -> None:
     """Writes the folder `data`: training, validation and test, of which no two share a sentence, and what was removed.
 
-    mono: further lines of the source language, of which those that are new and not held out are written too.
+    mono: further lines of the source language, of which those that are new and not held out are written too. of_training: rules for
+    the pairs that are not held out.
 
     Raises: ValueError if too few pairs are left.
     """
@@ -128,10 +130,14 @@ def divide(
     left = [pairs[i] for i in cleaned.kept]
     texts = {"train": left, **hold_out(left)}
     held = {id(pair) for name in ("valid", "test") for pair in texts[name]}
-    texts["train"] = [pair for pair in left if id(pair) not in held]
+    training = [i for i in cleaned.kept if id(pairs[i]) not in held]
+    further_cleaned = clean([pairs[i] for i in training], off, of_training)
+    texts["train"] = [pairs[training[i]] for i in further_cleaned.kept]
+    rated = {name: [training[i] for i in numbers] for name, numbers in further_cleaned.found.items()}
     further = further_lines(mono, texts)
     facts = {**asked, "ends": ends, "mono_lines": len(further)}
-    write_pairs(folder, texts, pairs, cleaned.found, RULES, facts, {"mono.txt": further})
+    rules = {**RULES, **of_training}
+    write_pairs(folder, texts, pairs, {**cleaned.found, **rated}, rules, facts, {"mono.txt": further})
 
 
 def write_pairs(

@@ -5,13 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import note
+import numpy as np
+
+from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.interop.importing import import_hf
-from flaxformer_lite.run import Run, load_ensemble
+from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
+from flaxformer_lite.tools.pair.cleaning import Broken, Rules
 from flaxformer_lite.workdir import open_run
+
+BEST = 0.9
+"""The share of the pairs that stays where a metric filters them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,10 @@ class Models:
     """A language of `start` that the new one of `source` and `target` is like; None: both are languages of `start`."""
     pieces: int | None = None
     """The vocabulary that is learned for the new language."""
+    filter: str | None = None
+    """A run that rates the pairs of the training; the worst leave it."""
+    best: float | None = None
+    """The share of them that stays; None: 0.9."""
 
     def __post_init__(self) -> None:
         needed = {
@@ -45,12 +56,15 @@ class Models:
             "--to": (self.target, "--teacher or --start", (*self.teachers, *filter(None, [self.start]))),
             "--like": (self.like, "--start and --pieces", self.start and self.pieces),
             "--pieces": (self.pieces, "--start and --like", self.start and self.like),
+            "--best": (self.best, "--filter", self.filter),
         }
         for option, (value, others, given) in needed.items():
             if value and not given:
                 raise ValueError(f"{option} is for {others}: add that, or leave {option} out")
         if self.share is not None and not 0 < self.share < 1:
             raise ValueError(f"--taught is {self.share}: it must be a share above 0 and below 1")
+        if self.best is not None and not 0 < self.best < 1:
+            raise ValueError(f"--best is {self.best}: it must be a share above 0 and below 1")
         if self.like and not (self.source and self.target):
             raise ValueError("--like is for a new language: name it and the other one by --from and --to")
 
@@ -65,8 +79,30 @@ class Models:
             "to": self.target,
             "like": self.like,
             "pieces": self.pieces,
+            "filter": self.filter,
+            "best": self.best,
         }
         return {name: value or [] for name, value in facts.items()}
+
+    def rated_rules(self) -> Rules:
+        """Returns the rule that `filter` adds; none without it. Raises: ValueError for a run that rates no pairs."""
+        if self.filter is None:
+            return {}
+        rater, share = load(self.filter), 1 - (self.best or BEST)
+        if False not in rater.rates_with:
+            raise ValueError(f"--filter {self.filter} needs references: name a metric that reads none")
+        sign = 1 if getattr(rater.config.objective, "best", "highest") == "highest" else -1
+
+        def rating(pairs: Sequence[Pair]) -> Broken:
+            """one of the worst ratings by --filter"""
+            sources, translations = ([pair[side] for pair in pairs] for side in (0, 1))
+            with Progress(len(pairs)) as progress:
+                ratings = rater.rate(sources, translations, progress=progress.within)
+            broken = np.zeros(len(pairs), bool)
+            broken[np.argsort(sign * ratings, kind="stable")[: round(share * len(pairs))]] = True
+            return broken
+
+        return {"rating": rating}
 
     def load_teachers(self, output: Path) -> Run:
         """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""

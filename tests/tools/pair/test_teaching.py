@@ -8,19 +8,22 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run import write_run
-from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, preparing, recipe, teaching
+from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import normal_params, tiniest_config
 from tests.support.made_up_languages import languages, write
@@ -237,3 +240,33 @@ def test_a_teacher_of_another_language_is_told_of(teacher: str, asked: list[str]
     monkeypatch.setattr(TextTranslator, "translate", lambda self, sources, **options: [*sources])
     with pytest.raises(ValueError, match="none of the 180 translations of the teacher is kept: look at them in"):
         prepare(Models(teachers=(teacher,)))
+
+
+@pytest.mark.parametrize(("best", "kept"), [("highest", slice(36, None)), ("lowest", slice(None, 144))])
+def test_a_metric_leaves_the_worst_rated_pairs_out(toy: Path, monkeypatch: pytest.MonkeyPatch, best: str, kept: slice):
+    """By hand: the metric counts letters of both sides. What is held out stays, whatever its rating."""
+
+    def rate(sources: Sequence[str], translations: Sequence[str], **_: Any) -> np.ndarray:
+        return np.array([len(source + text) for source, text in zip(sources, translations, strict=True)], float)
+
+    rater = SimpleNamespace(rates_with=(False,), rate=rate, config=SimpleNamespace(objective=Regression(best=best)))
+    monkeypatch.setattr(models, "load", lambda path: rater)
+    held = room_of_held_out()
+    whole = [len(a + b) for a, b in zip(lines("other/data/train.xa"), lines("other/data/train.yb"), strict=True)]
+    prepare(Models(filter="metric", best=0.8))
+    left = [len(a + b) for a, b in zip(lines("run/data/train.xa"), lines("run/data/train.yb"), strict=True)]
+    assert len(whole) == 180 and sorted(left) == sorted(whole)[kept]
+    assert held == [
+        line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"run/data/{name}.{end}")
+    ]
+    assert sum(line.startswith("rating\t") for line in lines("run/data/removed.tsv")) == 36
+    with pytest.raises(ValueError, match=r"made of other best"):
+        prepare(Models(filter="metric", best=0.7))
+
+
+def test_a_filter_that_needs_references_is_refused(toy: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "load", lambda path: SimpleNamespace(rates_with=(True,)))
+    with pytest.raises(ValueError, match=r"^--filter comet needs references: name a metric that reads none"):
+        prepare(Models(filter="comet"))
+    with pytest.raises(ValueError, match=r"^--best is for --filter: add that"):
+        Models(best=0.5)
