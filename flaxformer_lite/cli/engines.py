@@ -28,10 +28,10 @@ def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
     if not (asked or (uses_cpu() and is_installed())):
         arguments.engine = "jax"
         return None
-    if (settings := own_settings(arguments.folder)) is None:
-        return None
     wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
     try:
+        if (settings := own_settings(arguments.folder)) is None:
+            return None
         check_options(arguments)
         check_obeyed(settings.changed(typed_settings(arguments)))
         run = open_engine(wanted)

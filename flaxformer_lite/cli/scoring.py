@@ -21,7 +21,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.files.metrics import METRICS, compare, compare_ratings
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.run.scoring import Ratings, ScoredData, rate, save_scores, score, scored_data
+from flaxformer_lite.run.scoring import Ratings, ScoredData, answers_texts, rate, save_scores, score, scored_data
 from flaxformer_lite.tools.search import read_folder, read_results, search_report, write_results
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
@@ -67,7 +67,8 @@ def scored(
             f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
         )
     decode, rater = decode_settings(loaded, arguments), load_rater(arguments)
-    if not loaded.config.objective.translates and (decode or arguments.bleu_tokenizer or metrics):
+    answers = loaded.config.objective.translates or loaded.asking is not None
+    if not answers and (decode or arguments.bleu_tokenizer or metrics):
         raise ValueError(
             "--beam-size, --alpha, --bleu-tokenizer and --metric are for translations, which this run does not make: leave them out"
         )
@@ -163,7 +164,7 @@ def same_data(paths: list[str], arguments: argparse.Namespace) -> ScoredData:
     datasets = []
     for path in paths:
         config = open_run(path).config()
-        if not config.objective.translates:
+        if not config.objective.translates and not (answers_texts(config) and arguments.source):
             raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
         datasets.append(chosen_data(config, arguments))
         for name in ("name", "pairs", "parts", "metrics"):

@@ -112,6 +112,11 @@ class Config(Checked, at=""):
             raise ValueError(
                 f"data.languages is set, but objective.kind '{self.objective.kind}' translates nothing: set it to None"
             )
+        if self.data.translation is not None and self.model.num_encoder_layers:
+            raise ValueError(
+                f"data.translation is set, but model.num_encoder_layers is {self.model.num_encoder_layers}: it is for decoders "
+                "with a chat template; set it to None"
+            )
         for split in SPLITS:
             source = getattr(self.data, split)
             for setting, member in [] if source is None else source.parts(f"data.{split}"):
@@ -211,7 +216,7 @@ class Config(Checked, at=""):
         if train.best_metric not in (names := (*reported, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
-        if train.text_metrics and not self.objective.translates:
+        if train.text_metrics and not (self.objective.translates or self.objective.reads_messages):
             raise ValueError(
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
                 "it to ()"

@@ -79,7 +79,8 @@ class TrainConfig(Checked, at="train"):
     """Folder or URL (`s3://bucket/run`, `gs://…`) to which the run folder is copied while it trains, each checkpoint once it is
     complete. An empty run folder starts from it. None: no copy."""
     text_metrics: Annotated[tuple[TextMetric, ...], Resume.ON_REQUEST] = ()
-    """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
+    """Metrics of greedy translations of `data.eval`, or of the last answers in its conversations, reported at each evaluation.
+    BLEU and chrF are sacreBLEU's."""
 
     sample_prompts: Annotated[tuple[str, ...], Resume.FREE] = ()
     """Prompts that a language model continues at each evaluation, by the settings of `decode`; the texts are in samples/."""

@@ -77,11 +77,16 @@ def cache() -> Path:
 def own_settings(run: str) -> DecodeConfig | None:
     """Returns the settings of decoding of a run. None: there is no run, or not in this form, which is for JAX to say.
 
-    Raises: ValueError if a URL cannot be read.
+    Raises: CannotAnswer for a decoder alone; ValueError if a URL cannot be read.
     """
+    settings, has_encoder = None, True
     with local_files(run, ["config.json"]) as folder, contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        return decode_settings(json.loads((folder / "config.json").read_bytes())["decode"])
-    return None
+        tree = json.loads((folder / "config.json").read_bytes())
+        has_encoder = bool(tree["model"]["num_encoder_layers"])
+        settings = decode_settings(tree["decode"])
+    if not has_encoder:
+        raise CannotAnswer("CTranslate2 is for encoder–decoders here")
+    return settings
 
 
 def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:

@@ -110,9 +110,15 @@ class TextTranslator(ReadsTexts):
         self.unknown.report(texts, warn)
         sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
         decoder, requests = self.requests(texts, sources, warn, first_line, **options)
-        answers = translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)
+        answers = self.answered(decoder, requests, texts, progress)
         warn_of_missing(answers, warn, "line", first_line)
         return answers
+
+    def answered(
+        self, decoder: Searches, requests: Sequence[Request], texts: Sequence[str | None], progress: ProgressCallback
+    ) -> list[list[ScoredText]]:
+        """Returns the answers to the requests, which are those of `texts`; None: a request that is no source."""
+        return translate(decoder, self.weights(decoder), requests, self.required_tokenizers, progress)
 
     def requests(
         self,

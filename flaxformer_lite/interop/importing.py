@@ -3,6 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from flaxformer_lite.files.metrics import MetricConfig, language_of
 from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.chat import read_chat_template
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES
+from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, TranslationPrompt, preset
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
@@ -71,10 +73,12 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
             except ValueError as error:
                 raise with_path(str(adapters), error) from None
         paths = leaves_by_path(loaded.params)
+        data = data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers))
+        data = replace(data, translation=translation_prompt(loaded, [adapters or folder, folder], origin, tokenizers))
         config = Config(
             model=loaded.model,
             objective=with_prompts(objective(loaded, tokenizers), loaded.steps),
-            data=data_config(loaded, tokenizers, str(output.path), read_languages(folder, loaded.config, tokenizers)),
+            data=data,
             train=TrainConfig(trainable=("*", *(f"!{path}" for path in loaded.family.buffers if path in paths))),
             decode=loaded.decode,
             metrics=MetricConfig(language=target_language(folder, origin, loaded.model, loaded.config)),
@@ -112,9 +116,26 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
 
 def needs_chat_template(run: Path, model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
     """Returns whether a run continues texts and has no chat template."""
-    if tokenizers is None or model.head is None or model.num_encoder_layers:
+    if not continues_texts(model, tokenizers) or tokenizers is None:
         return False
     return read_chat_template(run, tokenizers.target) is None
+
+
+def translation_prompt(
+    loaded: Imported, folders: Sequence[Path], origin: str, tokenizers: Tokenizers | None
+) -> TranslationPrompt | None:
+    """Returns the message by which a chat model translates, by its name and family; None without a chat template."""
+    if not continues_texts(loaded.model, tokenizers) or tokenizers is None:
+        return None
+    templates = filter(None, (read_chat_template(folder, tokenizers.target) for folder in folders))
+    if (template := next(templates, None)) is None:
+        return None
+    names = [origin, *(str(loaded.config.get(name)) for name in ("model_type", "_name_or_path"))]
+    return SOURCE_ALONE if template.reads_codes else preset(" ".join(names))
+
+
+def continues_texts(model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
+    return tokenizers is not None and model.head is not None and not model.num_encoder_layers
 
 
 def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path) -> None:

@@ -52,9 +52,11 @@ from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_lis
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
+from flaxformer_lite.files.text.asking import Asking, Question
 from flaxformer_lite.files.text.chat import encode_marked, joined, read_chat_template
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
+from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
@@ -117,8 +119,29 @@ class Run(TextTranslator, TextPredictor):
 
     @property
     def origin(self) -> list[tuple[int, str]]:
-        """The step of each member, and a digest of its config, which decide what an answer is."""
-        return [(run.step, text_digest(to_json(run.config))) for run in self.members]
+        """The step of each member, and a digest of its config and its chat template, which decide what an answer is."""
+        templates = ["" if run.asking is None else run.asking.template.source for run in self.members]
+        return [
+            (run.step, text_digest(to_json(run.config) + template))
+            for run, template in zip(self.members, templates, strict=True)
+        ]
+
+    @cached_property
+    def asking(self) -> Asking | None:
+        """The way in which a decoder is asked by its chat template; None: an encoder–decoder, or a run without a template."""
+        config, tokenizers = self.config, self.tokenizers
+        if config.model.num_encoder_layers or config.model.head is None or tokenizers is None:
+            return None
+        template = read_chat_template(self.folder.path, tokenizers.target)
+        if template is None:
+            return None
+        usual = SOURCE_ALONE if config.objective.reads_messages else PLAIN
+        return Asking(template, tokenizers.target, config.data.translation or usual)
+
+    def check_translates(self) -> None:
+        """Raises: ValueError if the run translates neither sources nor by a chat template."""
+        if self.asking is None:
+            check_translates(self.config.model)
 
     def directed(self, tokenizers: Tokenizers, decode: DecodeConfig) -> "Run":
         return dataclasses.replace(self, tokenizers=tokenizers, config=dataclasses.replace(self.config, decode=decode))
@@ -144,6 +167,8 @@ class Run(TextTranslator, TextPredictor):
         them; a warning says so. `options`: see `searching`.
         """
         wanted = Terms.of(terms, placeholders)
+        if (wanted or prefix) and self.asking is not None:
+            raise ValueError("terms, placeholders and prefix are for encoder–decoders: leave them out")
         if not (wanted or prefix):
             return super().requests(texts, sources, warn, first_line, **options)
         if is_chosen(options.pop("engine", "jax"), options.pop("weights_dtype", None)):
@@ -229,7 +254,9 @@ class Run(TextTranslator, TextPredictor):
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
         """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as this run does; ValueError, OSError."""
-        check_translates(self.config.model)
+        self.check_translates()
+        if self.asking is not None:
+            raise CannotAnswer("CTranslate2 is for encoder–decoders here")
         check_obeyed(settings)
         if self.others or self.placement.tensor > 1:
             raise CannotAnswer("CTranslate2 has no ensembles and divides no model: use one run on one device")
@@ -249,8 +276,14 @@ class Run(TextTranslator, TextPredictor):
 
         Raises: ValueError if the model does not translate.
         """
-        check_translates(self.config.model)
-        return self.decoder(self.config.decode.changed(decode))
+        self.check_translates()
+        return self.decoder(self.translation_settings(decode))
+
+    def translation_settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
+        """Returns the settings of translations with some changed by name."""
+        if self.asking is None:
+            return self.config.decode.changed(changes)
+        return self.asking.settings(self.config.decode, changes)
 
     def decoder(self, settings: DecodeConfig) -> Decoder:
         """Returns a decoder with these settings. Decoders of the same `program` share what they compile."""
@@ -287,8 +320,75 @@ class Run(TextTranslator, TextPredictor):
 
     @property
     def max_source_length(self) -> int:
-        """Tokens of the longest source; of an ensemble, of the longest that all runs read."""
+        """Tokens of the longest source; of an ensemble, of the longest that all runs read; of a decoder, of the longest prompt."""
+        if self.asking is not None:
+            return self.config.data.longest.target
         return min(run.config.data.max_source_length for run in self.members)
+
+    # Translation by a chat template -------------------------------------------------------------------------------------
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Run":
+        if self.asking is None:
+            return super().between(source, target)
+        data = dataclasses.replace(self.config.data, translation=self.asking.between(source, target))
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, data=data))
+
+    def check_direction(self) -> None:
+        if self.asking is None:
+            super().check_direction()
+        else:
+            self.asking.check_languages()
+
+    def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
+        if self.asking is None:
+            return super().encode_sources(texts, warn, first_line)
+        most = self.max_source_length
+
+        def too_long(place: int, length: int) -> None:
+            warn(
+                f"line {first_line + place}: the prompt has {length} tokens, above data.max_target_length {most}: its source is cut"
+            )
+
+        return self.asking.sources(texts, most, too_long)
+
+    def answers(
+        self, pairs: Sequence[Pair], progress: ProgressCallback = no_progress, **options: Any
+    ) -> tuple[list[list[ScoredText]], list[str | None]]:
+        """Returns the answers to conversations, and the references: their last answers; None: a conversation without a question.
+
+        Raises: ValueError if the run has no chat template, or no conversation has a question.
+        """
+        self.check_translates()
+        questions, decoder = self.questions(pairs), self.searching(**options)
+        requests = in_order([] if one is None else one.ids for one in questions)
+        answers = self.answered(decoder, requests, [one and one.source for one in questions], progress)
+        return answers, [one and one.reference for one in questions]
+
+    def questions(self, pairs: Sequence[Pair]) -> list[Question | None]:
+        return [] if self.asking is None else self.asking.questions(pairs, self.max_source_length)
+
+    def asked_pairs(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
+        """Returns pairs as texts to show: of a conversation its last answer, where the run answers conversations."""
+        if not self.config.objective.reads_messages:
+            return pairs
+        return [
+            Pair(pair.source, "" if one is None else one.reference)
+            for pair, one in zip(pairs, self.questions(pairs), strict=True)
+        ]
+
+    def answered(
+        self, decoder: Searches, requests: Sequence[Request], texts: Sequence[str | None], progress: ProgressCallback
+    ) -> list[list[ScoredText]]:
+        asking = self.asking
+        if asking is None:
+            return super().answered(decoder, requests, texts, progress)
+        places = [i for i, request in enumerate(requests) if request.source]
+        answers = [[ScoredText("", 0.0)] for _ in requests]
+        weights = self.weights(decoder)  # type: ignore[call-overload]  # of a decoder: CTranslate2 answers no prompts
+        ranked_answers = decoder.generate(weights, [requests[i] for i in places], progress)
+        for i, ranked in zip(places, ranked_answers, strict=True):
+            answers[i] = [ScoredText(asking.written(one.tokens, texts[i]), one.score) for one in ranked]
+        return answers
 
     # Generation --------------------------------------------------------------------------------------------------------
 
@@ -569,7 +669,7 @@ class Run(TextTranslator, TextPredictor):
             does not make.
         """
         ignored = [*decode] if bleu_tokenizer is None else [*decode, "bleu_tokenizer"]
-        if ignored and not self.config.objective.translates:
+        if ignored and not self.config.objective.translates and self.asking is None:
             raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
         return finite(score(self, scored_data(self.config, split, source, target, bleu_tokenizer), decode)[0])
 
@@ -627,7 +727,7 @@ def load(
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
     if tokenizers is not None:
-        tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest)
+        tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest, config.data.translation)
     loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=Read(wanted, state, params))
     return loaded.in_own_direction()
 

@@ -43,7 +43,7 @@ def scored_data(
     if source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or split alone")
-        if not config.objective.translates:
+        if not (config.objective.translates or answers_texts(config)):
             raise ValueError(
                 "source and target are for translations, which this run does not make: set data.test in the config"
             )
@@ -66,10 +66,15 @@ def with_metrics(
     metrics = with_language(config.metrics, source.target_names())
     if bleu_tokenizer is not None:
         metrics = replace(metrics, bleu_tokenizer=bleu_tokenizer)
-    if config.objective.translates:
+    if config.objective.translates or name == "files":
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
     return ScoredData(name, pairs, parts, metrics, Origin(source, None if name == "files" else f"data.{name}"))
+
+
+def answers_texts(config: Config) -> bool:
+    """Returns whether a run answers texts, by its model alone: a decoder also needs a chat template."""
+    return config.objective.translates or (config.model.num_encoder_layers == 0 and config.model.head is not None)
 
 
 def score(
@@ -83,7 +88,8 @@ def score(
         note("the loss is left out: where data.languages has its tokens is for use alone")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
-        if not run.others and trainable:
+        answers_files = name == "files" and not objective.translates
+        if not run.others and trainable and (objective.reads_messages or not answers_files):
             progress.within("evaluating")
             scores = run.metrics(
                 pairs,
@@ -92,36 +98,54 @@ def score(
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
-        if not objective.translates:
+        is_asked = answers_files or (objective.reads_messages and bool(run.config.train.text_metrics or decode))
+        if not (objective.translates or is_asked):
             return {objective.unit: len(pairs), **scores}, None
-        progress.update("translating", 0)
-        # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
-        forced = decode.keys() & {"terms", "placeholders", "prefix"}
-        answers: list[list[ScoredText]] = [[]] * len(pairs)
-        labels, before = ("" if languages is None else pair.label for pair in pairs), 0
-        for label, numbers in groups_of(labels).items():
-            translations = (run.between(*label.split()) if label else run).hypotheses(
-                [pairs[i].source for i in numbers],
-                progress=lambda _, done, total, before=before: progress.update("translating", before + done),
-                warn=lambda line: warn(f"{name}: {line}") if forced else None,
-                **decode,
-            )
-            for i, answer in zip(numbers, translations, strict=True):
-                answers[i] = answer
-            before += len(numbers)
-    hypotheses = [best[0].text for best in choose(answers, [pair.source for pair in pairs], settings)]
-    references = [pair.target for pair in pairs]
-    objective_metrics, engine = objective.text_metrics, {"engine": run.engine_of(decode)}
-    scores = text_report(hypotheses, references, settings) | objective_metrics(hypotheses, references) | scores | engine
+        references: list[str | None] = [pair.target for pair in pairs]
+        if objective.translates or answers_files:
+            answers = translations(run, data, decode, progress)
+        else:
+            progress.update("answering", 0)
+            answers, references = run.answers(pairs, progress.within, **decode)
+    chosen, engine = choose(answers, [pair.source for pair in pairs], settings), {"engine": run.engine_of(decode)}
+    hypotheses = [best[0].text for best in chosen]
+
+    def figures(where: slice) -> dict[str, Any]:
+        both = [
+            (text, right) for text, right in zip(hypotheses[where], references[where], strict=True) if right is not None
+        ]
+        texts, rights = [text for text, _ in both], [right for _, right in both]
+        return text_report(texts, rights, settings) | objective.text_metrics(texts, rights) if both else {}
+
+    scores = figures(slice(None)) | scores | engine
     for source, where in parts.items():
-        of_part = text_report(hypotheses[where], references[where], settings)
-        of_part |= objective_metrics(hypotheses[where], references[where])
         scores |= {
             f"{source}/{metric}": value
-            for metric, value in of_part.items()
+            for metric, value in figures(where).items()
             if not (metric.endswith("_signature") and value == scores[metric])
         }
     return scores, hypotheses
+
+
+def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: Progress) -> list[list[ScoredText]]:
+    """Returns the translations of the sources of all pairs, each in the direction that its label names."""
+    pairs, languages = data.pairs, run.config.data.languages
+    progress.update("translating", 0)
+    # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
+    forced = decode.keys() & {"terms", "placeholders", "prefix"}
+    answers: list[list[ScoredText]] = [[]] * len(pairs)
+    labels, before = ("" if languages is None else pair.label for pair in pairs), 0
+    for label, numbers in groups_of(labels).items():
+        answered = (run.between(*label.split()) if label else run).hypotheses(
+            [pairs[i].source for i in numbers],
+            progress=lambda _, done, total, before=before: progress.update("translating", before + done),
+            warn=lambda line: warn(f"{data.name}: {line}") if forced else None,
+            **decode,
+        )
+        for i, answer in zip(numbers, answered, strict=True):
+            answers[i] = answer
+        before += len(numbers)
+    return answers
 
 
 def text_report(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
@@ -172,6 +196,7 @@ def save_scores(
     name = report["split"]
     try:
         if hypotheses is not None:
+            pairs = run.asked_pairs(pairs)
             run.folder.write_hypotheses(name, pairs, hypotheses)
             run.folder.write_references(name, pairs)
         report_text = json.dumps(report, indent=2, ensure_ascii=False)

@@ -123,7 +123,7 @@ def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) ->
     if adds_text(config.objective):  # a store knows a tokenizer by its data alone
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
-    return reader_of(config.objective, tokenizers, folder.path, config.data.longest)
+    return reader_of(config.objective, tokenizers, folder.path, config.data.longest, config.data.translation)
 
 
 def build_stores(

@@ -1,8 +1,8 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +30,8 @@ from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.tokenizer import Frame
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_scores, with_language
+from flaxformer_lite.files.text.asking import Asking, Question
+from flaxformer_lite.files.text.chat import ChatTokenizers
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
@@ -114,8 +116,22 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     return place(workload, devices=devices, memory=memory)
 
 
+class Answering(NamedTuple):
+    """The questions of `data.eval`, and the decoder that answers them."""
+
+    asking: Asking
+    questions: list[Question | None]
+    """By the numbers of the pairs; None: no question."""
+    decoder: Decoder
+
+    def scored(self, texts: Sequence[str], where: slice = slice(None)) -> tuple[list[str], list[str]]:
+        """Returns the answers among `texts` to the questions of some pairs, and their references."""
+        both = [(text, one.reference) for text, one in zip(texts[where], self.questions[where], strict=True) if one]
+        return [text for text, _ in both], [reference for _, reference in both]
+
+
 class Evaluator:
-    """Evaluates parameters on `data.eval`; writes translations, or what continues `train.sample_prompts`, to the run folder.
+    """Evaluates parameters on `data.eval`; writes its answers, or what continues `train.sample_prompts`, to the run folder.
 
     Each process answers its share of the sources or prompts on its own devices; all have the same answers and metrics.
     """
@@ -139,11 +155,14 @@ class Evaluator:
         self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
+        self.answering = self._answering(greedy)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
         if "bleu" in config.train.text_metrics:
-            resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
+            targets = [pair.target for pair in data.pairs]
+            references = targets if self.answering is None else self.answering.scored(targets)[1]
+            resolve(self.metrics, references)  # refuses now what is not installed
 
     def _decoder(self, settings: DecodeConfig) -> Decoder | None:
         """Returns the decoder of the texts; None if there are none, or none but a translator's samples and the model does not fit.
@@ -167,6 +186,19 @@ class Evaluator:
             return None
         return Decoder(Transformer(config.model.for_use, placement.tensor), settings, placement=placement)
 
+    def _answering(self, greedy: DecodeConfig) -> Answering | None:
+        """Returns what answers conversations; None if no text metrics of answers are asked for. Raises: ValueError."""
+        train, tokenizers = self.config.train, self.tokenizers
+        if self.decoder is None or not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):
+            return None
+        asking = Asking(tokenizers.template, tokenizers.target, tokenizers.translation)
+        try:
+            questions = asking.questions(self.data.pairs, self.config.data.longest.target)
+        except ValueError as error:
+            raise ValueError(f"train.text_metrics is {train.text_metrics}: {error}") from None
+        settings = asking.settings(greedy, {})
+        return Answering(asking, questions, Decoder(self.decoder.models, settings, placement=self.decoder.placement))
+
     @property
     def layout(self) -> str:
         """The groups of devices that answer in this process and the devices of each; all processes have the same."""
@@ -183,8 +215,35 @@ class Evaluator:
         if self.decoder is None:
             return metrics
         variables = {"params": gather_to_each(params, self.decoder.placement.mesh)}
+        name = evaluation_name(step)
+        if self.answering is not None:
+            metrics |= self._answer(self.answering, variables, name, progress)
+            if not self.config.train.sample_prompts:
+                return metrics
         answer = self._translate if self.config.objective.translates else self._continue
-        return metrics | answer(self.decoder, variables, evaluation_name(step), progress)
+        return metrics | answer(self.decoder, variables, name, progress)
+
+    def _answer(
+        self, answering: Answering, variables: VariableDict, name: str, progress: ProgressCallback
+    ) -> dict[str, float]:
+        """Writes the answers to conversations under `name`, and returns their text metrics."""
+        asking, questions, decoder = answering
+        requests = in_order([] if one is None else one.ids for one in questions)
+
+        def text_of(i: int, tokens: Sequence[int]) -> str:
+            question = questions[i]
+            return "" if question is None else asking.written(tokens, question.source)
+
+        texts = self._answers(decoder, variables, requests, text_of, progress)
+        hypotheses, references = answering.scored(texts)
+        sources = [one.source or "" for one in questions if one is not None]
+        self.folder.write_hypotheses(name, list(map(Pair, sources, references)), hypotheses)
+        metrics = self._text_metrics(hypotheses, references)
+        for source, where in self.data.parts.items():
+            of_part = answering.scored(texts, where)
+            if of_part[0]:
+                metrics |= {f"{source}/{metric}": value for metric, value in self._text_metrics(*of_part).items()}
+        return metrics
 
     def _continue(
         self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
@@ -192,7 +251,13 @@ class Evaluator:
         """Writes the texts that continue the prompts under `name`; returns no metrics."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
         requests = in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts)
-        answers = self._answers(decoder, variables, requests, functools.partial(decode_after, tokenizer), progress)
+        answers = self._answers(
+            decoder,
+            variables,
+            requests,
+            lambda i, tokens: decode_after(tokenizer, requests[i].source, tokens),
+            progress,
+        )
         self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], answers)
         return {}
 
@@ -201,10 +266,10 @@ class Evaluator:
         decoder: Decoder,
         variables: VariableDict,
         requests: Sequence[Request],
-        text_of: Callable[[Sequence[int], Sequence[int]], str],
+        text_of: Callable[[int, Sequence[int]], str],
         progress: ProgressCallback,
     ) -> list[str]:
-        """Returns the text of the best answer to each request, by `text_of` its source and the answer's tokens; in all processes.
+        """Returns the text of the best answer to each request, by `text_of` its number and the answer's tokens; in all processes.
 
         Whole batches are dealt, each as a single process has it: so its answers have the same bits. In a round each process
         answers a call, and `progress` is called.
@@ -217,7 +282,7 @@ class Evaluator:
         for members, number in self.processes.rounds(calls):
             answers = decoder.generate(weights, [requests[i] for i in members])
             for i, (best, *_) in zip(members, answers, strict=True):
-                texts[i] = text_of(requests[i].source, best.tokens)
+                texts[i] = text_of(i, best.tokens)
             done += number
             progress("decoding", done, len(places))
         texts = self.processes.merge(texts)

@@ -373,11 +373,12 @@ def check_seed(seed: int) -> None:
 
 def check_translates(model: ModelConfig) -> None:
     """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
-    for stack, layers, command in (
-        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify"),
-        ("encoder", model.num_encoder_layers, "generate"),
+    chat = ", or, one run of a chat model at a time, put its chat_template.jinja into the run folder"
+    for stack, layers, command, remedy in (
+        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify", ""),
+        ("encoder", model.num_encoder_layers, "generate", chat),
     ):
         if layers == 0:
             raise ValueError(
-                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}"
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}{remedy}"
             )

@@ -15,6 +15,7 @@ from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
+from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,9 @@ class DataConfig(BatchShapes, at="data"):
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
     languages: Languages | None = None
     """The languages of a run that translates between several; None: one direction, without tokens of languages."""
+    translation: TranslationPrompt | None = None
+    """The message by which a decoder with a chat template translates. None: one that was tuned on conversations reads the source
+    alone, another one a plain sentence."""
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""

@@ -23,6 +23,7 @@ from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
+from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.text.word_labels import LabelsWords, LabelTokenizers
 
 
@@ -75,7 +76,13 @@ def own_template(objective: ReadsConversations) -> str:
     return Path(objective.template).read_text(encoding="utf-8")
 
 
-def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> Tokenizers:
+def reader_of(
+    objective: BaseObjective,
+    tokenizers: Tokenizers,
+    folder: Path,
+    longest: Lengths,
+    translation: TranslationPrompt | None = None,
+) -> Tokenizers:
     """Returns the tokenizers that read pairs as the objective needs them. A run folder without a chat template gets one.
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
@@ -97,7 +104,8 @@ def reader_of(objective: BaseObjective, tokenizers: Tokenizers, folder: Path, lo
         template = read_chat_template(folder, tokenizers.target)
     assert template is not None
     last_only = objective.answers == "last"
-    return ChatTokenizers(tokenizers.source, tokenizers.target, template, longest.target + 1, last_only)
+    both, most = (tokenizers.source, tokenizers.target), longest.target + 1
+    return ChatTokenizers(*both, template, most, last_only, translation or SOURCE_ALONE)
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:

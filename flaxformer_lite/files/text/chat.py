@@ -33,7 +33,8 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.text.tokenizer import REFUSED, EncodedPair, Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import token_text
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
-from flaxformer_lite.files.text.messages import Conversation, Message
+from flaxformer_lite.files.text.messages import Message
+from flaxformer_lite.files.text.translation_prompt import CODES, SOURCE_ALONE, TranslationPrompt
 
 READING = 3
 """Changes with the way in which conversations are read: stores of their tokens are then made anew."""
@@ -163,6 +164,11 @@ class ChatTemplate:
         names = ("source", "tokens", "special", "tools_source")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def reads_codes(self) -> bool:
+        """Whether messages have the languages of a translation in fields of their own, as TranslateGemma's."""
+        return all(code in self.source for code in CODES)
+
     def compile(self) -> None:
         """Compiles the templates; this evaluates their constant expressions. Raises: ValueError if one cannot be compiled."""
         for source in (self.source, self.tools_source):
@@ -173,6 +179,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Any] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -185,7 +192,8 @@ class ChatTemplate:
         if continue_final_message:
             final, last = tagged(messages[-1])
             messages = [*messages[:-1], last]
-        text = self._written(messages, documents=documents, add_generation_prompt=add_generation_prompt)
+        shown: dict[str, Any] = {"tools": tools, "documents": documents}
+        text = self._written(messages, **shown, add_generation_prompt=add_generation_prompt)
         text = text.replace(ANSWER, "").replace(END, "")
         if not continue_final_message:
             return text
@@ -751,10 +759,14 @@ class ChatTokenizers(Tokenizers):
     """Most tokens of a conversation."""
     last_only: bool
     """Whether only the last answer counts."""
+    translation: TranslationPrompt = SOURCE_ALONE
+    """The message around the source of a pair."""
 
     @property
     def reading(self) -> str:
-        parts = [READING, self.template.fields, self.most, self.last_only]
+        parts: list[Any] = [READING, self.template.fields, self.most, self.last_only]
+        if self.translation != SOURCE_ALONE:
+            parts.append(vars(self.translation))
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -788,7 +800,7 @@ class ChatTokenizers(Tokenizers):
 
     def _read(self, pair: Sequence[str]) -> tuple[FittedConversation, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
-        fitted = self.template.fitted(*Conversation.of_pair(*pair[:2]))
+        fitted = self.template.fitted(*self.translation.conversation(pair, self.template.reads_codes))
         text = self._text(fitted.messages, fitted.tools)
         unread = list(fitted.unread)
         if leaves_out_thoughts(text, fitted.messages):

@@ -53,8 +53,9 @@ class OpenAIApi:
         """Completions; of a run that translates, translations."""
         asked = await self.service.parsed(request, requests.CompletionRequest)
         run, prompts = self.service.runs.find(asked.model, None), prompt_list(asked.prompt)
-        if "translate" not in run.tasks:
-            if asked.from_ is not None or asked.to is not None:
+        names_languages = asked.from_ is not None or asked.to is not None
+        if "translate" not in run.tasks or ("generate" in run.tasks and not names_languages):
+            if names_languages:
                 raise Refusal(422, f"{run.name} does not translate: leave out from and to")
             return await self.completed(request, run, "text_completion", asked, prompts, asked.max_tokens)
         self.service.check_most("n", asked.n)

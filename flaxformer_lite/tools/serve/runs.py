@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.batches import padded_rows
-from flaxformer_lite.core.search.decoder import Decoder, check_translates
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.generation import (
     TextStream,
@@ -29,7 +30,8 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.files.text.chat import read_chat_template
+from flaxformer_lite.files.text.asking import Asking
+from flaxformer_lite.files.text.chat import encode_marked, read_chat_template
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
@@ -68,6 +70,8 @@ class Prompt(NamedTuple):
     continues: bool = True
     """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
     forced: Forced = Forced()
+    written: Callable[[Sequence[int]], str] | None = None
+    """Returns the translation in an answer's tokens, of a model that is asked by a chat template; None: the tokens are the text."""
 
     @property
     def request(self) -> Request:
@@ -112,8 +116,8 @@ class ServedRun:
         self.name, self.run, self.limits = name, run, limits
         self.tokenizers = run.required_tokenizers
         checks: dict[str, Callable[[], object]] = {
-            "translate": lambda: check_translates(run.config.model),
             "generate": lambda: check_generates(run.config.model),
+            "translate": run.check_translates,
             "fill-mask": lambda: run.mask_id(),
             "classify": lambda: run.classify([]),
             "label": lambda: run.label([]),
@@ -142,6 +146,8 @@ class ServedRun:
                     self.chat = chat
             except ValueError as error:
                 warn(f"{run.folder.path} has no chat: {error}")
+        if run.asking is not None and self.chat is None:
+            self.tasks = tuple(task for task in self.tasks if task != "translate")
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
         """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""
@@ -167,12 +173,15 @@ class ServedRun:
 
         A search of JAX returns all of its beam, so that requests for fewer share a program.
         """
-        changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
-        run = self.between(direction)
+        counts = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        changes = {name: n for name, n in counts.items() if n is not None}
+        run, wanted = self.between(direction), Terms.of(terms, placeholders)
+        if (asking := run.asking) is not None:
+            if wanted or prefix:
+                raise Refusal(422, f"{self.name} is a decoder: leave out terms, placeholders and prefix")
+            return self.chat_translation_job(run, asking, texts, changes, max_new_tokens)
         run.check_direction()
-        settings = run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
-        settings, limit = with_limit(settings, max_new_tokens)
-        wanted = Terms.of(terms, placeholders)
+        settings, limit = with_limit(run.translation_settings(changes), max_new_tokens)
         engine = "jax" if self.engine_search(settings, bool(wanted or prefix)) is None else "ctranslate2"
         if settings.sampling is None and engine == "jax":
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
@@ -187,6 +196,21 @@ class ServedRun:
                     raise Refusal(422, f"text {number} {reason}")
             prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, forced, strict=True)]
         return Job(Key(self.name, "translate", settings.program, engine), prompts)
+
+    def chat_translation_job(
+        self, run: Run, asking: Asking, texts: Sequence[str], changes: Mapping[str, Any], limit: int | None
+    ) -> Job:
+        """Returns the job of asking a chat model for translations. The process of its template writes the prompts."""
+        run.check_direction()
+        if not all(text.strip() for text in texts) or self.chat is None:
+            raise Refusal(422, "a text is empty: leave it out")
+        coming = [self.chat.submit(asking.messages(text)) for text in texts]
+        rows = encode_marked([prompt.result() for prompt in coming], asking.tokenizer)
+        self.check_lengths([len(row.ids) for row in rows], self.max_prompt_tokens)
+        settings, most = with_limit(run.translation_settings(changes), limit)
+        written = [functools.partial(asking.written, source=text) for text in texts]
+        made = [Prompt(tuple(row.ids), settings, most, written=one) for row, one in zip(rows, written, strict=True)]
+        return Job(Key(self.name, "translate", settings.program), made)
 
     def generation_job(
         self,
@@ -289,7 +313,7 @@ class ServedRun:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if self.engine:
             return
-        if "translate" in self.tasks:
+        if "translate" in self.tasks and self.run.asking is None:
             languages = self.run.config.data.languages
             code = None if languages is None or languages.direction else languages.codes[0]
             job = self.translation_job(["."], direction=(code, code))  # one program has all directions
@@ -374,12 +398,12 @@ class ServedRun:
 
     def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> Answer:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
-        if not decoder.has_encoder:
+        if not decoder.has_encoder and prompt.written is None:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(hypothesis.tokens)
             return as_continuation(decoder, prompt, parts, hypothesis.score)
         cut = len(hypothesis.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
-        text = self.tokenizers.target_text(hypothesis.tokens)
+        text = (prompt.written or self.tokenizers.target_text)(hypothesis.tokens)
         return Answer(text, hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop")
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:

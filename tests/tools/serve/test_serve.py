@@ -102,7 +102,7 @@ def test_each_run_offers_what_it_can_do(served: Served):
     found = served.client.get("/api/runs").json()
     assert {run["name"]: (run["tasks"], run["chat"]) for run in found["runs"]} == {
         "pairs": (["translate"], False),
-        "documents": (["generate"], True),
+        "documents": (["generate", "translate"], True),
         "texts": (["fill-mask", "classify", "embed", "rank"], False),
     }
     assert found["limits"]["queue"] == 8
@@ -499,7 +499,8 @@ HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
         ("/v1/chat/completions", HI | {"messages": [USER | {"mood": 1}]}, 422, "leaves out the field 'mood' of messages"),
         ("/v1/chat/completions", HI | {"messages": [USER, CALLING]}, 422, "leaves out the call of 'f' in message 2"),
         ("/v1/completions", {"model": "documents", "prompt": ["a", "b"], "stream": True}, 422, "there are 2 prompts"),
-        ("/v1/completions", {"model": "documents", "prompt": "a", "from": "de"}, 422, "documents does not translate: leave out"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "from": "de"}, 422, "to is missing"),
+        ("/v1/completions", {"model": "texts", "prompt": "a", "from": "de"}, 422, "texts does not translate: leave out"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "from": "de", "to": "en"}, 422, "data.languages"),
         (
             "/v1/chat/completions",

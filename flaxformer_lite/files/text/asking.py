@@ -1,0 +1,198 @@
+"""Questions to a chat model: a source in the message that asks for its translation, or a conversation before its last answer.
+
+`translation_in` and `Asking.written` cut from an answer:
+
+| cut | not where |
+|---|---|
+| all up to the last `</think>`; all, if `<think>` begins the answer and has no end | the source has the same tag |
+| `<answer>` and `</answer>` around the rest | the source has the same tag |
+| a lead-in: "Translation:", "Here is the German translation:", "German:" | the source has a colon, or nothing follows |
+| quotation marks around the rest | the source has one, or the rest has one of them inside too |
+| white space at both ends | |
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from flaxformer_lite.base.console import counted, note_once, warn_once
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, encode_marked, joined
+from flaxformer_lite.files.text.messages import Conversation, Message
+from flaxformer_lite.files.text.translation_prompt import LANGUAGES, SOURCE_ALONE, TranslationPrompt
+
+
+class Question(NamedTuple):
+    """A question to a chat model, and the answer that is right."""
+
+    ids: list[int]
+    """The prompt as token ids."""
+    source: str | None
+    """The source of a translation; None: of another question."""
+    reference: str
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The way in which one chat model is asked."""
+
+    template: ChatTemplate
+    tokenizer: Tokenizer
+    translation: TranslationPrompt
+
+    # Languages ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def named(self) -> set[str]:
+        """The languages that a prompt names, by their settings."""
+        return {*LANGUAGES} if self.template.reads_codes else self.translation.places & {*LANGUAGES}
+
+    def between(self, source: str | None, target: str | None) -> TranslationPrompt:
+        """Returns the message for these languages; None: those of the settings. Raises: ValueError if it names no language."""
+        given = {name: code for name, code in zip(LANGUAGES, (source, target), strict=True) if code is not None}
+        if not self.named:
+            raise ValueError(
+                f"data.translation.text is {self.translation.text!r}, which names no language: leave out from and to"
+            )
+        for name in given.keys() - self.named:
+            note_once(f"the message of this run does not name the language of {LANGUAGES[name]}")
+        return replace(self.translation, **given)
+
+    def check_languages(self) -> None:
+        """Raises: ValueError if the prompt names a language, and nothing says which."""
+        for name, option in LANGUAGES.items():
+            if name in self.named and not getattr(self.translation, name):
+                raise ValueError(
+                    f"{option} is missing: the prompt of this run names the language; use --{option}, from Python "
+                    f"run.between(source, target), or set data.translation.{name}"
+                )
+
+    # Questions ----------------------------------------------------------------------------------------------------------
+
+    def messages(self, source: str) -> list[Message]:
+        return self.translation.messages(source, self.template.reads_codes)
+
+    def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
+        """Returns the token ids of prompts. Raises: ValueError if the template refuses one."""
+        fitted = [self.template.fitted(*conversation) for conversation in conversations]
+        texts = [self.template.prompt(one.messages, tools=one.tools) for one in fitted]
+        return [chat.ids for chat in encode_marked(texts, self.tokenizer)]
+
+    def sources(
+        self, texts: Sequence[str], most: int, too_long: Callable[[int, int], None] | None = None
+    ) -> list[list[int]]:
+        """Returns the prompts for the translation of texts; an empty one for an empty text.
+
+        A text whose prompt has more than `most` tokens loses its end, and `too_long` gets its place and the number of tokens.
+        """
+        self.check_languages()
+        places, rows = [i for i, text in enumerate(texts) if text], [list[int]() for _ in texts]
+        asked = self.prompts([Conversation(self.messages(texts[i])) for i in places])
+        for i, ids in zip(places, asked, strict=True):
+            if len(ids) > most and too_long is not None:
+                too_long(i, len(ids))
+                pieces = self.tokenizer.encode(texts[i])
+                while len(ids) > most and pieces:
+                    pieces = pieces[: most - len(ids)]
+                    (ids,) = self.prompts([Conversation(self.messages(self.tokenizer.decode(pieces)))])
+            rows[i] = ids
+        return rows
+
+    def questions(self, pairs: Sequence[Sequence[str]], most: int) -> list[Question | None]:
+        """Returns the question of each pair or conversation; None where `question` has none, or one of more than `most` tokens.
+
+        Raises: ValueError if no pair has one.
+        """
+        questions = [self.question(pair) for pair in pairs]
+        short = [one if one is None or len(one.ids) <= most else None for one in questions]
+        if left_out := questions.count(None) - short.count(None):
+            warn_once(
+                f"{counted(-left_out, 'prompt')} of more than {most} tokens (data.max_target_length): not answered"
+            )
+        if not any(short):
+            raise ValueError(
+                "no pair or conversation has an answer to compare with: give others, or leave out text metrics"
+            )
+        return short
+
+    def question(self, pair: Sequence[str]) -> Question | None:
+        """Returns the question of a pair or a conversation; None for one without an answer, or that the template refuses."""
+        try:
+            messages, tools = self.translation.conversation(pair, self.template.reads_codes)
+            last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+            reference = in_line(without_thoughts(joined(messages[last])["content"], "").strip())
+            (ids,) = self.prompts([Conversation(messages[:last], tools)]) if reference and last else ([],)
+        except ValueError:  # training has told of it
+            return None
+        is_translation = bool(pair[0]) and (self.translation != SOURCE_ALONE or self.template.reads_codes)
+        return Question(ids, pair[0] if is_translation else None, reference) if ids else None
+
+    # Answers ------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def end_id(self) -> int | None:
+        """The id of the special token by which the template ends an answer; None: it has none."""
+        turn = [*self.messages(PROBE), {"role": "assistant", "content": PROBE}]
+        try:
+            end = self.template.whole_prompt(turn, add_generation_prompt=False).rpartition(PROBE)[2].lstrip()
+        except ValueError:  # a template with a form of its own, whose model names its ends
+            return None
+        return encode_marked([end], self.tokenizer)[0].ids[0] if end.startswith((EOS, *self.template.special)) else None
+
+    def settings(self, config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
+        """Returns the settings of an answer, which ends where the template ends one; a search, unless `changes` sample."""
+        if config.sampling is not None and changes.get("sampling") is None:
+            config = replace(config, sampling=None, num_hypotheses=1)
+        ends = () if self.end_id in (None, *config.eos_ids) else (self.end_id,)
+        return replace(config.changed(changes), eos_ids=(*config.eos_ids, *ends))
+
+    def written(self, tokens: Sequence[int], source: str | None) -> str:
+        """Returns an answer as one line of text: of a translation what `translation_in` leaves, else all but thoughts."""
+        for tag in (THOUGHTS, "<think>"):  # special tokens have no text
+            ids = self.tokenizer.encode(tag)
+            if len(ids) == 1 and ids[0] in tokens:
+                after = len(tokens) - [*reversed(tokens)].index(ids[0])
+                tokens = tokens[after:] if tag == THOUGHTS else ()
+        text = self.tokenizer.decode(self.tokenizer.with_pieces(tokens))
+        if source is None:
+            return in_line(without_thoughts(text, "").strip())
+        return in_line(translation_in(text, source, self.translation.target_language))
+
+
+QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "'": "'", "‘": "’", "「": "」", "『": "』"}
+"""Marks that end a quotation, by the mark that begins it."""
+QUOTED = re.compile(r"[\"“”„«»「」『』]|(?<!\w)['‘’]|['‘’](?!\w)")
+"""A quotation mark; an apostrophe within a word is none."""
+LEAD_IN = (
+    r"\s*(?:(?:sure|certainly|of course)\W+)?(?:here(?:'s|’s| is)\s+)?(?:(?:the|a|your)\s+)?"
+    r"(?:(?:[\w()-]+\s+){0,3}?translation\b[^:：\n]{0,60}|LANGUAGE)\s*[:：]\s*(?=\S)"
+)
+"""A text before a translation."""
+
+
+def translation_in(answer: str, source: str, target_language: str = "") -> str:
+    """Returns the translation in an answer: see the table of this file."""
+    text = without_thoughts(answer, source)
+    tagged = re.fullmatch(r"\s*<answer>(.*?)(?:</answer>\s*)?", text, re.DOTALL)
+    if tagged and "<answer>" not in source:
+        text = tagged[1]
+    lead_in = re.match(LEAD_IN.replace("LANGUAGE", re.escape(target_language or "translation")), text, re.IGNORECASE)
+    if lead_in and not re.search("[:：]", source):
+        text = text[lead_in.end() :]
+    text = text.strip()
+    inside = text[1:-1].strip()
+    is_quoted = len(text) > 2 and text[-1] in QUOTES.get(text[0], "") and not {text[0], text[-1]} & {*inside}
+    return inside if is_quoted and not QUOTED.search(source) else text
+
+
+def without_thoughts(answer: str, source: str) -> str:
+    if THOUGHTS in answer and THOUGHTS not in source:
+        return answer.rpartition(THOUGHTS)[2]
+    return "" if answer.lstrip().startswith("<think>") and "<think>" not in source else answer
+
+
+def in_line(text: str) -> str:
+    return re.sub(r"[ \t]*[\r\n]\s*", " ", text)

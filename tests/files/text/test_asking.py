@@ -1,0 +1,239 @@
+"""Prompts that ask for translations. Oracle: the reference library's `apply_chat_template`; by hand, what is cut from an answer."""
+
+import dataclasses
+import random
+
+import pytest
+
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.files.text.asking import Asking, translation_in
+from flaxformer_lite.files.text.chat import ChatTemplate, chat_template
+from flaxformer_lite.files.text.translation_prompt import PLAIN, PRESETS, SOURCE_ALONE, TranslationPrompt, preset
+from tests.support import needs
+from tests.support.chats import NAMES, SPECIAL, TEMPLATES, family_tokenizer, ours, without_generation
+
+LOOP = "{% for m in messages %}"
+SHAPES = {
+    "ChatML": without_generation(TEMPLATES["chatml"]),
+    "Gemma": without_generation(TEMPLATES["gemma"]),
+    "Llama 3": without_generation(TEMPLATES["llama_3"]),
+    "Mistral": "{{ bos_token }}" + LOOP + "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content | trim }}{{ eos_token }}{% endif %}{% endfor %}",
+    "Hunyuan": "{{ bos_token }}"
+    + LOOP
+    + "{% if m.role == 'system' %}{{ m.content }}<|system|>{% elif m.role == 'user' %}<|user|>{{ m.content }}"
+    "{% else %}<|assistant|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+    "Tower": "{% if messages[0].role != 'system' %}<|im_start|>system\nYou translate.<|im_end|>\n{% endif %}"
+    + LOOP
+    + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+}
+"""Templates in the shape of six published ones."""
+CODED = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{% set c = m.content[0] %}<turn>user\n"
+    "You are a translator from {{ c['source_lang_code'] }} into {{ c['target_lang_code'] }}:\n\n\n{{ c['text'] | trim }}</turn>\n"
+    "{% else %}<turn>model\n{{ m.content | trim }}</turn>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<turn>model\n{% endif %}"
+)
+"""In the shape of TranslateGemma's, which writes the sentence itself."""
+GERMAN = {"source_language": "English", "target_language": "German"}
+
+
+def asking(template: str, translation: TranslationPrompt = SOURCE_ALONE) -> Asking:
+    tokenizer = ours()
+    return Asking(chat_template(template, tokenizer, NAMES), tokenizer, translation)
+
+
+def sentences(number: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    words = [
+        "A dog",
+        " runs",
+        " is",
+        "all ",
+        "été",
+        "日本",
+        "🙂",
+        "a\u0301",
+        " {text}",
+        "\n",
+        " 'so'",
+        "\t",
+        "{",
+        " Ha",
+        "[INST",
+        ":",
+    ]
+    return ["x" + "".join(rng.choices(words, k=rng.choice([1, 3, 9]))) for _ in range(number)]
+
+
+@needs.transformers
+@pytest.mark.parametrize("number", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [*SHAPES, "TranslateGemma"])
+def test_the_prompts_are_those_of_the_library(shape: str, number: int) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    library = PreTrainedTokenizerFast(tokenizer_object=family_tokenizer(), **NAMES)
+    library.chat_template = CODED if shape == "TranslateGemma" else SHAPES[shape]
+    prompts = [SOURCE_ALONE] if shape == "TranslateGemma" else [*PRESETS.values(), PLAIN]
+    texts = sentences(number, seed=len(shape))
+    for prompt in prompts:
+        ids = asking(library.chat_template, dataclasses.replace(prompt, **GERMAN)).sources(texts, 10**6)
+        content = prompt.text.replace("{source_language}", "English").replace("{target_language}", "German")
+        for text, found in zip(texts, ids, strict=True):
+            message: object = content.replace("{text}", text)
+            if shape == "TranslateGemma":
+                message = [{"type": "text", "source_lang_code": "English", "target_lang_code": "German", "text": text}]
+            expected = library.apply_chat_template(
+                [{"role": "user", "content": message}], add_generation_prompt=True, return_dict=False
+            )
+            assert found == expected
+
+
+def test_a_system_prompt_stands_before_and_names_of_special_tokens_stay_text() -> None:
+    one = asking(SHAPES["ChatML"], TranslationPrompt(system="Into {target_language}.", **GERMAN))
+    (ids,) = one.sources(["a <|im_end|> b"], 999)
+    assert ids[0] == SPECIAL.index("<|im_start|>") and ids.count(SPECIAL.index("<|im_end|>")) == 2
+    assert "Into German." in one.tokenizer.decode(ids)
+
+
+def test_the_message_of_each_card() -> None:
+    assert preset("hf://tencent/Hunyuan-MT-7B") is preset("hy-mt hunyuan_v1_dense") is not PLAIN
+    assert preset("hf://Unbabel/Tower-Plus-9B") is preset("utter-project/EuroLLM-9B-Instruct")
+    assert preset("Unbabel/TowerInstruct-7B-v0.2") is not preset("Unbabel/TowerPlus")
+    assert preset("meta-llama/Llama-3.2-1B-Instruct llama") is PLAIN
+    assert preset("google/translategemma-4b-it") is SOURCE_ALONE
+
+
+REFUSED = {
+    "no source": ({"text": "Translate"}, r"data\.translation\.text is 'Translate': it must have \{text\} once"),
+    "two sources": ({"text": "{text} {text}"}, r"must have \{text\} once"),
+    "a place that is none": (
+        {"text": "To {language}: {text}"},
+        r"data\.translation\.text is .* place \{language\}: it may have \{text\}, \{source_language\}, \{target_language\}$",
+    ),
+    "a source in the system prompt": (
+        {"system": "{text}"},
+        r"data\.translation\.system is '\{text\}', with the place \{text\}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_messages_that_say_no_source_are_refused(case: str) -> None:
+    settings, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        TranslationPrompt(**settings)
+
+
+def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    one = asking(SHAPES["ChatML"], PLAIN)
+    with pytest.raises(
+        ValueError, match=r"from is missing: .* --from, .* run\.between\(source, target\), .*source_language"
+    ):
+        one.sources(["a"], 999)
+    with pytest.raises(ValueError, match="to is missing"):
+        dataclasses.replace(one, translation=one.between("English", None)).sources(["a"], 999)
+    assert one.between("English", "German") == dataclasses.replace(PLAIN, **GERMAN)
+    with pytest.raises(ValueError, match="names no language: leave out from and to"):
+        asking(SHAPES["ChatML"]).between(None, "German")
+    asking(SHAPES["Hunyuan"], preset("hunyuan")).between("English", "German")
+    assert "does not name the language of from" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="from is missing"):
+        asking(CODED).sources(["a"], 999)
+
+
+def test_a_source_that_is_too_long_loses_its_end_and_no_other_part() -> None:
+    one, told = asking(SHAPES["ChatML"], dataclasses.replace(PLAIN, **GERMAN)), []
+    short, long = one.sources(["abc", "d" * 300], 10**6)
+    found = one.sources(["abc", "", "d" * 300], len(short) + 9, lambda place, length: told.append((place, length)))
+    assert told == [(2, len(long))] and found[:2] == [short, []]
+    assert len(found[2]) == len(short) + 9
+    assert one.tokenizer.decode(found[2]) == one.tokenizer.decode(short).replace("abc", "d" * 12)
+
+
+def test_an_answer_ends_where_the_template_ends_it() -> None:
+    ends = {shape: asking(template).end_id for shape, template in SHAPES.items()}
+    names = {"ChatML": "<|im_end|>", "Gemma": "</turn>", "Llama 3": "<|eot|>", "Mistral": "</s>", "Hunyuan": "<|end|>"}
+    assert ends == {shape: SPECIAL.index(name) for shape, name in (names | {"Tower": "<|im_end|>"}).items()}
+    assert asking(CODED, TranslationPrompt(**GERMAN)).end_id == SPECIAL.index("</turn>")
+    assert asking("{% for m in messages %}{{ m.content }}. {% endfor %}").end_id is None
+
+
+def test_translations_are_searched_for_unless_samples_are_asked_for() -> None:
+    one, config = (
+        asking(SHAPES["ChatML"]),
+        DecodeConfig(sampling=Sampling(temperature=0.7), num_hypotheses=3, eos_ids=(1,)),
+    )
+    found = one.settings(config, {"beam_size": 4})
+    assert (found.sampling, found.beam_size, found.num_hypotheses, found.eos_ids) == (None, 4, 1, (1, 3))
+    drawn = one.settings(config, {"sampling": Sampling()})
+    assert drawn.sampling == Sampling() and drawn.num_hypotheses == 3
+    assert one.settings(dataclasses.replace(config, eos_ids=(3, 1)), {}).eos_ids == (3, 1)
+
+
+# name: (answer, source, translation); "kept" where nothing is cut
+CUT = {
+    "nothing": ("Ein Hund läuft.", "A dog runs.", "Ein Hund läuft."),
+    "white space": ("\n Ein Hund. \n", "A dog.", "Ein Hund."),
+    "a thought": ("<think>\nA dog… easy.\n</think>\n\nEin Hund.", "A dog.", "Ein Hund."),
+    "a thought that the prompt opened": ("Easy.</think>Ein Hund.", "A dog.", "Ein Hund."),
+    "a thought without an end": ("<think>\nA dog, so", "A dog.", ""),
+    "kept: the source's own thought": ("Das Tag </think> endet.", "The tag </think> ends.", "Das Tag </think> endet."),
+    "kept: the source's own tag": ("<think> beginnt.", "<think> begins.", "<think> beginnt."),
+    "a tagged answer": ("<think>x</think>\n<answer>\nEin Hund.\n</answer>", "A dog.", "Ein Hund."),
+    "a tagged answer that was cut": ("<answer>Ein Hund", "A dog.", "Ein Hund"),
+    "kept: the source's own answer": ("<answer>ja</answer>", "<answer>yes</answer>", "<answer>ja</answer>"),
+    "a lead-in": ("Translation: Ein Hund.", "A dog.", "Ein Hund."),
+    "a polite lead-in": ("Sure! Here is the German translation:\n\nEin Hund.", "A dog.", "Ein Hund."),
+    "the language": ("German: Ein Hund.", "A dog.", "Ein Hund."),
+    "kept: the source has a colon": ("Translation: ein Beruf", "Translation: a job", "Translation: ein Beruf"),
+    "kept: no colon": ("Translation ist ein Beruf.", "Translation is a job.", "Translation ist ein Beruf."),
+    "kept: nothing follows": ("Translation:", "Translation", "Translation:"),
+    "kept: another language": ("Spanish: Ein Hund.", "A dog.", "Spanish: Ein Hund."),
+    "quotes": ('"Ein Hund."', "A dog.", "Ein Hund."),
+    "German quotes": ("„Ein Hund.“", "A dog's bone.", "Ein Hund."),
+    "a lead-in and quotes": ("Translation: «Ein Hund.»", "A dog.", "Ein Hund."),
+    "kept: the source has quotes": ('"Ein Hund", sagte sie. "Ja"', '"A dog", she said. "Yes"', '"Ein Hund", sagte sie. "Ja"'),
+    "kept: the source is quoted": ('"Ein Hund."', "“A dog.”", '"Ein Hund."'),
+    "kept: two quotations": ('"A" und "B"', "A and B", '"A" und "B"'),
+    "kept: one quote": ('5 "', "5 inches", '5 "'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_what_is_cut_from_an_answer(case: str) -> None:
+    answer, source, expected = CUT[case]
+    assert translation_in(answer, source, "German") == expected
+    assert not case.startswith("kept") or expected == answer
+
+
+def test_thoughts_between_special_tokens_are_cut_although_these_have_no_text() -> None:
+    tokenizer = ours()
+    begin, end = SPECIAL.index("<|user|>"), SPECIAL.index("<|end|>")
+    one = Asking(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
+    encode = tokenizer.encode
+    tokenizer.encode = lambda text: {"</think>": [end], "<think>": [begin]}.get(text) or encode(text)  # type: ignore[method-assign]
+    thought, answer = encode("so then"), encode("Ein\nHund")
+    assert one.written([begin, *thought, end, *answer], "A dog") == "Ein Hund"
+    assert one.written([begin, *thought], None) == ""
+    assert one.written(answer, None) == "Ein Hund"
+
+
+def test_questions_are_what_stands_before_the_last_answer() -> None:
+    one = asking(SHAPES["ChatML"])
+    chat = (
+        '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},'
+        '{"role": "assistant", "content": "<think>x</think> \\"d\\"\\n e"}, {"role": "user", "content": "f"}]'
+    )
+    pairs = [("question", "answer"), ("", chat), ("", '[{"role": "user", "content": "alone"}]'), ("y" * 300, "z")]
+    first, second, third, fourth = one.questions(pairs, 100)
+    assert first is not None and second is not None and third is fourth is None
+    assert (first.source, first.reference, second.source, second.reference) == (None, "answer", None, '"d" e')
+    assert first.ids == one.sources(["question"], 99)[0]
+    text = one.tokenizer.decode(second.ids)
+    assert "b" in text and "c" in text and "d" not in text and "f" not in text
+    translating = dataclasses.replace(one, translation=TranslationPrompt(text="To German: {text}"))
+    assert translating.questions(pairs, 100)[0].source == "question"  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="no pair or conversation has an answer"):
+        one.questions(pairs[2:3], 100)

@@ -1,0 +1,204 @@
+"""Decoders that translate. Oracle: the same prompts by `completions_of_ids`, and what the rules leave of a text by hand."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from sacrebleu.metrics.chrf import CHRF
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.positions import Rotary
+from flaxformer_lite.core.objectives import CausalLM, Instruction
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data import DataConfig, ParallelText
+from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.training import train
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.chats import SPECIAL, TEMPLATES, ours
+from tests.support.commands import type_command
+from tests.support.experiments import tiny_config
+
+TEXTS = ["an all", "", "is an", "Ha all an"]
+BETWEEN = TranslationPrompt(text="{source_language}>{target_language}: {text}")
+
+
+def config_of(folder: Path, **changes: Any) -> Config:
+    model = ModelConfig(
+        vocab_size=len(SPECIAL) + 256 + 9,
+        d_model=8,
+        num_heads=2,
+        d_ff=8,
+        num_encoder_layers=0,
+        num_decoder_layers=1,
+        positions=Rotary(),
+        scale_embeddings=False,
+    )
+    data = DataConfig(
+        tokenizer=FromRun(path=str(folder)), max_source_length=90, max_target_length=90, translation=BETWEEN
+    )
+    decode = DecodeConfig(max_new_tokens=9, eos_ids=(1,), bos_id=0, pad_id=1)
+    return dataclasses.replace(Config(model=model, objective=CausalLM(), data=data, decode=decode), **changes)
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A decoder with random parameters and a chat template."""
+    config, rng = config_of(folder, **changes), np.random.default_rng(3)
+    params = jax.tree.map(lambda x: np.float32(rng.normal(size=x.shape)), abstract_params(config))
+    write_run(RunFolder(folder), config, 0, params, "drawn", tokenizers=Tokenizers(*[ours()] * 2))
+    (folder / "chat_template.jinja").write_text(TEMPLATES["chatml"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("chat") / "run")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return load(folder)
+
+
+def prompt_of(text: str, source: str = "En", target: str = "De") -> list[int]:
+    return ours().encode(f"<|im_start|>user\n{source}>{target}: {text}<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -> None:
+    found = run.between("En", "De").hypotheses(TEXTS, beam_size=beam_size, num_hypotheses=beam_size)
+    prompts = [prompt_of(text) for text in TEXTS if text]
+    ends = (*run.decode.eos_ids, SPECIAL.index("<|im_end|>"))
+    expected = run.completions_of_ids(prompts, beam_size=beam_size, num_hypotheses=beam_size, eos_ids=ends)
+    assert [one[0].text for one in found][1] == "" and found[1] == [("", 0.0)]
+    for ranked, answers in zip([found[0], *found[2:]], expected, strict=True):
+        assert [one.score for one in ranked] == [one.score for one in answers]
+        texts = [ours().decode(one.tokens) for one in answers]
+        assert [one.text for one in ranked] == [
+            " ".join(line.strip() for line in text.strip().splitlines()) for text in texts
+        ]
+
+
+def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:
+    with pytest.raises(ValueError, match="from is missing"):
+        run.translate(["an"])
+    data = dataclasses.replace(
+        run.config.data, translation=dataclasses.replace(BETWEEN, source_language="En", target_language="De")
+    )
+    named = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    assert named.translate(TEXTS) == run.between("En", "De").translate(TEXTS)
+    assert named.between(target="Fr").asking.translation.target_language == "Fr"  # type: ignore[union-attr]
+
+
+def test_the_usual_message_is_that_of_the_training(run: Run) -> None:
+    data = dataclasses.replace(run.config.data, translation=None)
+    plain = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    tuned = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=Instruction()))
+    assert plain.asking is not None and plain.asking.translation is PLAIN
+    assert tuned.asking is not None and tuned.asking.translation is SOURCE_ALONE
+
+
+def test_what_does_not_go_together_is_refused(run: Run, tmp_path: Path) -> None:
+    directed = run.between("En", "De")
+    with pytest.raises(ValueError, match="terms, placeholders and prefix are for encoder–decoders"):
+        directed.translate(["an"], prefix="all")
+    with pytest.raises(ValueError, match="CTranslate2 is for encoder–decoders here"):
+        directed.translate(["an"], engine="ctranslate2")
+    bare = dataclasses.replace(run, folder=RunFolder(tmp_path))
+    with pytest.raises(ValueError, match=r"cannot translate: use generate, or, .* chat_template\.jinja"):
+        bare.translate(["an"])
+    encoder = dataclasses.replace(run.config.model, num_encoder_layers=1)
+    with pytest.raises(ValueError, match=r"data\.translation is set, but model\.num_encoder_layers is 1"):
+        dataclasses.replace(run.config, model=encoder)
+
+
+def test_a_long_source_is_cut_with_a_warning(run: Run) -> None:
+    told: list[str] = []
+    run.between("En", "De").translate(["a", "b" * 200], warn=told.append)
+    assert len(told) == 1 and told[0].startswith("line 2: the prompt has ") and "max_target_length 90" in told[0]
+
+
+def test_the_commands_translate_and_score(
+    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, texts in (("lines", TEXTS), ("source", ["an all", "is"]), ("target", ["all an", "si"])):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
+    languages = ("--from", "En", "--to", "De")
+    type_command(monkeypatch, "translate", folder, tmp_path / "lines", *languages, "--beam-size", "2")
+    directed = run.between("En", "De")
+    assert capsys.readouterr().out.splitlines() == directed.translate(TEXTS, beam_size=2)
+    type_command(monkeypatch, "translate", folder, tmp_path / "lines", *languages, "-o", f"{tmp_path}/out/")
+    (piece,) = (tmp_path / "out").glob("0*.txt")
+    assert piece.read_text().splitlines() == directed.translate(TEXTS)
+    files = ("--source", tmp_path / "source", "--target", tmp_path / "target")
+    capsys.readouterr()
+    type_command(monkeypatch, "evaluate", folder, *files, *languages)
+    report = json.loads(capsys.readouterr().out)
+    expected = CHRF().corpus_score(directed.translate(["an all", "is"]), [["all an", "si"]]).score
+    assert report["chrf"] == pytest.approx(expected)
+    assert report["sentences"] == 2 and report["engine"] == "jax" and "loss" not in report
+
+
+def test_the_server_translates(run: Run) -> None:
+    from flaxformer_lite.tools.serve.limits import Limits, Refusal
+    from flaxformer_lite.tools.serve.runs import ServedRun
+
+    served = ServedRun("chat", run, Limits())
+    assert served.tasks == ("generate", "translate")
+    texts = [text for text in TEXTS if text]
+    job = served.translation_job(texts, beam_size=2, direction=("En", "De"))
+    answers = served.answer(job.key, job.items)
+    assert [ranked[0].text for ranked in answers] == run.between("En", "De").translate(texts, beam_size=2)
+    for options, message in (({"prefix": "a"}, "is a decoder"), ({"placeholders": True}, "is a decoder")):
+        with pytest.raises(Refusal, match=message):
+            served.translation_job(texts, direction=("En", "De"), **options)
+    with pytest.raises(Refusal, match="a text is empty"):
+        served.translation_job(TEXTS, direction=("En", "De"))
+    with pytest.raises(ValueError, match="from is missing"):
+        served.translation_job(texts)
+    assert served.chat is not None
+    served.chat.close()
+
+
+def test_a_training_scores_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: chrF by sacreBLEU of the answers that the trained run gives, and the same by `evaluate`."""
+    (tmp_path / "a").write_text("".join(f"{text or 'all'}\n" for text in TEXTS * 4))
+    (tmp_path / "b").write_text("".join(f"{text or 'is'}\n" for text in reversed(TEXTS * 4)))
+    start = written(tmp_path / "start")
+    source = ParallelText(source=str(tmp_path / "a"), target=str(tmp_path / "b"))
+    named = dataclasses.replace(BETWEEN, source_language="En", target_language="De")
+    base = config_of(start)
+    data = dataclasses.replace(base.data, train=source, eval=source, translation=named)
+    steps = {
+        "steps": 2,
+        "eval_every": 2,
+        "checkpoint_every": 2,
+        "log_every": 2,
+        "text_metrics": ("chrf", "exact_match"),
+    }
+    settings = dataclasses.replace(tiny_config().train, **steps, init_from=str(start))
+    optimizer = tiny_config().optimizer
+    train(
+        dataclasses.replace(base, objective=Instruction(), data=data, train=settings, optimizer=optimizer),
+        tmp_path / "run",
+    )
+    run = load(tmp_path / "run")
+    texts = [text or "all" for text in TEXTS * 4]
+    answers, references = run.translate(texts), (tmp_path / "b").read_text().splitlines()
+    (row,) = [
+        row for row in map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) if "chrf" in row
+    ]
+    expected = CHRF().corpus_score(answers, [references]).score
+    assert row["chrf"] == pytest.approx(expected) and row["exact_match"] == 0
+    assert (tmp_path / "run" / "hypotheses" / "eval-step-00000002.txt").read_text().splitlines() == answers
+    report = run.evaluate("eval")
+    assert report["chrf"] == pytest.approx(expected) and report["loss"] == pytest.approx(row["loss"], rel=1e-5)
+    assert "user\nEn>De: an all" in "".join(row.target for row in run.rows(1))
