@@ -97,7 +97,10 @@ def export_hf(
         files.mkdir()
         copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
-        about = About(str(output) if push else folder.name, loaded.step, results, license, loaded.folder.teachers)
+        added = read_json(loaded.folder.path / "imported.json").get("added_languages", ())
+        about = About(
+            str(output) if push else folder.name, loaded.step, results, license, loaded.folder.teachers, added
+        )
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
             check.check_hf(folder, config.model, config.decode, loaded.params)
@@ -223,8 +226,8 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
             loaded = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, model=fixed), params=params)
         if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
-                f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: use it here, by "
-                f"`translate` or `serve`, or export the run that `extend` was given, without {codes}"
+                f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: extend the run "
+                f"without --tokenizer own, or use it here, by `translate` or `serve`"
             )
         origin = read_json(loaded.folder.path / "imported.json")
         yield loaded, origin if origin.get("system") == system else {}

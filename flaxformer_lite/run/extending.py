@@ -1,10 +1,11 @@
 """One more language for a run that translates between several: `extend`."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -14,34 +15,56 @@ from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel import MeshConfig
-from flaxformer_lite.core.text import LanguageTokenizers
+from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
+from flaxformer_lite.files.data import DataConfig
+from flaxformer_lite.files.data.store import PairStream
 from flaxformer_lite.files.text import FromRun, save_tokenizer
-from flaxformer_lite.files.text.extension import extended
+from flaxformer_lite.files.text.extension import cut_otherwise, extended
 from flaxformer_lite.files.text.files import line_chunks, matching_files
+from flaxformer_lite.files.text.subwords import sample_lines
 from flaxformer_lite.files.text.tables import require_lines
 from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.workdir import RunFolder
 
+OLD_CHARACTERS = 20_000_000
+"""Most characters of old text that are read: a random sample of its lines if it has more."""
+
 
 def extend(
-    run: str | Path, output: str | Path, *, language: str, like: str, pieces: int, text: str, weights: str | None = None
+    run: str | Path,
+    output: str | Path,
+    *,
+    language: str,
+    like: str,
+    pieces: int,
+    text: str,
+    old: str | None = None,
+    tokenizer: Literal["shared", "own"] = "shared",
+    weights: str | None = None,
 ) -> Path:
-    """Writes a new run folder with one more language; the other languages are translated as before, bit for bit.
+    """Writes a new run folder with one more language.
 
-    The embedding of the language's token is that of the language `like`. A vocabulary of `pieces` is learned from the lines of
-    the files `text`; the run gets the pieces that it lacks. The embedding of a piece is the mean of those that it was split into
-    before. Only the new language reads and writes them.
+    The embedding of the language's token is that of the language `like`. Up to `pieces` new pieces are learned from the lines of
+    the files `text`: each joins pieces that the run puts side by side there. Its embedding is the mean of theirs.
+
+    tokenizer: "shared": one for all languages, whose new pieces join no neighbours of the old text. The share of old lines that it
+    cuts otherwise is measured on every tenth of them. "own": one for the new language alone; the others are translated as before,
+    bit for bit, but such a run is not exported. old: files of text in the run's languages; None: the run's training data.
 
     Returns the new run folder. `weights`: last, best, ema or average:N; None: the config's.
 
     Example: `extend("runs/nllb", "runs/new", language="xyz_Latn", like="deu_Latn", pieces=2000, text="text.xyz")`.
 
-    Raises: ValueError if the run has no languages, or this one already; for an unknown language `like`, too few or too many pieces,
-        a text without words, or an output that exists.
+    Raises: ValueError if the run has no languages, or this one already; for an unknown language `like`, no pieces, a text without
+        words, or an output that exists.
     """
     folder = RunFolder(output)
     require_absent(folder.path)
+    if tokenizer not in ("shared", "own"):
+        raise ValueError(f"tokenizer is {tokenizer!r}: it must be 'shared' or 'own'")
+    if tokenizer == "own" and old is not None:
+        raise ValueError("old is set with tokenizer 'own', which reads no old text: leave it out")
     loaded = load(run, weights=weights, mesh=MeshConfig())
     config, tokenizers = loaded.config, loaded.tokenizers
     if not isinstance(tokenizers, LanguageTokenizers) or config.data.languages is None:
@@ -59,11 +82,15 @@ def extend(
     if model.target_vocab_size is not None or model.lora is not None:
         name = "model.lora" if model.target_vocab_size is None else "model.target_vocab_size"
         raise ValueError(f"{name} is set: a language is added to a run with one vocabulary and without adapters")
+    if tokenizer == "shared" and tokenizers.own:
+        raise ValueError(
+            f"{run} has a tokenizer of its own for {', '.join(tokenizers.own)}: give the next one its own too"
+        )
     base = [tokenizers.base.source, *tokenizers.own.values()][-1]
     token, like_id = languages.token.replace("{}", language), tokenizers.token_id(like)
-    require_lines(text)
-    lines = (line for file in matching_files(text) for chunk in line_chunks(file) for line in chunk)
-    extension = extended(base, lines, pieces, token, model.vocab_size)
+    old_lines = old_text(config.data, old) if tokenizer == "shared" else []
+    chosen = [line for number, line in enumerate(old_lines) if number % 10]
+    extension = extended(base, lines_of(text), pieces, token, model.vocab_size, chosen)
     larger = dataclasses.replace(model, vocab_size=model.vocab_size + 1 + len(extension.parts))
     params = grown(loaded.params, parameter_shapes(larger), [[like_id], *extension.parts])
     data = dataclasses.replace(
@@ -72,9 +99,14 @@ def extend(
         tokenizer=FromRun(path=str(folder.path.absolute())),
     )
     changed = dataclasses.replace(config, model=larger, data=data, weights="last")
+    separate = {**tokenizers.own, language: extension.tokenizer} if tokenizer == "own" else {}
+    shared = Tokenizers(extension.tokenizer, extension.tokenizer)
+    file = loaded.folder.path / "imported.json"
+    origin = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    origin |= {"added_languages": [*origin.get("added_languages", ()), language]}
 
-    def save_own(place: Path) -> None:
-        for code, added in {**tokenizers.own, language: extension.tokenizer}.items():
+    def add_files(place: Path) -> None:
+        for code, added in separate.items():
             save_tokenizer(added, place, f"tokenizer.{code}")
 
     with atomic_write(folder.path) as unfinished:
@@ -84,13 +116,46 @@ def extend(
             loaded.step,
             params,
             f"{run} with {language}",
-            tokenizers=tokenizers.base,
-            add_files=save_own,
+            tokenizers=tokenizers.base if separate else shared,
+            imported=origin,
+            add_files=add_files,
         )
-    note(
-        f"{language}: {len(extension.parts):,} of {pieces:,} pieces are new; {larger.vocab_size:,} ids are in {folder.path}"
-    )
+    note(f"{language}: {len(extension.parts):,} new pieces; {larger.vocab_size:,} ids are in {folder.path}")
+    if tokenizer == "shared":
+        note(told(base, extension.tokenizer, old_lines[::10]))
     return folder.path
+
+
+def lines_of(pattern: str) -> Iterator[str]:
+    """Yields the lines of the files that match a pattern. Raises: ValueError for none, or another kind of file."""
+    require_lines(pattern)
+    return (line for file in matching_files(pattern) for chunk in line_chunks(file) for line in chunk)
+
+
+def old_text(data: DataConfig, files: str | None) -> list[str]:
+    """Returns a sample of lines in the run's languages, each once: of the files, or else of its data; [] where that is not here."""
+    train = data.source("train")
+    if files is not None:
+        lines = lines_of(files)
+    elif train is None:
+        return []
+    else:
+        lines = (line for pair in PairStream(train, "data.train") for line in pair[:2])
+    try:
+        return [*dict.fromkeys(line for line in sample_lines(lines, OLD_CHARACTERS) if line.strip())]
+    except (ValueError, OSError):
+        if files is not None:
+            raise
+        return []
+
+
+def told(before: Tokenizer, after: Tokenizer, held_out: Sequence[str]) -> str:
+    """Returns a line for people: the share of old lines that are cut otherwise, and by which pieces."""
+    if not held_out:
+        return "no old text is here, so the share of old lines that are cut otherwise was not measured: name files by --old"
+    number, pieces = cut_otherwise(before, after, held_out)
+    by = f", by {', '.join(pieces[:5])}" if pieces else ""
+    return f"{number:,} of {len(held_out):,} held-out lines of old text ({number / len(held_out):.2%}) are cut otherwise{by}"
 
 
 def grown(params: PyTree, shapes: PyTree, relatives: Sequence[Sequence[int]]) -> PyTree:

@@ -1,4 +1,4 @@
-"""A language that is added to a run. Laws: the old languages keep every bit, whatever is added; new rows are means of old ones."""
+"""A language that is added to a run. Laws: old languages keep every bit beside a tokenizer of its own; new rows are means."""
 
 import dataclasses
 from pathlib import Path
@@ -74,7 +74,16 @@ def test_old_languages_are_translated_bit_for_bit_as_before(
     old, source, target = drawn_run(kind, tmp_path)
     (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
     words = ("extend", tmp_path / "run", tmp_path / "new", "--language", "it", "--like", source)
-    type_command(monkeypatch, *words, "--pieces", "23" if kind == "mbart" else "27", "--from", tmp_path / "text.it")
+    type_command(
+        monkeypatch,
+        *words,
+        "--pieces",
+        "23" if kind == "mbart" else "27",
+        "--from",
+        tmp_path / "text.it",
+        "--tokenizer",
+        "own",
+    )
     assert "it: " in capsys.readouterr().err
     new, size = load(tmp_path / "new"), old.config.model.vocab_size
     before = answers(old, source, target)
@@ -95,7 +104,13 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
 ) -> None:
     old, *_ = drawn_run("own", tmp_path)
     (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
-    given: dict[str, Any] = {"language": "it", "like": "fr", "pieces": 50, "text": str(tmp_path / "text.*")}
+    given: dict[str, Any] = {
+        "language": "it",
+        "like": "fr",
+        "pieces": 50,
+        "text": str(tmp_path / "text.*"),
+        "tokenizer": "own",
+    }
     monkeypatch.chdir(tmp_path)
     new = load(extend("run", "new", **given))
     assert new.config.data.tokenizer == FromRun(path=str(tmp_path / "new")), (
@@ -108,12 +123,13 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     like = old.tokenizer.encode("<fr>")[-1]
     np.testing.assert_array_equal(table[size], table[like])
     found = new.between("it", "fr").tokenizer
-    starts = [i for i in range(size + 1, len(table)) if found.piece(i)[:1] == "▁" != found.piece(i)]
-    assert starts
-    for i in starts:
-        np.testing.assert_allclose(
-            table[i], np.asarray(table)[old.tokenizer.encode(found.piece(i)[1:])].mean(0), rtol=1e-5
-        )
+    words = {
+        i: old.tokenizer.encode(found.piece(i)[1:]) for i in range(size + 1, len(table)) if found.piece(i)[0] == "▁"
+    }
+    known = {i: ids for i, ids in words.items() if old.tokenizer.unk_id not in ids}
+    assert known
+    for i, ids in known.items():
+        np.testing.assert_allclose(table[i], np.asarray(table)[ids].mean(0), rtol=1e-5)
     # A second one has the pieces of the first, which has none of its own; a run that starts from there has both.
     newer = load(extend(tmp_path / "new", tmp_path / "newer", **(given | {"language": "zz", "pieces": 40})))
     both = newer.between("it", "zz")
@@ -126,9 +142,7 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     kept = newer.tokenizers
     assert kept is not None and [*again.encode_pairs(pairs)] == [*kept.encode_pairs(pairs)]
     assert max(next(iter(kept.encode_pairs(pairs))).target) < size < max([*kept.encode_pairs(pairs)][1].target)
-    with pytest.raises(
-        ValueError, match=r"for it, and hf has one .* export the run that `extend` was given, without it"
-    ):
+    with pytest.raises(ValueError, match=r"for it, and hf has one .* extend the run without --tokenizer own"):
         export_hf(tmp_path / "new", tmp_path / "hf")
     sampling = dataclasses.replace(data, subword_sampling=BPEDropout())
     with pytest.raises(ValueError, match=r"data\.subword_sampling is set, but pieces of added languages"):
@@ -138,9 +152,14 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
         ({"language": "de"}, "language is 'de', which the run has already"),
         ({"language": "a/b"}, "language is 'a/b': it must be a code of letters"),
         ({"like": "frr"}, "like is 'frr', which is none of this run's 3 languages; perhaps you meant fr"),
-        ({"pieces": 900}, "pieces is 900: the training text is too small for it"),
+        ({"pieces": 0}, "pieces is 0: it must be 1 or more"),
+        ({"old": "text.it"}, "old is set with tokenizer 'own', which reads no old text"),
+        (
+            {"run": "new", "tokenizer": "shared", "language": "zz"},
+            "new has a tokenizer of its own for it: give the next",
+        ),
         ({"text": "nothing"}, "nothing: no such file"),
     ):
         with pytest.raises(ValueError, match=message):
-            extend(tmp_path / "run", tmp_path / "other", **(given | changes))
+            extend(output=tmp_path / "other", **({"run": "run"} | given | changes))
     assert not (tmp_path / "other").exists()

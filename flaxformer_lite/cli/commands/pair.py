@@ -83,7 +83,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
         help="a metric without reference, which rates the pairs of the training: the worst are left out",
     )
     parser.add_argument("--best", type=float, metavar="SHARE", help="the share of them that stays; default: 0.9")
-    parser.add_argument("--pieces", type=int, metavar="N", help="vocabulary to learn for the new language")
+    parser.add_argument("--pieces", type=int, metavar="N", help="most pieces to add for the new language")
 
 
 def run(arguments: argparse.Namespace) -> None:

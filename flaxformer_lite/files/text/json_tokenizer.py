@@ -18,6 +18,8 @@ from flaxformer_lite.files.text.secret_names import secret_names
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
 NO_SPECIAL = SpecialIds(0, None, None, None)
+JOINING = 1e-3
+"""Score of a unigram piece beyond the sum of its parts, for each joint: so it is chosen for them, and hardly elsewhere."""
 
 
 def token_text(name: str, token: Any) -> str | None:
@@ -256,8 +258,11 @@ class JsonTokenizer(Tokenizer):
         """Returns the ids that each text is read as where it stands in a word; "▁" begins a word."""
         return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
 
-    def with_more_pieces(self, token: str, pieces: Sequence[tuple[str, float]], first_id: int) -> "JsonTokenizer":
-        """Returns the tokenizer with a special token, which gets the id `first_id`, and scored pieces, which get those after it."""
+    def with_more_pieces(self, token: str, pieces: Mapping[str, Sequence[str]], first_id: int) -> "JsonTokenizer":
+        """Returns the tokenizer with a special token, which gets the id `first_id`, and pieces, which get those after it.
+
+        `pieces` has for each one the pieces that it joins, or itself. Pieces are joined where the tokenizer puts them side by side.
+        """
         fields = json.loads(self._tokenizer.to_str())
         model, added = fields["model"], fields["added_tokens"]
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -267,14 +272,17 @@ class JsonTokenizer(Tokenizer):
         if self.model_type == "bpe":
             vocabulary = model["vocab"]
             vocabulary |= {name: i for i, name in names.items()}
-            vocabulary |= {piece: i for i, (piece, _) in enumerate(pieces, first_id + 1)}
-            halves = [(piece[:i], piece[i:]) for piece, _ in pieces for i in range(1, len(piece))]
-            merges = [list(pair) for pair in halves if vocabulary.keys() >= {*pair}]
-            model["merges"] = merges + model["merges"]
+            vocabulary |= {piece: i for i, piece in enumerate(pieces, first_id + 1)}
+            halves = [(piece[:i], piece[i:]) for piece in pieces for i in range(1, len(piece))]
+            model["merges"] += [list(pair) for pair in halves if vocabulary.keys() >= {*pair}]
         else:
-            lowest = min(score for _, score in model["vocab"])
+            scores = dict(model["vocab"])
+            lowest = min(scores.values())
             gap = range(len(model["vocab"]), first_id + 1)
-            model["vocab"] += [[names.get(i, f"<unused {i}>"), lowest] for i in gap] + [list(one) for one in pieces]
+            model["vocab"] += [[names.get(i, f"<unused {i}>"), lowest] for i in gap]
+            for piece, joined in pieces.items():
+                likely = sum(scores.get(one, lowest) for one in joined)
+                model["vocab"].append([piece, likely + JOINING * (len(joined) - 1)])
         return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
 
     @cached_property

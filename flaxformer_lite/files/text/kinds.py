@@ -35,7 +35,7 @@ TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
 )
 """The classes that `load_tokenizer` knows, by the extension of their files."""
 
-LANGUAGE_FILES = ("tokenizer.*.vocabulary.json", "tokenizer.*.hf.json")
+LANGUAGE_FILES = ("tokenizer.*.hf.json",)
 """The files of the tokenizers that languages have of their own: `tokenizer.CODE` and the extension."""
 CHAT_TEMPLATE = "chat_template.jinja"
 """The chat template of a run, which comes before one that came with imported weights."""

@@ -9,7 +9,6 @@ import json
 import operator
 import random
 import re
-import struct
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,16 +76,6 @@ class SentencePieceTokenizer(Tokenizer):
     def nbest(self, word: str, size: int) -> list[list[int]]:
         """Returns the ids of the `size` most probable segmentations of a word, of which "▁" is the first character."""
         return list(self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size))
-
-    def normalized(self, text: str) -> str:
-        """Returns a text as the model reads it, with spaces."""
-        return str(self._processor.normalize(text)).replace("▁", " ")
-
-    def split(self, pieces: Sequence[str]) -> list[list[int]]:
-        """Returns the ids that each text is read as where it stands in a word; "▁" begins a word."""
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.LoadFromSerializedProto(self.model + NO_SPACES_CHANGED)
-        return list(processor.encode([piece.replace("▁", " ") for piece in pieces]))
 
     @property
     def model(self) -> bytes:
@@ -230,8 +219,6 @@ def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
 
 NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 """Appended to a model, it sets `normalizer_spec.add_dummy_prefix` to false: fields of a protobuf message are merged."""
-NO_SPACES_CHANGED = b"\x1a\x04\x18\x00\x20\x00"
-"""The same, and `remove_extra_whitespaces` too."""
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -423,9 +410,6 @@ class VocabularyPieces(AddedPieces):
         pieces = SentencePieceTokenizer.scored_pieces(self)
         return {self.ids[number]: piece for number, piece in pieces.items() if self.ids[number] in self._numbers}
 
-    def split(self, pieces: Sequence[str]) -> list[list[int]]:
-        return [[self.ids[number] for number in numbers] for numbers in super().split(pieces)]
-
     def nbest(self, word: str, size: int) -> list[list[int]]:
         return [[self.ids[number] for number in numbers] for numbers in super().nbest(word, size)]
 
@@ -440,31 +424,6 @@ class VocabularyPieces(AddedPieces):
             content, "vocabulary_pieces", model=str, ids=list, added=dict, special=dict
         )
         return cls(base64.b64decode(model, validate=True), ids, whole_tokens(added), special)
-
-
-def with_more_pieces(
-    tokenizer: SentencePieceTokenizer, token: str, pieces: Sequence[tuple[str, float]], first_id: int
-) -> VocabularyPieces:
-    """Returns the tokenizer with a special token, which gets the id `first_id`, and scored pieces, which get those after it."""
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    names = [model.id_to_piece(number) for number in range(model.get_piece_size())]
-    ids, content = list(getattr(tokenizer, "ids", range(len(names)))), tokenizer.model
-    numbers = {name: number for number, name in enumerate(names)}
-    for i, (piece, score) in enumerate(pieces, first_id + 1):
-        if piece in numbers:  # of the model, but not of its vocabulary
-            ids[numbers[piece]] = i
-            continue
-        ids.append(i)
-        text = piece.encode()  # a message `pieces` at the end of a model is one more piece
-        fields = b"\x0a" + bytes([len(text)]) + text + b"\x15" + struct.pack("<f", score)
-        content += b"\x0a" + bytes([len(fields)]) + fields
-    added = {
-        **getattr(tokenizer, "added", {}),
-        first_id: {**dict.fromkeys(FLAGS, False), "content": token, "special": True},
-    }
-    roles = ("pad", "unk", "bos", "eos", "mask")
-    special = {role: i for role, i in zip(roles, tokenizer.special, strict=False) if i is not None}
-    return VocabularyPieces(content, ids, added, special)
 
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)

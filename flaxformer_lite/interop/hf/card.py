@@ -41,6 +41,8 @@ class About(NamedTuple):
     """Identifier of a licence, such as mit; None: the card states none."""
     teachers: Sequence[Mapping[str, Any]] = ()
     """The models that taught the run: `RunFolder.teachers`."""
+    added: Sequence[str] = ()
+    """The languages that were added to the run."""
 
 
 def model_card(
@@ -60,6 +62,8 @@ def model_card(
         how = f"imported from {base or 'another checkpoint'}, {how}"
     elif origin:
         how = f"imported from {base or 'another checkpoint'}"
+    if about.added:
+        how = f"{how}, extended by the languages {', '.join(f'`{code}`' for code in about.added)}"
     settings = (*SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
     sections = [
         "\n".join(["---", *lines, "---"]),

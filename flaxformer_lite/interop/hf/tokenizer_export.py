@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.files.text.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
 
@@ -24,6 +24,8 @@ def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelCo
         return ["the tokenizer is not in the folder: only Marian has one for each side"]
     elif isinstance(source, JsonTokenizer):
         files = described(source, model)
+        if isinstance(tokenizers, LanguageTokenizers):
+            files["tokenizer_config.json"] |= language_settings(source, tokenizers.languages)
     elif isinstance(source, SentencePieceTokenizer):
         files = pieces(source, model)
     else:
@@ -45,6 +47,32 @@ def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, Any]:
         "tokenizer_config.json": settings,
         "special_tokens_map.json": names,
     }
+
+
+FAIRSEQ_IDS = (1, 3, 0, 2)
+"""The ids of <pad>, <unk>, <s> and </s> in the classes below, which have them fixed."""
+LANGUAGE_CLASSES = {
+    ("bpe", "before", "first"): "NllbTokenizer",
+    ("bpe", "behind", "first"): "NllbTokenizer",
+    ("unigram", "before", "first"): "MBart50Tokenizer",
+    ("unigram", "behind", "start"): "MBartTokenizer",
+}
+"""The classes with `src_lang`, by the kind of the model and the places of the languages' tokens."""
+
+
+def language_settings(tokenizer: JsonTokenizer, languages: Languages) -> dict[str, Any]:
+    """Returns the class that puts a language's token into its place, with the tokens; {} where no class reads these texts."""
+    kind = tokenizer.model_type
+    theirs = LANGUAGE_CLASSES.get((kind, languages.source, languages.target))
+    normalizer = json.loads(tokenizer.description)["normalizer"]
+    unlike = kind == "bpe" and normalizer is not None and "Precompiled" not in json.dumps(normalizer)
+    if theirs is None or tokenizer.special[:4] != FAIRSEQ_IDS or unlike:
+        return {}
+    pair = languages.direction or languages.codes[:1] * 2
+    source, target = (languages.token.replace("{}", code) for code in pair)
+    legacy = {"legacy_behaviour": languages.source == "behind"} if theirs == "NllbTokenizer" else {}
+    named = {"src_lang": source, "tgt_lang": target, "extra_special_tokens": list(languages.tokens)}
+    return {"tokenizer_class": theirs, **named, **legacy}
 
 
 def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, Any]:

@@ -132,8 +132,9 @@ class Models:
             )
         extended = output / "extended"
         if not extended.is_dir():
-            language = getattr(self, new[0])
-            extend(run, extended, language=language, like=self.like, pieces=self.pieces, text=str(text[new[0]]))
+            language, old = getattr(self, new[0]), text["source" if new[0] == "target" else "target"]
+            new_text = str(text[new[0]])
+            extend(run, extended, language=language, like=self.like, pieces=self.pieces, text=new_text, old=str(old))
         return str(extended.absolute())
 
 

@@ -1,6 +1,7 @@
-"""A tokenizer with a language more. Laws: old ids keep their pieces, new text comes back, its new pieces spell their parts."""
+"""A tokenizer with a language more. Oracles: SentencePiece, byte-pair encoding by hand. Law: new pieces join old ones."""
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,29 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.core.text import Characters, Tokenizer
 from flaxformer_lite.files.text import SentencePiece, load_tokenizer
-from flaxformer_lite.files.text.extension import extended
+from flaxformer_lite.files.text.described import as_described
+from flaxformer_lite.files.text.extension import cut_otherwise, extended, join_neighbours
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.kinds import save_tokenizer
 from flaxformer_lite.files.text.subwords import AddedPieces, SentencePieceTokenizer
 
 
-def drawn(words: str) -> list[str]:
+def drawn(words: str, number: int = 60) -> list[str]:
     draw = random.Random(0)
-    return [" ".join(draw.choices(words.split(), k=7)) for _ in range(60)]
+    return [" ".join(draw.choices(words.split(), k=7)) for _ in range(number)]
 
 
 OLD = drawn("the cat sat on a hat die Katze saß 1 2 3 4 5")
 NEW = drawn("il gatto dono cane è qui \uff49\uff4c un žabó big 12 345")
+KINDS = ["bpe", "unigram", "added bpe", "json bpe", "json unigram"]
 
 
-def sentence_piece(kind: str) -> SentencePieceTokenizer:
-    return SentencePiece(model_type=kind, normalization="nmt_nfkc").train(OLD, 36)  # type: ignore[arg-type]
+def sentence_piece(kind: str, **options: bool) -> SentencePieceTokenizer:
+    return SentencePiece(model_type=kind, normalization="nmt_nfkc", **options).train(OLD, 36)  # type: ignore[arg-type]
 
 
 def tokenizer_of(kind: str) -> Tokenizer:
-    """A tokenizer of each kind; the last two have a token behind their pieces."""
+    """A tokenizer of each kind; the last three have a token behind their pieces."""
     model = sentence_piece("unigram" if "unigram" in kind else "bpe")
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     if kind.startswith("json"):
@@ -47,7 +50,7 @@ def tokenizer_of(kind: str) -> Tokenizer:
     return model
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "added bpe", "json bpe", "json unigram"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_old_ids_stay_and_new_ones_read_and_write_the_language(kind: str, tmp_path: Path) -> None:
     old = tokenizer_of(kind)
     first = old.largest_id + 5  # a model may have more ids than its tokenizer
@@ -71,16 +74,63 @@ def test_old_ids_stay_and_new_ones_read_and_write_the_language(kind: str, tmp_pa
     assert again.decode(again.encode("ein Gnu gatto")) == "ein Gnu gatto" and again.piece(first) == "<xy>"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_cut_is_the_old_one_with_neighbours_joined_and_old_lines_keep_theirs(kind: str) -> None:
+    """So a text without neighbours that spell a new piece is cut as before. Letters in any order, all of them known."""
+    old = tokenizer_of(kind)
+    lines = drawn("that Kitten than sit on hen heat these e ie at", 300)
+    made, parts = extended(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40, OLD + lines[::2])
+    assert cut_otherwise(old, made, OLD + lines[::2]) == (0, [])
+    alone, alone_parts = extended(old, drawn("sonat hetza tenze diesa hats"), 30, "<xy>", 40)
+    for tokenizer, spelled in ((made, parts), (alone, alone_parts)):
+        letters = "".join(sorted({*"".join(OLD)} - {*" 12345"}))
+        draw = random.Random(1)
+        texts = ["".join(draw.choices(letters + "   ", k=40)).strip() for _ in range(200)] + drawn(
+            "sonat hetza hats sat"
+        )
+        ids = tokenizer.encode_batch(texts)
+        assert [[j for i in row for j in (spelled[i - 41] if i > 40 else [i])] for row in ids] == old.encode_batch(
+            texts
+        )
+        assert max(max(row) for row in ids) > 40
+    number, pieces = cut_otherwise(old, alone, OLD + lines)
+    changed = [ids != alone.encode(line) for line, ids in zip(OLD + lines, old.encode_batch(OLD + lines), strict=True)]
+    assert number == sum(changed) > 0 and {*pieces} <= {*alone.pieces(range(41, 41 + len(alone_parts)))}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"split_digits": True}])
+def test_a_described_model_reads_as_sentence_piece(kind: str, options: dict[str, bool]) -> None:
+    size = 31 + 256 * bool(options.get("byte_fallback"))
+    model = SentencePiece(model_type=kind, normalization="nmt_nfkc", user_symbols=("<de>",), **options)  # type: ignore[arg-type]
+    old = model.train(OLD, size)
+    new = as_described(old)
+    draw = random.Random(2)
+    texts = ["", " a  cat ", "\uff21 ﬁ ½", "日本 ß", "12 345", "Katzesa the"]
+    texts += ["".join(draw.choices("".join(OLD) + "é", k=30)) for _ in range(300)]
+    assert new.encode_batch(texts) == old.encode_batch(texts)
+    ids = old.encode_batch(texts)
+    assert [new.decode(row) for row in ids] == [old.decode(row) for row in ids]
+    assert new.as_source([5]) == old.as_source([5]) and new.special[:5] == old.special[:5]
+    assert new.encode("<de>")[-1] == old.encode("<de>")[-1]
+
+
+def test_neighbours_are_joined_by_their_numbers() -> None:
+    """By hand: ab 5 times, then abc 4; cd would be 3, but its c is gone; x is refused; e comes once."""
+    words = Counter({("a", "b", "c", "d"): 3, ("a", "b", "c"): 1, ("a", "b"): 1, ("x", "y"): 9, ("e", "f"): 1})
+    found = join_neighbours(words, 9, lambda text: "x" not in text)
+    assert found == {"ab": ("a", "b"), "abc": ("a", "b", "c"), "abcd": ("a", "b", "c", "d")}
+    assert [*join_neighbours(words, 1, lambda text: True)] == ["xy"]
+    assert [*join_neighbours(Counter({("a", "a", "a"): 2}), 9, lambda text: True)] == ["aa", "aaa"]
+
+
 def test_a_tokenizer_without_pieces_and_wrong_numbers_of_them_are_refused() -> None:
     characters = Characters().train(OLD, 40)
     with pytest.raises(ValueError, match="the tokenizer is a CharacterTokenizer: a language is added to SentencePiece"):
         extended(characters, NEW, 40, "<xy>", 40)
     model = sentence_piece("bpe")
-    for lines, number, message in (
-        (NEW, 4, r"^pieces is 4: it must be above 4"),
-        (NEW, 9, r"^pieces is 9: .*need \d+; set it to that or more"),
-        (NEW, 999, r"^pieces is 999: the training text is too small for it; the largest possible is \d+"),
-        (["", " "], 30, "^every line of the training text is blank"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            extended(model, lines, number, "<xy>", 40)
+    with pytest.raises(ValueError, match=r"^pieces is 0: it must be 1 or more"):
+        extended(model, NEW, 0, "<xy>", 40)
+    with pytest.raises(ValueError, match=r"^every line of the text is blank"):
+        extended(model, ["", " "], 30, "<xy>", 40)
+    assert len(extended(model, NEW, 999, "<xy>", 40).parts) < 999  # as many as the text has
