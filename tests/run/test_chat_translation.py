@@ -11,6 +11,7 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import CausalLM, Instruction
@@ -20,6 +21,7 @@ from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -202,3 +204,13 @@ def test_a_training_scores_its_answers(tmp_path: Path, monkeypatch: pytest.Monke
     report = run.evaluate("eval")
     assert report["chrf"] == pytest.approx(expected) and report["loss"] == pytest.approx(row["loss"], rel=1e-5)
     assert "user\nEn>De: an all" in "".join(row.target for row in run.rows(1))
+
+
+def test_as_a_teacher_it_marks_what_its_own_limit_may_have_cut(run: Run) -> None:
+    """By hand: answers have at most 9 tokens, their end included; a prompt above 90 tokens loses the end of its source."""
+    teacher = run.between("En", "De")
+    rows = teaching.answered(teacher, [*TEXTS, "a" * 90], "auto", no_progress).decode().splitlines()
+    labels, texts = zip(*(row.split("\t") for row in rows), strict=True)
+    assert [*texts] == [" ".join(text.split()) for text in teacher.translate([*TEXTS, "a" * 90])]
+    expected = ["cut" if len(ours().encode(text)) + 1 >= 9 else "" for text in texts[:-1]]
+    assert [*labels] == [*expected, "cut"] and "" in labels
