@@ -12,7 +12,9 @@ from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.base.progress import no_progress
+from flaxformer_lite.core.model.attention import DotProduct
 from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import CausalLM, Instruction
 from flaxformer_lite.core.search.settings import DecodeConfig
@@ -20,6 +22,8 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.interop.exporting import export_hf
+from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
@@ -168,6 +172,27 @@ def test_the_server_translates(run: Run) -> None:
         served.translation_job(texts)
     assert served.chat is not None
     served.chat.close()
+
+
+@pytest.mark.slow
+def test_an_imported_model_has_the_message_of_its_card(tmp_path: Path) -> None:
+    """Oracle: the same model before it left, with that message. Its tokenizer and its template come back with it."""
+    attention = DotProduct(bias=False, qk_norm=RMSNorm(), qk_norm_place="after_rotation")
+    parts = {"activation": "swiglu", "norm": RMSNorm(), "feed_forward_bias": False, "attention": attention}
+    model = dataclasses.replace(config_of(tmp_path).model, **parts)
+    longer = dataclasses.replace(config_of(tmp_path / "start").data, max_source_length=200, max_target_length=200)
+    start = written(tmp_path / "start", model=model, data=longer)
+    export_hf(start, tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["model_type"] == "hunyuan_v1_dense"
+    run = load(import_hf(tmp_path / "hf", tmp_path / "again"))
+    card = run.config.data.translation
+    assert card is not None and card.text.startswith("Translate the following segment into {target_language}, without")
+    before = load(start)
+    data = dataclasses.replace(before.config.data, translation=card)
+    same = dataclasses.replace(before, config=dataclasses.replace(before.config, data=data)).between(target="German")
+    found = run.between(target="German")
+    assert found.encode_sources(TEXTS, pytest.fail) == same.encode_sources(TEXTS, pytest.fail)
+    assert found.translate(TEXTS, max_new_tokens=9) == same.translate(TEXTS)
 
 
 def test_a_training_scores_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
