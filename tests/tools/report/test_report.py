@@ -125,6 +125,15 @@ def test_runs_are_compared_on_the_same_references_only(runs: list[RunFacts], fol
     ]
     assert [row[3] for row in table.rows] == ["–", "0.0010"] * 2
     assert "hypotheses/eval-step-00000020.txt" in table.note and "paired" in table.note
+    for run, worse in zip(runs, (0.0, 0.5), strict=True):
+        (run.folder.path / "evaluations").mkdir(exist_ok=True)
+        rows = "".join(f'{{"comet": {0.8 - worse + i / 1000}}}\n' for i in range(12))
+        (run.folder.path / "evaluations" / "eval-step-00000020-ratings.jsonl").write_text(rows, encoding="utf-8")
+    (rated,) = significance_tables(runs)
+    assert [row[:2] for row in rated.rows[4:]] == [["comet", "first"], ["comet", "second"]]
+    assert rated.rows[4][2].startswith("0.8055 ±") and rated.rows[5][3] == "0.0010"
+    for run in runs:
+        (run.folder.path / "evaluations" / "eval-step-00000020-ratings.jsonl").write_text('{"comet": 1.0}\n')
     (alone,) = significance_tables(runs[:1])
     assert alone.head == table.head[:3] and alone.rows == [row[:3] for row in table.rows[::2]]
     assert "paired" not in alone.note
