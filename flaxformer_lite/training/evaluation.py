@@ -116,7 +116,7 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     return place(workload, devices=devices, memory=memory)
 
 
-class Answering(NamedTuple):
+class AnswerScoring(NamedTuple):
     """The questions of `data.eval`, and the decoder that answers them."""
 
     asking: Asking
@@ -155,13 +155,13 @@ class Evaluator:
         self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
-        self.answering = self._answering(greedy)
+        self.answer_scoring = self._answer_scoring(greedy)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
         if "bleu" in config.train.text_metrics:
             targets = [pair.target for pair in data.pairs]
-            references = targets if self.answering is None else self.answering.scored(targets)[1]
+            references = targets if self.answer_scoring is None else self.answer_scoring.scored(targets)[1]
             resolve(self.metrics, references)  # refuses now what is not installed
 
     def _decoder(self, settings: DecodeConfig) -> Decoder | None:
@@ -186,7 +186,7 @@ class Evaluator:
             return None
         return Decoder(Transformer(config.model.for_use, placement.tensor), settings, placement=placement)
 
-    def _answering(self, greedy: DecodeConfig) -> Answering | None:
+    def _answer_scoring(self, greedy: DecodeConfig) -> AnswerScoring | None:
         """Returns what answers conversations; None if no text metrics of answers are asked for. Raises: ValueError."""
         train, tokenizers = self.config.train, self.tokenizers
         if self.decoder is None or not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):
@@ -197,7 +197,9 @@ class Evaluator:
         except ValueError as error:
             raise ValueError(f"train.text_metrics is {train.text_metrics}: {error}") from None
         settings = asking.settings(greedy, {})
-        return Answering(asking, questions, Decoder(self.decoder.models, settings, placement=self.decoder.placement))
+        return AnswerScoring(
+            asking, questions, Decoder(self.decoder.models, settings, placement=self.decoder.placement)
+        )
 
     @property
     def layout(self) -> str:
@@ -216,18 +218,18 @@ class Evaluator:
             return metrics
         variables = {"params": gather_to_each(params, self.decoder.placement.mesh)}
         name = evaluation_name(step)
-        if self.answering is not None:
-            metrics |= self._answer(self.answering, variables, name, progress)
+        if self.answer_scoring is not None:
+            metrics |= self._answer(self.answer_scoring, variables, name, progress)
             if not self.config.train.sample_prompts:
                 return metrics
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | answer(self.decoder, variables, name, progress)
 
     def _answer(
-        self, answering: Answering, variables: VariableDict, name: str, progress: ProgressCallback
+        self, scoring: AnswerScoring, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
         """Writes the answers to conversations under `name`, and returns their text metrics."""
-        asking, questions, decoder = answering
+        asking, questions, decoder = scoring
         requests = in_order([] if one is None else one.ids for one in questions)
 
         def text_of(i: int, tokens: Sequence[int]) -> str:
@@ -235,12 +237,12 @@ class Evaluator:
             return "" if question is None else asking.written(tokens, question.source)
 
         texts = self._answers(decoder, variables, requests, text_of, progress)
-        hypotheses, references = answering.scored(texts)
+        hypotheses, references = scoring.scored(texts)
         sources = [one.source or "" for one in questions if one is not None]
         self.folder.write_hypotheses(name, list(map(Pair, sources, references)), hypotheses)
         metrics = self._text_metrics(hypotheses, references)
         for source, where in self.data.parts.items():
-            of_part = answering.scored(texts, where)
+            of_part = scoring.scored(texts, where)
             if of_part[0]:
                 metrics |= {f"{source}/{metric}": value for metric, value in self._text_metrics(*of_part).items()}
         return metrics

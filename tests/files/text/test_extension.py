@@ -10,7 +10,6 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.core.text import Characters, Tokenizer
 from flaxformer_lite.files.text import SentencePiece, load_tokenizer
-from flaxformer_lite.files.text.described import as_described
 from flaxformer_lite.files.text.extension import cut_otherwise, extended, join_neighbours
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.kinds import save_tokenizer
@@ -96,23 +95,6 @@ def test_a_new_cut_is_the_old_one_with_neighbours_joined_and_old_lines_keep_thei
     number, pieces = cut_otherwise(old, alone, OLD + lines)
     changed = [ids != alone.encode(line) for line, ids in zip(OLD + lines, old.encode_batch(OLD + lines), strict=True)]
     assert number == sum(changed) > 0 and {*pieces} <= {*alone.pieces(range(41, 41 + len(alone_parts)))}
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-@pytest.mark.parametrize("options", [{}, {"byte_fallback": True}, {"split_digits": True}])
-def test_a_described_model_reads_as_sentence_piece(kind: str, options: dict[str, bool]) -> None:
-    size = 31 + 256 * bool(options.get("byte_fallback"))
-    model = SentencePiece(model_type=kind, normalization="nmt_nfkc", user_symbols=("<de>",), **options)  # type: ignore[arg-type]
-    old = model.train(OLD, size)
-    new = as_described(old)
-    draw = random.Random(2)
-    texts = ["", " a  cat ", "\uff21 ﬁ ½", "日本 ß", "12 345", "Katzesa the"]
-    texts += ["".join(draw.choices("".join(OLD) + "é", k=30)) for _ in range(300)]
-    assert new.encode_batch(texts) == old.encode_batch(texts)
-    ids = old.encode_batch(texts)
-    assert [new.decode(row) for row in ids] == [old.decode(row) for row in ids]
-    assert new.as_source([5]) == old.as_source([5]) and new.special[:5] == old.special[:5]
-    assert new.encode("<de>")[-1] == old.encode("<de>")[-1]
 
 
 def test_neighbours_are_joined_by_their_numbers() -> None:
