@@ -71,6 +71,22 @@ TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "eval_every=FINE_STEPS // 8": "eval_every=FINE_STEPS",
         },
     ),
+    "names_and_search": (
+        {
+            "tiny_modernbert": "--model.d-model 16 --model.d-ff 32 --model.num-encoder-layers 1 --model.scan-unroll 1 "
+            "--model.sliding-window.layers 0 --optimizer.schedule.warmup-steps 2",
+            "label_code_names": "--optimizer.schedule.warmup-steps 2 --data.bucket-lengths 96",
+            "search_topics": "--optimizer.schedule.warmup-steps 2",
+        },
+        {
+            "STEPS = 1_400": "STEPS = 4",
+            "FINE_STEPS = 200": "FINE_STEPS = 4",
+            "FINE_STEPS // 8": "FINE_STEPS",
+            "SEARCH_STEPS = 120": "SEARCH_STEPS = 4",
+            "64 128 320": "320",
+            "[:20]": "[:2]",
+        },
+    ),
     "chat_with_adapters": (
         {
             "chat_dates": "--model.d-model 32 --model.d-ff 64 --model.num-decoder-layers 1 --model.scan-unroll 1 "
@@ -114,6 +130,13 @@ def test_what_its_toy_replaces_is_in_it(path: Path):
     _, replaced = TOYS[path.stem]
     source = "\n\n".join(cell["source"] for cell in cells(path, "code"))
     assert [text for text, other in replaced.items() if toy(source, {text: other}) == source] == []
+
+
+def test_the_data_of_names_and_search_is_written_by_the_lines_of_the_guide():
+    """So that its figures stand beside those of the recipes."""
+    guide = (ROOT / "docs/fine-tuning.md").read_text(encoding="utf-8")
+    code = [cell["source"] for cell in cells(ROOT / "notebooks/names_and_search.ipynb", "code")]
+    assert len([source for source in code if source in guide]) == 3
 
 
 @pytest.fixture(scope="module")
