@@ -6,8 +6,8 @@
 |---|---|
 | all up to the last `</think>`; all, if `<think>` begins the answer and has no end | the source has the same tag |
 | `<answer>` and `</answer>` around the rest | the source has the same tag |
-| a lead-in: "Translation:", "Here is the German translation:", "German:" | the source has a colon, or nothing follows |
-| quotation marks around the rest | the source has one, or the rest has one of them inside too |
+| a lead-in: "Translation:", "Here is the translation in German:", "German:" | the source has a colon, or nothing follows |
+| quotation marks around the rest, not '…' or ‘…’ | the source has one, or the rest has one of them inside too |
 | white space at both ends | |
 """
 
@@ -153,30 +153,33 @@ class Asking:
         """Returns an answer as one line of text: of a translation what `translation_in` leaves, else all but thoughts."""
         for tag in (THOUGHTS, "<think>"):  # special tokens have no text
             ids = self.tokenizer.encode(tag)
-            if len(ids) == 1 and ids[0] in tokens:
-                after = len(tokens) - [*reversed(tokens)].index(ids[0])
-                tokens = tokens[after:] if tag == THOUGHTS else ()
+            if len(ids) != 1 or ids[0] not in tokens or tag in (source or ""):
+                continue
+            if tag == THOUGHTS:
+                tokens = tokens[len(tokens) - [*reversed(tokens)].index(ids[0]) :]
+            elif not self.tokenizer.decode(tokens[: tokens.index(ids[0])]).strip():
+                tokens = ()
         text = self.tokenizer.decode(self.tokenizer.with_pieces(tokens))
         if source is None:
             return in_line(without_thoughts(text, "").strip())
         return in_line(translation_in(text, source, self.translation.target_language))
 
 
-QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "'": "'", "‘": "’", "「": "」", "『": "』"}
+QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
 """Marks that end a quotation, by the mark that begins it."""
-QUOTED = re.compile(r"[\"“”„«»「」『』]|(?<!\w)['‘’]|['‘’](?!\w)")
+QUOTED = re.compile(r"[\"“”„«»「」『』《》〈〉‹›‚＂]|(?<!\w)['‘’]|['‘’](?!\w)")
 """A quotation mark; an apostrophe within a word is none."""
 LEAD_IN = (
     r"\s*(?:(?:sure|certainly|of course)\W+)?(?:here(?:'s|’s| is)\s+)?(?:(?:the|a|your)\s+)?"
-    r"(?:(?:[\w()-]+\s+){0,3}?translation\b[^:：\n]{0,60}|LANGUAGE)\s*[:：]\s*(?=\S)"
+    r"(?:(?:LANGUAGE\s+)?translation(?:\s+(?:in|into|to)\s+LANGUAGE|\s*\(LANGUAGE\))?|LANGUAGE)\s*[:：]\s*(?=\S)"
 )
-"""A text before a translation."""
+"""A text before a translation; other words there may be of the translation itself."""
 
 
 def translation_in(answer: str, source: str, target_language: str = "") -> str:
     """Returns the translation in an answer: see the table of this file."""
     text = without_thoughts(answer, source)
-    tagged = re.fullmatch(r"\s*<answer>(.*?)(?:</answer>\s*)?", text, re.DOTALL)
+    tagged = re.fullmatch(r"\s*<answer>((?:(?!</answer>).)*)(?:</answer>\s*)?", text, re.DOTALL)
     if tagged and "<answer>" not in source:
         text = tagged[1]
     lead_in = re.match(LEAD_IN.replace("LANGUAGE", re.escape(target_language or "translation")), text, re.IGNORECASE)

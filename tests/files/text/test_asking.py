@@ -156,6 +156,16 @@ CUT = {
     "a tagged answer that was cut": ("<answer>Ein Hund", "A dog.", "Ein Hund"),
     "kept: the source's own answer": ("<answer>ja</answer>", "<answer>yes</answer>", "<answer>ja</answer>"),
     "a lead-in": ("Translation: Ein Hund.", "A dog.", "Ein Hund."),
+    "a lead-in with the language": ("Here is the translation into German: Ein Hund.", "A dog.", "Ein Hund."),
+    "a lead-in with the language in brackets": ("Translation (German): Ein Hund.", "A dog.", "Ein Hund."),
+    "kept: more words": ("The machine translation of tomorrow: ein Traum", "La traduction de demain, un rêve",
+                         "The machine translation of tomorrow: ein Traum"),
+    "kept: words and a dash": ("Your translation – for free: jetzt", "Maintenant", "Your translation – for free: jetzt"),
+    "kept: a text after the tagged answer": ("<answer>Ja</answer> ok", "Yes.", "<answer>Ja</answer> ok"),
+    "kept: one of two apostrophes": ("'n Hund und noch 'n'", "A dog", "'n Hund und noch 'n'"),
+    "kept: single quotes": ("'Ein Hund'", "A dog", "'Ein Hund'"),
+    "kept: Chinese quotes in the source": ("“Faust”", "《浮士德》", "“Faust”"),
+    "kept: French inner quotes in the source": ("„Faust“", "‹Faust›", "„Faust“"),
     "a polite lead-in": ("Sure! Here is the German translation:\n\nEin Hund.", "A dog.", "Ein Hund."),
     "the language": ("German: Ein Hund.", "A dog.", "Ein Hund."),
     "kept: the source has a colon": ("Translation: ein Beruf", "Translation: a job", "Translation: ein Beruf"),
@@ -189,6 +199,9 @@ def test_thoughts_between_special_tokens_are_cut_although_these_have_no_text() -
     assert one.written([begin, *thought, end, *answer], "A dog") == "Ein Hund"
     assert one.written([begin, *thought], None) == ""
     assert one.written(answer, None) == "Ein Hund"
+    assert one.written([*answer, begin, *thought], "A dog") == "Ein Hundso then"
+    assert one.written([*answer, end, *thought], "the tag </think>") == "Ein Hundso then"
+    assert one.written([begin, *thought], "the tag <think>") == "so then"
 
 
 def test_questions_are_what_stands_before_the_last_answer() -> None:
