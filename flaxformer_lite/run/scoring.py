@@ -194,8 +194,10 @@ def save_scores(
 ) -> None:
     """Writes the report, the translations and their ratings to the folder of a `Run`; a warning if that fails."""
     name = report["split"]
+    file = run.folder.path / "evaluations" / f"{name}-ratings.jsonl"
     try:
         if hypotheses is not None:
+            file.unlink(missing_ok=True)  # of earlier translations
             pairs = run.asked_pairs(pairs)
             run.folder.write_hypotheses(name, pairs, hypotheses)
             run.folder.write_references(name, pairs)
@@ -204,6 +206,6 @@ def save_scores(
         if ratings:
             rows = (dict(zip(ratings, row, strict=True)) for row in zip(*ratings.values(), strict=True))
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            write_whole(run.folder.path / "evaluations" / f"{name}-ratings.jsonl", lines)
+            write_whole(file, lines)
     except OSError as error:
         warn(f"nothing was saved in {run.folder.path} ({error.strerror}): the printed scores are all there is")

@@ -265,6 +265,8 @@ def test_a_metric_rates_the_translations_of_all_runs(compared, tmp_path: Path, m
     assert second["p_value"] < 0.01 and "lengths" in err and "1.0000 ± 0.0000" in err
     lines = (tmp_path / "5" / "evaluations" / "eval-ratings.jsonl").read_text().splitlines()
     assert [json.loads(line)["lengths"] for line in lines] == pytest.approx([1.0] * 5 + [0.7] * 15)
+    compared("20", "6")
+    assert not (tmp_path / "20" / "evaluations" / "eval-ratings.jsonl").exists()  # of translations that are replaced
 
 
 def test_the_files_of_an_evaluation_go_line_by_line(compared, tmp_path: Path):
