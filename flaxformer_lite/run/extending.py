@@ -108,6 +108,7 @@ def extend(
     def add_files(place: Path) -> None:
         for code, added in separate.items():
             save_tokenizer(added, place, f"tokenizer.{code}")
+        RunFolder(place).add_teachers(loaded.folder.teachers)
 
     with atomic_write(folder.path) as unfinished:
         write_run(

@@ -313,8 +313,13 @@ class RunFolder:
         return self.load_tokenizers(data, vocab_sizes)
 
     def keep_origin(self, start: "RunFolder") -> None:
-        """Copies the files of the system that the weights of the run `start` were imported from, with the mark that they train."""
+        """Copies the files of the system that the weights of the run `start` were imported from, with the mark that they train.
+
+        Its teachers are those of this run too.
+        """
         origin = start.path / "imported.json"
+        if not self.silent:
+            self.add_teachers(start.teachers)
         if self.silent or not origin.is_file():
             return
         copy_files(start.path / "huggingface", self.path / "huggingface", SENTENCE_FILES)
@@ -327,13 +332,21 @@ class RunFolder:
         file = self.path / TAUGHT_BY
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
+    def add_teachers(self, more: Iterable[Mapping[str, Any]]) -> None:
+        """Adds models to `teachers`, each once."""
+        known = self.teachers
+        for one in more:
+            known += [dict(one)] if one not in known else []
+        if known:
+            write_whole(self.path / TAUGHT_BY, json.dumps(known, indent=2) + "\n")
+
     def as_teacher(self) -> dict[str, Any]:
         """Returns the name of the run, of an imported one that of its model, and the licence that its model states, or None."""
         file = self.path / "imported.json"
         imported = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"trained": True}
         weights = str(imported.get("weights", ""))
         name = weights.removeprefix("hf://") if weights.startswith("hf://") else Path(weights).name
-        name = self.path.resolve().name if imported.get("trained") else name
+        name = self.path.resolve().name if imported.get("trained") or not name else name
         return {"name": name, "license": imported.get("license")}
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:

@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
     )
     parser.add_argument(
-        "--hours", type=float, metavar="H", help="time for all, from 0.05 on; default: what the text is worth"
+        "--hours",
+        type=float,
+        metavar="H",
+        help="time for all but the teacher's translations, from 0.05 on; default: what the text is worth",
     )
     parser.add_argument(
         "--engine",
@@ -73,14 +76,16 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start", metavar="MODEL", help=f"what the training starts from, {model}; default: a new model"
     )
-    parser.add_argument("--from", dest="source", metavar="CODE", help="the source's language, for models of several")
-    parser.add_argument("--to", dest="target", metavar="CODE", help="the target's language, for models of several")
+    parser.add_argument(
+        "--from", dest="source", metavar="CODE", help="the source's language, for all models of several"
+    )
+    parser.add_argument("--to", dest="target", metavar="CODE", help="the target's language, for all models of several")
     like = "a language of --start that the new one of --from and --to is like; needs --pieces"
     parser.add_argument("--like", metavar="CODE", help=like)
     parser.add_argument(
         "--filter",
         metavar="RUN",
-        help="a metric without reference, which rates the pairs of the training: the worst are left out",
+        help="a metric without reference, which rates the pairs of people in the training: the worst are left out",
     )
     parser.add_argument("--best", type=float, metavar="SHARE", help="the share of them that stays; default: 0.9")
     parser.add_argument("--pieces", type=int, metavar="N", help="most pieces to add for the new language")

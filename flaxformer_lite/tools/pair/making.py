@@ -52,8 +52,8 @@ def make(
 
     Args:
         files: a file of sources and one of targets, or one table with both; `columns` are those of the table.
-        keep: rules of the cleaning that remove nothing.
-        hours: the time for all; None: what the text is worth.
+        keep: rules of the cleaning that remove nothing, of `RULES`, and with teachers of `OF_ANSWERS`.
+        hours: the time for all but the translations of teachers; None: what the text is worth.
         engine: what translates the held-out text, and for teachers; see `Run.searching`.
         models: the teachers, and the run that the training starts from.
         tell: is called with each result, a line, once it is there.
@@ -69,7 +69,7 @@ def make(
     scores = scored_once(run, data, folder, engine)
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:
-        tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher: {describe_teachers(run.folder)}")
+        tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher; learned from: {describe_teachers(run.folder)}")
     exported = exported_once(folder)
     exported_scores = None
     if exported is not None:

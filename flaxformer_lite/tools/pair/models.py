@@ -1,5 +1,7 @@
 """The other models of `pair`: teachers, whose translations are further pairs, and a run that the training starts from."""
 
+import dataclasses
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, load_ensemble
@@ -37,14 +41,14 @@ class Models:
     start: str | None = None
     """The model that the training starts from, with its tokenizer and its shape; None: a new one."""
     source: str | None = None
-    """The code of the source's language, for models of several languages; None: a model's own direction."""
+    """The code of the source's language, for all models of several languages; None: a model's own direction."""
     target: str | None = None
     like: str | None = None
     """A language of `start` that the new one of `source` and `target` is like; None: both are languages of `start`."""
     pieces: int | None = None
     """The vocabulary that is learned for the new language."""
     filter: str | None = None
-    """A run that rates the pairs of the training; the worst leave it."""
+    """A run that rates the pairs of people in the training; the worst leave it."""
     best: float | None = None
     """The share of them that stays; None: 0.9."""
 
@@ -98,8 +102,9 @@ class Models:
             sources, translations = ([pair[side] for pair in pairs] for side in (0, 1))
             with Progress(len(pairs)) as progress:
                 ratings = rater.rate(sources, translations, progress=progress.within)
-            broken = np.zeros(len(pairs), bool)
-            broken[np.argsort(sign * ratings, kind="stable")[: round(share * len(pairs))]] = True
+            broken = np.isnan(ratings)
+            worst_first = np.argsort(np.where(broken, -np.inf, sign * ratings), kind="stable")
+            broken[worst_first[: round(share * len(pairs))]] = True
             return broken
 
         return {"rating": rating}
@@ -110,7 +115,61 @@ class Models:
         return self.in_direction(run)
 
     def in_direction(self, run: Run) -> Run:
-        return run.between(self.source, self.target) if self.source or self.target else run
+        """Returns a run for `source` and `target`; as it is if it names no language."""
+        if not (self.source or self.target) or not names_languages(run):
+            return run
+        if isinstance(run.tokenizers, LanguageTokenizers):
+            return run.between(*self.directed(run.tokenizers.languages).direction)
+        return run.between(self.source, self.target)
+
+    def directed(self, languages: Languages) -> Languages:
+        """Returns the languages with the direction of `source` and `target`. Raises: ValueError for a code that is not theirs."""
+        source = None if languages.source == "none" else self.source
+        return dataclasses.replace(languages, direction=languages.checked(source, self.target))
+
+    def check(self, output: Path) -> None:
+        """Looks at all models before the data is divided; imports them into the run folder `output` where they are no runs.
+
+        Raises: ValueError for one that is missing or does not fit, and for codes that none of them reads.
+        """
+        named = list[bool]()
+        if self.teachers:
+            run = self.load_teachers(output / "teachers")
+            run.check_translates()
+            run.check_direction()
+            named.append(names_languages(run))
+        if self.start is not None:
+            named.append(self.check_start(as_run(self.start, output / "start" / "imported")))
+        if (self.source or self.target) and not any(named):
+            raise ValueError("--from and --to name languages, but no model here reads any: leave them out")
+
+    def check_start(self, run: str) -> bool:
+        """Returns whether the run that the training starts from has languages. Raises: ValueError if it does not fit."""
+        config = open_run(run).config()
+        has_two, languages = config.model.has_two_stacks, config.data.languages
+        if not has_two or config.data.tokenizer is None:
+            what = "has no tokenizer" if has_two else "is no encoder-decoder"
+            raise ValueError(f"--start: the run {run} {what}: give an encoder-decoder that reads texts")
+        if self.like and self.pieces:
+            self.new_side(run, languages)
+        if languages is None:
+            return False
+        if self.like:
+            languages.check_code("like", self.like)
+        else:
+            self.directed(languages)
+        return True
+
+    def new_side(self, run: str, languages: Languages | None) -> str:
+        """Returns which of `source` and `target` the run lacks. Raises: ValueError unless it is one."""
+        codes = () if languages is None else languages.codes
+        new = [side for side in ("source", "target") if getattr(self, side) not in codes]
+        if len(new) != 1:
+            raise ValueError(
+                f"--like is for one new language, but of --from {self.source} and --to {self.target} the run {run} has "
+                f"{'both' if not new else 'none'}: leave --like and --pieces out, or name one of its languages"
+            )
+        return new[0]
 
     def starting_run(self, output: Path, text: Mapping[str, Path]) -> str | None:
         """Returns the run that the training starts from, with the new language if there is one; None without `start`.
@@ -122,18 +181,11 @@ class Models:
         run = as_run(self.start, output / "imported")
         if not (self.like and self.pieces):
             return run
-        languages = open_run(run).config().data.languages
-        codes = () if languages is None else languages.codes
-        new = [side for side in ("source", "target") if getattr(self, side) not in codes]
-        if len(new) != 1:
-            raise ValueError(
-                f"--like is for one new language, but of --from {self.source} and --to {self.target} the run {run} has "
-                f"{'both' if not new else 'none'}: leave --like and --pieces out, or name one of its languages"
-            )
         extended = output / "extended"
         if not extended.is_dir():
-            language, old = getattr(self, new[0]), text["source" if new[0] == "target" else "target"]
-            new_text = str(text[new[0]])
+            new = self.new_side(run, open_run(run).config().data.languages)
+            language, old = getattr(self, new), text["source" if new == "target" else "target"]
+            new_text = str(text[new])
             extend(run, extended, language=language, like=self.like, pieces=self.pieces, text=new_text, old=str(old))
         return str(extended.absolute())
 
@@ -141,13 +193,25 @@ class Models:
 NO_MODELS = Models()
 
 
+def names_languages(run: Run) -> bool:
+    return isinstance(run.tokenizers, LanguageTokenizers) or (run.asking is not None and bool(run.asking.named))
+
+
 def as_run(name: str, place: Path) -> str:
-    """Returns the run folder of a model; a Hugging Face folder or a name on the hub is imported into `place`, once."""
+    """Returns the run folder of a model; a Hugging Face folder or a name on the hub is imported into `place`, once.
+
+    The name stands beside `place`: a command that was refused may have imported another model.
+    """
     if is_url(name) and not name.startswith("hf://"):
         return name
     if (Path(name) / "checkpoints").is_dir():
         return str(Path(name).absolute())
+    named = place.with_suffix(".txt")
+    if named.is_file() and named.read_text(encoding="utf-8") != name:
+        shutil.rmtree(place, ignore_errors=True)
     if not place.is_dir():
         note(f"importing {name} into {place}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(named, name)
         import_hf(name, place)
     return str(place.absolute())

@@ -1,6 +1,7 @@
 """Preparation of `pair`: the data is divided, teachers make more of it, and the config is chosen, each once."""
 
 import json
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import Mixture, ParallelText
 from flaxformer_lite.files.text.files import file_versions
+from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES
 from flaxformer_lite.tools.pair.folder import divide, languages, parallel, read_lines, read_pairs
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.recipe import check_time, choose
 from flaxformer_lite.tools.pair.teaching import taught_pairs
+from flaxformer_lite.workdir import open_run
 
 SPLITS = {"train": "train", "eval": "valid", "test": "test"}
 
@@ -34,6 +37,7 @@ def prepare(
 
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
     """
+    check_kept(off, models)
     versions = [version for file in files for version in file_versions(file)]
     asked = {"files": versions, "columns": [*columns], "keep": sorted(off), **models.asked()}
     data = output / "data"
@@ -43,12 +47,13 @@ def prepare(
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
-    elif output.exists() and (not output.is_dir() or any(file.name[0] != "." for file in output.iterdir())):
+    elif output.exists() and (not output.is_dir() or any(is_foreign(file.name) for file in output.iterdir())):
         raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
     else:
         ends = languages([str(column) for column in columns] or files)
         pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in read_lines(file)]
         check_time(len(pairs) + len(mono), deadline)
+        models.check(output)
         divide(pairs, mono, asked, off, ends, data, models.rated_rules())
     if not (output / "config.json").is_file():
         config = chosen_config(off, output, deadline, models, engine)
@@ -59,6 +64,20 @@ def prepare(
     return load_config(str(output / "config.json"))
 
 
+def is_foreign(name: str) -> bool:
+    """Returns whether a file or folder is none that a start leaves behind whose models did not fit."""
+    return name[0] != "." and name not in ("teachers", "start")
+
+
+def check_kept(off: Collection[str], models: Models) -> None:
+    """Raises: ValueError for a name that is no rule here."""
+    rules = {*RULES, *(OF_ANSWERS if models.teachers else ())}
+    if unknown := sorted({*off} - rules):
+        raise ValueError(
+            f"--keep has {', '.join(unknown)}: the rules are {', '.join(RULES)}, and with --teacher {' and '.join(OF_ANSWERS)}"
+        )
+
+
 def chosen_config(off: Collection[str], output: Path, deadline: float | None, models: Models, engine: Engine) -> Config:
     """Returns the config for the divided pairs, and those that the teachers make of them."""
     splits: dict[str, ParallelText] = {split: parallel(output / "data", name) for split, name in SPLITS.items()}
@@ -67,9 +86,11 @@ def chosen_config(off: Collection[str], output: Path, deadline: float | None, mo
     text = {"source": Path(people.source), "target": Path(people.target)}
     start = models.starting_run(output / "start", text)
     if models.teachers:
+        begun = time.monotonic()
         taught = taught_pairs(models, output, off, engine)
+        deadline = None if deadline is None else deadline + time.monotonic() - begun  # the hours are for the rest
         pairs += taught.stream()
         weights = None if models.share is None else (1 - models.share, models.share)
         sources["train"] = Mixture(sources=(people, taught), names=("people", "taught"), weights=weights)
-    direction = tuple(filter(None, (models.source, models.target)))
-    return choose(pairs, output, deadline, start, direction, **sources)
+    languages = None if start is None else open_run(start).config().data.languages
+    return choose(pairs, output, deadline, start, languages and models.directed(languages), **sources)

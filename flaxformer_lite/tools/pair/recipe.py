@@ -16,7 +16,7 @@ from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.core.optim import Cosine
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text import Languages, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.mixture import SourceKinds
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.files.text import FromRun, SentencePiece, save_tokenizers
@@ -86,17 +86,17 @@ def choose(
     folder: Path,
     deadline: float | None,
     start: str | None = None,
-    direction: tuple[str, ...] = (),
+    languages: Languages | None = None,
     **files: SourceKinds,
 ) -> Config:
     """Returns the config for the training pairs, and writes their tokenizer into the run's folder.
 
     files: those of data.train, data.eval and data.test. deadline: by `time.monotonic`; None: as long as the text is worth.
-    start: the run that the training starts from; None: a new model. direction: the codes of its languages, if it has several.
+    start: the run that the training starts from; None: a new model. languages: those of the run, with a direction.
 
-    Raises: ValueError if the time is too short, or the run does not fit.
+    Raises: ValueError if the time is too short.
     """
-    begun = new_model(pairs, folder) if start is None else from_run(start, direction, pairs)
+    begun = new_model(pairs, folder) if start is None else from_run(start, languages, pairs)
     size, lengths = begun.size, begun.lengths
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
     number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
@@ -140,24 +140,14 @@ def new_model(pairs: Sequence[Pair], folder: Path) -> Beginning:
     return Beginning(config, lengths_of(pairs, Tokenizers(tokenizer, tokenizer), 1), str(folder), size)
 
 
-def from_run(start: str, direction: tuple[str, ...], pairs: Sequence[Pair]) -> Beginning:
+def from_run(start: str, languages: Languages | None, pairs: Sequence[Pair]) -> Beginning:
     """Returns the base recipe with the model of a run, its tokenizers and its settings of decoding.
 
-    direction: the codes of source and target, for a run of several languages.
-
-    Raises: ValueError if the run has not both stacks, a tokenizer, or such languages.
+    languages: those of the run, with a direction; None: it translates in one.
     """
     folder, base = open_run(start), load_config(BASE)
     there = folder.config()
-    model, data, languages = there.model, there.data, there.data.languages
-    if not model.has_two_stacks or data.tokenizer is None:
-        what = "has no tokenizer" if model.has_two_stacks else "is no encoder-decoder"
-        raise ValueError(f"--start: the run {start} {what}: give an encoder-decoder that reads texts")
-    if direction and languages is None:
-        raise ValueError(f"--start: the run {start} translates in one direction: leave --from and --to out")
-    if languages is not None:
-        checked = languages.checked(*(direction or (None, None)))
-        languages = dataclasses.replace(languages, direction=tuple(checked))
+    model, data = there.model, there.data
     target = None if data.target_tokenizer is None else FromRun(path=start, side="target")
     kept = dataclasses.replace(
         base.data,

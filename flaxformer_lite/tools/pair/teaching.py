@@ -1,7 +1,7 @@
 """Taught pairs: teachers translate the sources of the pairs and further lines, and what looks wrong is removed.
 
 RUN/teachers/              the teachers that were imported
-RUN/taught_by.json         their names and licences, which the cards of exports state
+RUN/taught_by.json         their names and licences, and those of their own teachers, which the cards of exports state
 RUN/data/answers/          their translations, in pieces: a killed command goes on with the missing ones
 RUN/data/taught/           pairs.*, and removed.tsv and made_of.json as in `data`; the folder appears whole
 RUN/evaluations/teacher.json   their scores on the test that the pairs held out
@@ -18,7 +18,6 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
@@ -29,7 +28,7 @@ from flaxformer_lite.tools import corpus
 from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Broken, clean
 from flaxformer_lite.tools.pair.folder import as_line, parallel, read_lines, write_pairs
 from flaxformer_lite.tools.pair.models import Models
-from flaxformer_lite.workdir.folder import TAUGHT_BY
+from flaxformer_lite.workdir import RunFolder
 
 LINES_AT_ONCE = 1_024
 """Lines in a piece: what a kill loses at most."""
@@ -43,7 +42,8 @@ def taught_pairs(models: Models, output: Path, off: Collection[str], engine: Eng
     data = output / "data"
     if not (data / "taught").is_dir():
         run = models.load_teachers(output / "teachers")
-        write_whole(output / TAUGHT_BY, json.dumps([one.folder.as_teacher() for one in run.members], indent=2) + "\n")
+        for one in run.members:
+            RunFolder(output).add_teachers([one.folder.as_teacher(), *one.folder.teachers])
         score_teachers(run, output, engine)
         people = list(parallel(data, "train").stream())
         sources = dict.fromkeys([*(pair.source for pair in people), *read_lines(str(data / "mono.txt"))])
@@ -96,19 +96,31 @@ def pieces(run: Run, sources: Sequence[str], engine: Engine) -> Iterator[corpus.
 
 def answered(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressCallback) -> bytes:
     """Returns a row for each line: "cut" or nothing, a tab, the translation."""
-    quiet = {"warn": lambda line: None}  # of sources that are too long: the rule `cut` counts them
-    texts = run.translate(lines, engine=engine, progress=progress, **quiet)
-    settings = run.searching(engine=engine).config
-    labels = ["cut" if may_be_cut(run, settings, line, text) else "" for line, text in zip(lines, texts, strict=True)]
-    return "".join(f"{label}\t{as_line(text)}\n" for label, text in zip(labels, texts, strict=True)).encode()
+    return "".join(f"{label}\t{as_line(text)}\n" for label, text in labelled(run, lines, engine, progress)).encode()
 
 
-def may_be_cut(run: Run, settings: DecodeConfig, source: str, translation: str) -> bool:
-    """Returns whether a source is longer than the teachers read, or its translation as long as they write."""
-    warnings, tokenizers = list[str](), run.required_tokenizers
-    (tokens,) = run.encode_sources([source], warnings.append)
-    longest = settings.max_length(len(tokenizers.source.as_source(tokens)))
-    return bool(warnings) or len(tokenizers.target.encode(translation)) + 1 >= longest
+def labelled(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressCallback) -> list[tuple[str, str]]:
+    """Returns the translation of each line, an empty one of an empty line, behind "cut" or nothing.
+
+    "cut": the line is longer than the teachers read, or their answer, thoughts and all, as long as they write.
+    """
+    decoder, target = run.translation_decoder(), run.required_tokenizers.target_text
+    end = decoder.config.forced_eos_id is not None  # which ends an answer that is cut
+    sources = {i: as_read(run, line) for i, line in enumerate(lines) if line.strip()}
+    read = [ids for ids, _ in sources.values()]
+    answers, rows = run.hypotheses_of_ids(read, progress=progress, engine=engine), [("", "")] * len(lines)
+    for (i, (ids, is_cut)), (best, *_) in zip(sources.items(), answers, strict=True):
+        cut = is_cut or len(best.tokens) + end >= decoder.max_length(ids)
+        text = target(best.tokens) if run.asking is None else run.asking.written(best.tokens, lines[i])
+        rows[i] = ("cut" if cut else "", text)
+    return rows
+
+
+def as_read(run: Run, line: str) -> tuple[list[int], bool]:
+    """Returns the ids of a line as the teachers read it, and whether it is longer than they read."""
+    warnings = list[str]()
+    (ids,) = run.encode_sources([line], warnings.append)
+    return (ids if run.asking else [*run.required_tokenizers.source.as_source(ids)]), bool(warnings)
 
 
 def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collection[str], data: Path) -> None:

@@ -1,5 +1,7 @@
 """`pair` that starts from a trained model. Oracles: the weights and ids of that model; the licence that its card states."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.run.description import describe_teachers
-from flaxformer_lite.tools.pair import Models, make, making, preparing
+from flaxformer_lite.tools.pair import Models, make, making, preparing, teaching
 from flaxformer_lite.tools.pair.cleaning import Cleaned
 from flaxformer_lite.workdir import RunFolder
 from tests.support.language_runs import folder_with
@@ -57,6 +59,37 @@ def test_a_new_language_is_added_to_it_first(nllb: str):
     assert np.array_equal(table["new"][tokens[0]], table["old"][tokens[1]])
 
 
+def test_codes_are_for_the_models_that_name_languages(nllb: str):
+    """A teacher of one direction beside them has its own; the language of a source that is not read is dropped."""
+    import_hf(nllb, "several")
+    marian = dataclasses.replace(
+        RunFolder("several").config().data.languages, source="none", target="source", direction=()
+    )
+    assert Models(start=nllb, source="en", target="fra_Latn").directed(marian).direction == ("", "fra_Latn")
+    both, one = Models(teachers=("one",), start=nllb, **DIRECTION), load("several")
+    assert both.in_direction(one).tokenizers.languages.direction == ("fra_Latn", "eng_Latn")
+    alone = dataclasses.replace(one, tokenizers=one.tokenizers.base)
+    assert both.in_direction(alone) is alone
+
+
+def test_a_refused_direction_leaves_the_folder_free(nllb: str):
+    """A model that was imported by mistake is imported no more; `--to` alone has the model's own source."""
+    shutil.copytree(nllb, "other")
+    files = write(Path(), PAIRS)
+    for models, message in (
+        (Models(start="other", source="eng_Lat"), "^from is 'eng_Lat'.*perhaps you meant eng_Latn"),
+        (
+            Models(teachers=("other",), source="fra_Latn", target="eng_Lat"),
+            "^to is 'eng_Lat'.*perhaps you meant eng_Latn",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            preparing.prepare(files, (), Path("run"), None, (), models)
+    config = preparing.prepare(files, (), Path("run"), None, (), Models(start=nllb, target="eng_Latn"))
+    assert config.data.languages.direction == ("eng_Latn", "eng_Latn")
+    assert RunFolder("run/start/imported").as_teacher()["name"] == "nllb"
+
+
 @pytest.mark.parametrize(
     ("direction", "message"),
     [
@@ -86,6 +119,7 @@ def test_from_a_teacher_and_a_start_to_the_cards_of_exports(
     """The teacher's name and licence are on each; it is told what to answer, and no rule removes that here."""
     known = {pair.source: pair.target for pair in PAIRS}
     monkeypatch.setattr(TextTranslator, "translate", lambda self, texts, **_: [known[text] for text in texts])
+    monkeypatch.setattr(teaching, "labelled", lambda run, texts, *_: [("", known[text]) for text in texts])
     monkeypatch.setattr("flaxformer_lite.tools.pair.making.report_once", lambda folder: None)
     monkeypatch.setattr(
         "flaxformer_lite.tools.pair.teaching.clean", lambda pairs, *_: Cleaned([*range(len(pairs))], {})
@@ -93,7 +127,7 @@ def test_from_a_teacher_and_a_start_to_the_cards_of_exports(
     models, told = Models(teachers=(nllb,), start=nllb, share=0.25, **DIRECTION), list[str]()
     made = make(write(Path(), PAIRS), Path("run"), models=models, tell=told.append)
     assert made is not None and made.scores["teacher"]["sentences"] == made.scores["sentences"] > 0
-    assert told[1].endswith("of the teacher: nllb (licence cc-by-nc-4.0)")
+    assert told[1].endswith("of the teacher; learned from: nllb (licence cc-by-nc-4.0)")
     assert made.exported is not None and "MB in int8" in told[2]
     assert "| nllb | cc-by-nc-4.0 |" in (made.exported / "README.md").read_text()
     export_hf("run", "exported")
@@ -133,3 +167,8 @@ def test_a_teacher_without_a_card_has_an_unknown_licence(nllb: str):
     Path(nllb, "README.md").unlink()
     assert RunFolder(import_hf(nllb, "run")).as_teacher() == {"name": "nllb", "license": None}
     assert RunFolder("elsewhere/mine").as_teacher() == {"name": "mine", "license": None}
+    Path("mine").mkdir()
+    Path("mine/imported.json").write_text('{"added_languages": ["xyz"]}')
+    assert RunFolder("mine").as_teacher() == {"name": "mine", "license": None}, (
+        "a run of our own, with one more language"
+    )

@@ -15,15 +15,18 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import Regression
+from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.text.normal_form import plain
-from flaxformer_lite.run import write_run
+from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
+from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import normal_params, tiniest_config
 from tests.support.made_up_languages import languages, write
@@ -54,7 +57,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.extend(sources)
         return [KNOWN.get(source, "mena sota") for source in sources]
 
+    def labelled(run: Run, sources: Sequence[str], *_: Any) -> list[tuple[str, str]]:
+        return [("", text) for text in translate(run, sources)]
+
     monkeypatch.setattr(TextTranslator, "translate", translate)
+    monkeypatch.setattr(teaching, "labelled", labelled)
     return texts
 
 
@@ -136,13 +143,21 @@ def test_each_fault_of_a_teacher_is_found():
     }
 
 
-def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str):
-    """By hand: a source of 4 letters has at most 2 * 5 + 10 with its end, and 199 letters are read."""
+def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
+    """By hand: a source of 4 letters has at most 2 * 5 + 10 with its end, or 17 positions, and 199 letters are read."""
     run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
     assert (run.decode.max_length(5), run.max_source_length) == (20, 200)
-    cut = {(4, 18): False, (4, 19): True, (199, 1): False, (200, 1): True}
-    asked = {(n, m): teaching.may_be_cut(run, run.decode, "e" * n, "a" * m) for n, m in cut}
-    assert asked == cut
+    assert labels(run, {4: 19, 0: 0, 199: 1, 200: 1}, monkeypatch) == ["", "", "", "cut"]
+    assert labels(run, {4: 20}, monkeypatch) == ["cut"]
+    monkeypatch.setattr(run.decoders[run.decode.program], "max_positions", 17)
+    assert labels(run, {4: 16, 3: 17}, monkeypatch) == ["", "cut"]
+
+
+def labels(run: Run, answers: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The labels of sources of so many letters, whose answers have so many tokens, of which some are no text."""
+    hypotheses = [[Hypothesis([0] * number, 0.0)] for length, number in answers.items() if length]
+    monkeypatch.setattr(Run, "hypotheses_of_ids", lambda *_, **options: hypotheses)
+    return [label for label, _ in teaching.labelled(run, ["e" * n for n in answers], "jax", no_progress)]
 
 
 @pytest.mark.parametrize("place", ["in a piece", "between pieces", "while it is filtered", "before it is filtered"])
@@ -159,13 +174,13 @@ def test_killed_anywhere_the_same_command_goes_on(
     def kill(*_: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    def translate_until(self: TextTranslator, sources: Sequence[str], **options: Any) -> list[str]:
-        return kill() if len(asked) >= 110 else answer(self, sources, **options)
+    def labelled_until(run: Run, sources: Sequence[str], *options: Any) -> list[tuple[str, str]]:
+        return kill() if len(asked) >= 110 else answer(run, sources, *options)
 
-    answer = TextTranslator.translate
+    answer = teaching.labelled
     with monkeypatch.context() as killed:
         if place == "in a piece":
-            killed.setattr(TextTranslator, "translate", translate_until)
+            killed.setattr(teaching, "labelled", labelled_until)
         else:
             name = {"between pieces": "corpus.Corpus.write", "while it is filtered": "write_pairs"}
             killed.setattr(f"flaxformer_lite.tools.pair.teaching.{name.get(place, 'filter_answers')}", kill)
@@ -221,10 +236,13 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
         ),
         (["--teacher", "teacher", "--taught", "1"], "--taught is 1.0: it must be a share above 0 and below 1"),
         (["--teacher", "teacher", "--mono", "none.xa"], "none.xa: no such file"),
-        (["--teacher", "teacher", "--from", "en"], "the run /.*/teacher translates in one direction"),
+        (
+            ["--teacher", "teacher", "--from", "en"],
+            "^error: --from and --to name languages, but no model here reads any",
+        ),
         (["--teacher", "./none"], "none does not exist: name a Hugging Face folder"),
         (["--start", "./none"], "none does not exist: name a Hugging Face folder"),
-        (["--start", "teacher", "--to", "de"], "translates in one direction: leave --from and --to out"),
+        (["--start", "teacher", "--to", "de"], "no model here reads any: leave them out"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -237,7 +255,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_a_teacher_of_another_language_is_told_of(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(TextTranslator, "translate", lambda self, sources, **options: [*sources])
+    monkeypatch.setattr(teaching, "labelled", lambda run, sources, *_: [("", source) for source in sources])
     with pytest.raises(ValueError, match="none of the 180 translations of the teacher is kept: look at them in"):
         prepare(Models(teachers=(teacher,)))
 
@@ -247,8 +265,11 @@ def test_a_metric_leaves_the_worst_rated_pairs_out(toy: Path, monkeypatch: pytes
     """By hand: the metric counts letters of both sides. What is held out stays, whatever its rating."""
 
     def rate(sources: Sequence[str], translations: Sequence[str], **_: Any) -> np.ndarray:
-        return np.array([len(source + text) for source, text in zip(sources, translations, strict=True)], float)
+        ratings = np.array([len(source + text) for source, text in zip(sources, translations, strict=True)], float)
+        ratings[np.argsort(ratings, kind="stable")[:: len(ratings) - 1] if lost else []] = np.nan
+        return ratings
 
+    lost = False
     rater = SimpleNamespace(rates_with=(False,), rate=rate, config=SimpleNamespace(objective=Regression(best=best)))
     monkeypatch.setattr(models, "load", lambda path: rater)
     held = room_of_held_out()
@@ -260,6 +281,10 @@ def test_a_metric_leaves_the_worst_rated_pairs_out(toy: Path, monkeypatch: pytes
         line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"run/data/{name}.{end}")
     ]
     assert sum(line.startswith("rating\t") for line in lines("run/data/removed.tsv")) == 36
+    lost = True  # of the shortest and of the longest: both are among the worst, and 34 of the others
+    prepare(Models(filter="metric", best=0.8), "lost")
+    left = [len(a + b) for a, b in zip(lines("lost/data/train.xa"), lines("lost/data/train.yb"), strict=True)]
+    assert sorted(left) == (sorted(whole)[35:-1] if best == "highest" else sorted(whole)[1:145])
     with pytest.raises(ValueError, match=r"made of other best"):
         prepare(Models(filter="metric", best=0.7))
 
@@ -270,3 +295,49 @@ def test_a_filter_that_needs_references_is_refused(toy: Path, monkeypatch: pytes
         prepare(Models(filter="comet"))
     with pytest.raises(ValueError, match=r"^--best is for --filter: add that"):
         Models(best=0.5)
+
+
+@pytest.mark.parametrize("rule", ["held_out", "rating", "none", "cut"])
+def test_only_a_rule_of_the_pairs_is_switched_off(rule: str, toy: Path):
+    """`cut` is a rule with a teacher alone; what keeps held-out sentences away is none."""
+    with pytest.raises(ValueError, match=rf"^--keep has {rule}: the rules are empty, .*, and with --teacher cut and"):
+        prepare(Models(), off=(rule,))
+
+
+def test_a_mistake_in_a_name_leaves_the_folder_free(teacher: str, asked: list[str]):
+    with pytest.raises(ValueError, match="none does not exist"):
+        prepare(Models(teachers=("./none",)))
+    with pytest.raises(ValueError, match="none does not exist"):
+        prepare(Models(teachers=(teacher,), start="./none"))
+    assert not asked and prepare(Models(teachers=(teacher,), mono=further())).data.train.names == ("people", "taught")
+
+
+def test_the_hours_begin_after_the_teacher(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    """The clock says that the teacher took 5,000 seconds, more than the 3,600 that are left."""
+    now, deadlines = [0.0], list[float]()
+
+    def taught(*_: Any) -> Any:
+        now[0] += 5000
+        return parallel(Path("run/data"), "train")
+
+    def choose(pairs: Any, output: Path, deadline: float, *_: Any, **__: Any) -> None:
+        deadlines.append(deadline)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(preparing, "check_time", lambda *_: None)
+    monkeypatch.setattr(preparing, "taught_pairs", taught)
+    monkeypatch.setattr(preparing, "choose", choose)
+    with pytest.raises(KeyboardInterrupt):
+        preparing.prepare(write(Path(), REAL), (), Path("run"), 3600.0, (), Models(teachers=(teacher,)))
+    assert deadlines == [8600.0]
+
+
+def test_teachers_of_a_teacher_are_teachers(teacher: str, asked: list[str]):
+    first = {"name": "large", "license": "mit"}
+    RunFolder(teacher).add_teachers([first, first])
+    prepare(Models(teachers=(teacher, teacher), mono=further()))
+    assert RunFolder("run").teachers == [{"name": "teacher", "license": None}, first]
+    Path("next").mkdir()
+    RunFolder("next").keep_origin(RunFolder("run"))
+    assert RunFolder("next").teachers == RunFolder("run").teachers
