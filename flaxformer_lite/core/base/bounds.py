@@ -7,9 +7,10 @@ annotation is a remedy for the message, for fields without a default.
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from operator import ge, gt, le, lt
 from typing import Annotated, Any, ClassVar
 
@@ -34,6 +35,9 @@ Rate = Annotated[float, Ge(0), Lt(1)]
 WEIGHTS_DTYPES = ("float32", "bfloat16")
 """The types in which `load` and `--weights-dtype` keep kernels and embedding tables; the first by default."""
 
+PLACE = re.compile(r"\{(\w*)\}")
+"""A place in the text of a setting."""
+
 SHOWN = 100
 """Characters of a value in a message."""
 
@@ -49,6 +53,18 @@ LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
     annotated_types.Le: ("le", le, "at most"),
     annotated_types.Lt: ("lt", lt, "below"),
 }
+
+
+def check_places(setting: str, text: str, places: Collection[str]) -> None:
+    """Raises: ValueError if the text of a setting has a place, such as {text}, that is none of `places`."""
+    if unknown := [place for place in PLACE.findall(text) if place not in places]:
+        listed = ", ".join(f"{{{place}}}" for place in places)
+        raise ValueError(f"{setting} is {text!r}, with the place {{{unknown[0]}}}: it may have {listed}")
+
+
+def with_places(text: str, values: Mapping[str, str]) -> str:
+    """Returns the text of a setting with its places filled."""
+    return PLACE.sub(lambda place: values[place[1]], text)
 
 
 class Checked:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flaxformer_lite.core.base.bounds import FiniteFloat, Fraction, PositiveFloat
+from flaxformer_lite.core.base.bounds import FiniteFloat, Fraction, PositiveFloat, check_places
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
@@ -253,6 +253,9 @@ class Regression(LabelledTexts):
         super().__post_init__()
         if self.bounds and (len(self.bounds) != 2 or self.bounds[0] >= self.bounds[1]):
             raise ValueError(f"objective.bounds is {self.bounds}: it must be a lower and a higher number, or ()")
+        places = ("source", "translation", "reference")
+        check_places("objective.with_reference", self.with_reference, places)
+        check_places("objective.without_reference", self.without_reference, places[:2])
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Asking:
     @property
     def named(self) -> set[str]:
         """The languages that a prompt names, by their settings."""
-        return {*LANGUAGES} if self.template.reads_codes else self.translation.places & {*LANGUAGES}
+        return self.translation.named(self.template.reads_codes)
 
     def between(self, source: str | None, target: str | None) -> TranslationPrompt:
         """Returns the message for these languages; None: those of the settings. Raises: ValueError if it names no language."""
@@ -62,13 +62,8 @@ class Asking:
         return replace(self.translation, **given)
 
     def check_languages(self) -> None:
-        """Raises: ValueError if the prompt names a language, and nothing says which."""
-        for name, option in LANGUAGES.items():
-            if name in self.named and not getattr(self.translation, name):
-                raise ValueError(
-                    f"{option} is missing: the prompt of this run names the language; use --{option}, from Python "
-                    f"run.between(source, target), or set data.translation.{name}"
-                )
+        """Raises: ValueError as `TranslationPrompt.check_languages`."""
+        self.translation.check_languages(self.template.reads_codes)
 
     # Questions ----------------------------------------------------------------------------------------------------------
 

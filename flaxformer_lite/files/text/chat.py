@@ -781,6 +781,8 @@ class ChatTokenizers(Tokenizers):
         return None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        if any(pair[0] for pair in pairs):
+            self.translation.check_languages(self.template.reads_codes)
         self.template.compile()
         read: list[tuple[FittedConversation, str] | None] = []
         for pair in pairs:

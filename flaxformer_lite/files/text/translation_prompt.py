@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.base.bounds import PLACE, Checked, check_places, with_places
 from flaxformer_lite.files.text.messages import Conversation, Message
 
-PLACE = re.compile(r"\{(\w*)\}")
 LANGUAGES = {"source_language": "from", "target_language": "to"}
 """The places of languages in a message, with the options that name them."""
 CODES = "source_lang_code", "target_lang_code"
@@ -30,23 +29,25 @@ class TranslationPrompt(Checked, at="data.translation"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, places in (("text", ("text", *LANGUAGES)), ("system", tuple(LANGUAGES))):
-            message = getattr(self, name)
-            if unknown := [place for place in PLACE.findall(message) if place not in places]:
-                listed = ", ".join(f"{{{place}}}" for place in places)
-                raise ValueError(
-                    f"data.translation.{name} is {message!r}, with the place {{{unknown[0]}}}: it may have {listed}"
-                )
+            check_places(f"data.translation.{name}", getattr(self, name), places)
         if self.text.count("{text}") != 1:
             raise ValueError(f"data.translation.text is {self.text!r}: it must have {{text}} once, for the source")
 
-    @property
-    def places(self) -> set[str]:
-        """The places that the message has."""
-        return {*PLACE.findall(self.text + self.system)}
+    def named(self, by_codes: bool = False) -> set[str]:
+        """The languages that the message names, by their settings; `by_codes`: see `messages`."""
+        return {*LANGUAGES} if by_codes else {*PLACE.findall(self.text + self.system)} & {*LANGUAGES}
+
+    def check_languages(self, by_codes: bool = False) -> None:
+        """Raises: ValueError if the message names a language, and nothing says which."""
+        for name, option in LANGUAGES.items():
+            if name in self.named(by_codes) and not getattr(self, name):
+                raise ValueError(
+                    f"{option} is missing: the prompt of this run names the language; use --{option}, from Python "
+                    f"run.between(source, target), or set data.translation.{name}"
+                )
 
     def filled(self, message: str, source: str = "") -> str:
-        values = {"text": source, **{name: getattr(self, name) for name in LANGUAGES}}
-        return PLACE.sub(lambda place: values[place[1]], message)
+        return with_places(message, {"text": source, **{name: getattr(self, name) for name in LANGUAGES}})
 
     def messages(self, source: str, by_codes: bool = False) -> list[Message]:
         """Returns the messages that ask for the translation of a source; `by_codes`: with the languages in fields of their own."""

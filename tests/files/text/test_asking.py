@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.files.text.asking import Asking, translation_in
-from flaxformer_lite.files.text.chat import ChatTemplate, chat_template
+from flaxformer_lite.files.text.chat import ChatTemplate, ChatTokenizers, chat_template
 from flaxformer_lite.files.text.translation_prompt import PLAIN, PRESETS, SOURCE_ALONE, TranslationPrompt, preset
 from tests.support import needs
 from tests.support.chats import NAMES, SPECIAL, TEMPLATES, family_tokenizer, ours, without_generation
@@ -112,6 +112,16 @@ def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) ->
     assert "does not name the language of from" in capsys.readouterr().err
     with pytest.raises(ValueError, match="from is missing"):
         asking(CODED).sources(["a"], 999)
+
+
+def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
+    template, conversation = asking(SHAPES["ChatML"]).template, '[{"role": "user", "content": "a"}]'
+    reader = ChatTokenizers(
+        *[ours()] * 2, template, 99, False, TranslationPrompt(text="Into {target_language}: {text}")
+    )
+    with pytest.raises(ValueError, match=r"to is missing: .* set data\.translation\.target_language"):
+        list(reader.encode_pairs([("a", "b")]))
+    assert len(list(reader.encode_pairs([("", conversation)]))) == 1
 
 
 def test_a_source_that_is_too_long_loses_its_end_and_no_other_part() -> None:
