@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.interop.hf import metrics
 from flaxformer_lite.interop.hf.card import CARD
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import (
@@ -56,10 +57,10 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 """Errors of a transfer; hf_xet, which transfers large files, raises a RuntimeError or a class of its own."""
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
-TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, *COMPANIONS)
+TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, metrics.SETTINGS, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
-WEIGHTS_OF_STEPS = f"[0-9]_*/{WEIGHTS}"
-"""A pattern of the weights of a sentence encoder's dense layers."""
+FURTHER_WEIGHTS = f"[0-9]_*/{WEIGHTS}", metrics.WEIGHTS
+"""Patterns of the weights of a sentence encoder's dense layers, and of a metric of translations."""
 SHA256 = re.compile("[0-9a-f]{64}")
 """The SHA-256 that the hub states of large files; the library's cache names them by it."""
 
@@ -111,7 +112,7 @@ def download(name: HubName) -> tuple[Path, str]:
         sizes = ask(sizes_of, info)
         texts, config = matching(sizes, [*TEXTS, CARD]), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
         weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
-        weights += matching(sizes, [WEIGHTS_OF_STEPS]) if weights else []
+        weights += matching(sizes, FURTHER_WEIGHTS) if weights else []
         if not weights or config not in sizes:
             raise ValueError(unusable(name, sizes))
         folder = fetch(name, name.revision, [config])
@@ -238,7 +239,7 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
             files.remove("README.md")
         old = [
             file
-            for file in matching(there, [*TEXTS, WEIGHTS, WEIGHTS_OF_STEPS, SHARDS, ADAPTER_WEIGHTS])
+            for file in matching(there, [*TEXTS, WEIGHTS, *FURTHER_WEIGHTS, SHARDS, ADAPTER_WEIGHTS])
             if file not in files
         ]
         show_progress()

@@ -131,7 +131,7 @@ def translation_prompt(
     if (template := next(templates, None)) is None:
         return None
     names = [origin, *(str(loaded.config.get(name)) for name in ("model_type", "_name_or_path"))]
-    return SOURCE_ALONE if template.reads_codes else preset(" ".join(names))
+    return SOURCE_ALONE if template.reads_codes else preset(" ".join(Path(name).name for name in names))
 
 
 def continues_texts(model: ModelConfig, tokenizers: Tokenizers | None) -> bool:

@@ -223,6 +223,12 @@ def refusal(name: str = NAME) -> str:
     return str(error.value)
 
 
+def test_a_metric_comes_with_its_two_files(hub: HubServer) -> None:
+    hub.add(NAME, FIXTURES / "metrics/comet_qe")
+    folder = download(HubName(NAME, None))[0]
+    assert {"metric.json", "metric.safetensors"} <= {file.name for file in folder.iterdir()}
+
+
 def test_weights_that_the_hub_does_not_state_are_refused(hub: HubServer) -> None:
     """Law: their SHA-256 is the stated one, fresh and from the cache."""
     hub.add(NAME, MINILM)
