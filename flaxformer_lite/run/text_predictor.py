@@ -13,6 +13,7 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.bounds import with_places
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
@@ -85,9 +86,9 @@ class RankedText(NamedTuple):
     score: float
 
 
-def in_order(scores: Sequence[float] | Float[np.ndarray, "K"]) -> list[RankedText]:
-    """Returns the candidates of a query by their scores, best first; equal ones stay in their order."""
-    best_first = np.argsort(-np.asarray(scores), kind="stable").tolist()
+def in_order(scores: Sequence[float] | Float[np.ndarray, "K"], sign: int = 1) -> list[RankedText]:
+    """Returns the candidates of a query by their scores, best first; equal ones stay in their order. sign: see `Run.sign`."""
+    best_first = np.argsort(-sign * np.asarray(scores), kind="stable").tolist()
     return [RankedText(i, float(scores[i])) for i in best_first]
 
 
@@ -237,6 +238,10 @@ class TextPredictor(ReadsTexts):
             raise ValueError(
                 f"model.pooler reads each token, so the run {self.folder.path} labels words: use `label` (Run.label)"
             )
+        if isinstance(objective, Regression) and (objective.with_reference or objective.without_reference):
+            raise ValueError(
+                f"the run {self.path} rates translations, in a text of its own: use Run.rate, or evaluate --metric {self.path}"
+            )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
         self.check_pairs(texts, report.get("first_line", 1))
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
@@ -252,8 +257,16 @@ class TextPredictor(ReadsTexts):
         one_number = pooler is not None and pooler.num_classes == 1 and pooler.token != "each"
         return one_number and self.config.objective.label_threshold is None
 
+    @property
+    def sign(self) -> int:
+        """1, or -1 where the lowest number is the best (`objective.best`)."""
+        objective = self.config.objective
+        return -1 if isinstance(objective, Regression) and objective.best == "lowest" else 1
+
     def relevance(self, pairs: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
         """Returns how well the second text of each pair answers the first: a cross-encoder's number, else the cosine of vectors.
+
+        A low number is a good one where `objective.best` is "lowest".
 
         Example: `run.relevance([("capital of France", "Paris is its capital.")])`.
 
@@ -326,7 +339,7 @@ class TextPredictor(ReadsTexts):
             ratings = self.estimated(sides, **report)
         elif wording:
             names = ("source", "translation", "reference")
-            filled = [wording.format(**dict(zip(names, texts, strict=False))) for texts in zip(*sides, strict=True)]
+            filled = [with_places(wording, dict(zip(names, texts, strict=False))) for texts in zip(*sides, strict=True)]
             ratings = self.class_number(filled, **report)
         else:
             ratings = self.relevance(list(zip(sources, translations, strict=True)), **report)
@@ -388,7 +401,7 @@ class TextPredictor(ReadsTexts):
         report["progress"] = scaled(progress, len(asked))
         scores = self.relevance([(query, text) for query, candidates in asked for text in candidates], **report)
         return [
-            in_order(of_query)
+            in_order(of_query, self.sign)
             for _, of_query in zip(asked, np.split(scores, np.cumsum(sizes[:-1], dtype=int)), strict=False)
         ]
 

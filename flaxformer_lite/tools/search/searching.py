@@ -65,7 +65,7 @@ def nearest_documents(
 
 
 def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress) -> Results:
-    """Returns the candidates with the scores that the run gives them."""
+    """Returns the candidates with the scores that the run gives them; a number whose lowest is the best changes its sign."""
     pairs = [(query, document) for query, scores in candidates.items() for document in scores]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
     with counting_cuts() as report:
@@ -74,7 +74,7 @@ def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Prog
             chosen = pairs[start : start + AT_ONCE]
             texts = [(folder.queries[query], folder.corpus[document]) for query, document in chosen]
             for (query, document), score in zip(chosen, run.relevance(texts, **report).tolist(), strict=True):
-                results[query][document] = score
+                results[query][document] = run.sign * score
     return results
 
 

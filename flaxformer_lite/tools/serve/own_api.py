@@ -118,7 +118,7 @@ class OwnApi:
         asked = await self.service.parsed(request, requests.RankRequest)
         run, pairs = self.service.runs.find(asked.run, "rank"), [(asked.query, text) for text in asked.candidates]
         scores = await self.service.answers(request, await self.service.made(run.text_job, pairs, "rank", pairs))
-        return JSONResponse({"run": run.name, "answers": [one._asdict() for one in in_order(scores)]})
+        return JSONResponse({"run": run.name, "answers": [one._asdict() for one in in_order(scores, run.run.sign)]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""
