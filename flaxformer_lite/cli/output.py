@@ -89,9 +89,13 @@ def join(folder: Path) -> None:
 
 
 def write_answers(
-    blocks: Iterable[LineChunk], answering: Answering[Answer], arguments: argparse.Namespace, run: "Run | EngineRun"
+    blocks: Iterable[LineChunk],
+    answering: Answering[Answer],
+    arguments: argparse.Namespace,
+    run: "Run | EngineRun",
+    rater: "Run | None" = None,
 ) -> None:
-    """Writes the answers of a command to stdout, or into its folder."""
+    """Writes the answers of a command to stdout, or into its folder. rater: the run of `--best-by`."""
     if not is_folder(arguments):
         answer_lines(blocks, answering)
         return
@@ -99,7 +103,7 @@ def write_answers(
     is_table = answering.beside and container(path.name) == "a table"
     kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix if is_table else ".txt"
     packed = path.suffix if path.suffix in corpus.PACKERS else ""
-    write_pieces(texts_of(blocks, answering), arguments, run, kind + packed)
+    write_pieces(texts_of(blocks, answering), arguments, run, kind + packed, rater)
 
 
 def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Iterator[tuple[LineChunk, Write]]:
@@ -113,12 +117,16 @@ def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Itera
 
 
 def write_pieces(
-    blocks: Iterable[tuple[LineChunk, Write]], arguments: argparse.Namespace, run: "Run | EngineRun", ending: str
+    blocks: Iterable[tuple[LineChunk, Write]],
+    arguments: argparse.Namespace,
+    run: "Run | EngineRun",
+    ending: str,
+    rater: "Run | None" = None,
 ) -> None:
     """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing."""
     folder = corpus.Corpus(Path(arguments.output), ending)
     share = corpus.part_of_process(os.environ) if arguments.part is None else corpus.typed_part(arguments.part)
-    missing = corpus.answer_pieces(folder, facts(arguments, run), pieces_of(blocks), share)
+    missing = corpus.answer_pieces(folder, facts(arguments, run, rater), pieces_of(blocks), share)
     if arguments.join and missing:
         note(f"{folder.folder} is not joined: {counted(missing, 'piece')} of other processes are missing")
     elif arguments.join:
@@ -143,16 +151,16 @@ def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piec
         )
 
 
-def facts(arguments: argparse.Namespace, run: "Run | EngineRun") -> dict[str, Any]:
+def facts(arguments: argparse.Namespace, run: "Run | EngineRun", rater: "Run | None") -> dict[str, Any]:
     """Returns what decides the answers: the weights, the configs and the options. Names of folders may differ between hosts."""
-    terms = getattr(arguments, "terms", None)
+    terms, origin = getattr(arguments, "terms", None), [*run.origin, *([] if rater is None else rater.origin)]
     return {
         "run": Path(arguments.folder).absolute().name,
         "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
         "pieces": arguments.pieces or LINES_AT_ONCE,
-        "steps": [step for step, _ in run.origin],
-        "configs": [config for _, config in run.origin],
+        "steps": [step for step, _ in origin],
+        "configs": [config for _, config in origin],
         "content_of_terms": terms and corpus.digest(Path(terms).read_bytes()),
         **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
     }

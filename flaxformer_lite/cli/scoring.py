@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import note
+from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.cli.options import chosen_engine, chosen_weights, typed_options
 from flaxformer_lite.cli.translation import (
     chosen,
@@ -18,6 +18,7 @@ from flaxformer_lite.cli.translation import (
     used_settings,
 )
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.metrics import METRICS, compare, compare_ratings
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import run_names
@@ -72,11 +73,13 @@ def scored(
         raise ValueError(
             "--beam-size, --alpha, --bleu-tokenizer and --metric are for translations, which this run does not make: leave them out"
         )
+    rated = rated_pairs(loaded, data) if metrics or rater is not None else data.pairs
     scores, hypotheses = score(
         loaded,
         data,
         decode | forced_texts(loaded, arguments) | chosen_engine(arguments),
         lambda answers, sources, settings: chosen(answers, sources, arguments, settings, rater),
+        asks=bool(metrics or arguments.bleu_tokenizer),
     )
     report = {
         "run": str(loaded.folder.path),
@@ -85,8 +88,21 @@ def scored(
         "weights_dtype": arguments.weights_dtype,
         "step": loaded.step,
     }
-    ratings, means = rate(metrics, data, hypotheses or [])
+    ratings, means = rate(metrics, data._replace(pairs=rated), hypotheses or [])
     return finite(report | used_settings(arguments) | means | scores), hypotheses, ratings
+
+
+def rated_pairs(loaded: Run, data: ScoredData) -> list[Pair]:
+    """Returns the pairs as their answers are compared. Raises: ValueError for those of which none is a translation."""
+    if data.name == "files" or not loaded.config.objective.reads_messages:
+        return data.pairs
+    pairs = list(loaded.asked_pairs(data.pairs))
+    if others := sum(not (pair.source and pair.target) for pair in pairs):
+        raise ValueError(
+            f"--metric and --best-by rate translations, but data.{data.name} has {counted(others, 'row')} without a source, "
+            "without an answer, or with a prompt that does not fit: take them out, or give --source and --target"
+        )
+    return pairs
 
 
 def report_search(arguments: argparse.Namespace) -> None:

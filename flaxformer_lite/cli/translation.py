@@ -119,6 +119,8 @@ def translating(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> "Tr
         raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
     if arguments.best_by and arguments.ids:
         raise ValueError("--best-by rates texts: leave it or --ids out")
+    if arguments.ids and not isinstance(loaded, EngineRun) and loaded.asking is not None:
+        raise ValueError("--ids is for encoder–decoders, but this run puts a text into its prompt: leave it out")
     typed, configured = arguments.num_hypotheses, loaded.searching(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not (arguments.minimum_risk or arguments.best_by))
     kind = TranslatingIds if arguments.ids else Translating
@@ -148,7 +150,8 @@ class Translating(Answering[list[ScoredText]]):
         return ["translation", "score"] if self.arguments.scores else ["translation"]
 
     def answers(self, block: LineChunk) -> list[list[ScoredText]]:
-        return chosen(self.hypotheses(block), block.lines, self.arguments, self.metrics, self.rater)
+        answers, about = self.hypotheses(block), {"warn": block.warn, "first_line": block.before + 1}
+        return chosen(answers, block.lines, self.arguments, self.metrics, self.rater, **about)
 
     def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
         with block.reporting("translating") as report:
@@ -207,12 +210,16 @@ def chosen(
     arguments: argparse.Namespace,
     metrics: "MetricConfig | None",
     rater: "Run | None",
+    **report: Any,
 ) -> list[list[ScoredText]]:
-    """Returns the answers to the sources, best first: as they are, or by `--minimum-risk` or `--best-by`."""
+    """Returns the answers to the sources, best first: as they are, or by `--minimum-risk` or `--best-by`.
+
+    report: see `best_first`.
+    """
     if rater is not None:
         from flaxformer_lite.run.scoring import best_first  # with JAX
 
-        return best_first(rater, sources, answers)
+        return best_first(rater, sources, answers, **report)
     if not arguments.minimum_risk or metrics is None:
         return answers
     from flaxformer_lite.files.metrics import resolve

@@ -53,7 +53,7 @@ from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.text.asking import Asking, Question
-from flaxformer_lite.files.text.chat import encode_marked, joined, read_chat_template
+from flaxformer_lite.files.text.chat import ChatTokenizers, encode_marked, joined, read_chat_template
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE
@@ -330,8 +330,12 @@ class Run(TextTranslator, TextPredictor):
     def between(self, source: str | None = None, target: str | None = None) -> "Run":
         if self.asking is None:
             return super().between(source, target)
-        data = dataclasses.replace(self.config.data, translation=self.asking.between(source, target))
-        return dataclasses.replace(self, config=dataclasses.replace(self.config, data=data))
+        translation, tokenizers = self.asking.between(source, target), self.tokenizers
+        if isinstance(tokenizers, ChatTokenizers):
+            tokenizers = dataclasses.replace(tokenizers, translation=translation)
+        data = dataclasses.replace(self.config.data, translation=translation)
+        config = dataclasses.replace(self.config, data=data)
+        return dataclasses.replace(self, config=config, tokenizers=tokenizers)
 
     def check_direction(self) -> None:
         if self.asking is None:
@@ -671,7 +675,8 @@ class Run(TextTranslator, TextPredictor):
         ignored = [*decode] if bleu_tokenizer is None else [*decode, "bleu_tokenizer"]
         if ignored and not self.config.objective.translates and self.asking is None:
             raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
-        return finite(score(self, scored_data(self.config, split, source, target, bleu_tokenizer), decode)[0])
+        data = scored_data(self.config, split, source, target, bleu_tokenizer)
+        return finite(score(self, data, decode, asks=bleu_tokenizer is not None)[0])
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.

@@ -78,9 +78,17 @@ def answers_texts(config: Config) -> bool:
 
 
 def score(
-    run: Any, data: ScoredData, decode: dict[str, Any], choose: Choose = lambda answers, sources, metrics: answers
+    run: Any,
+    data: ScoredData,
+    decode: dict[str, Any],
+    choose: Choose = lambda answers, sources, metrics: answers,
+    *,
+    asks: bool = False,
 ) -> tuple[dict[str, Any], list[str] | None]:
-    """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
+    """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any.
+
+    asks: whether a run of conversations answers them, as it does with settings of decoding or `train.text_metrics`.
+    """
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
     trainable = languages is None or languages.trainable
@@ -98,7 +106,7 @@ def score(
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
-        is_asked = answers_files or (objective.reads_messages and bool(run.config.train.text_metrics or decode))
+        is_asked = answers_files or (objective.reads_messages and bool(asks or run.config.train.text_metrics or decode))
         if not (objective.translates or is_asked):
             return {objective.unit: len(pairs), **scores}, None
         references: list[str | None] = [pair.target for pair in pairs]
@@ -160,10 +168,14 @@ def text_report(hypotheses: list[str], references: list[str], config: MetricConf
     }
 
 
-def best_first(rater: Any, sources: Sequence[str], answers: Answers) -> Answers:
-    """Returns the answers to each source with the ratings of a run in place of their scores, the best first."""
+def best_first(rater: Any, sources: Sequence[str], answers: Answers, *, first_line: int = 1, **report: Any) -> Answers:
+    """Returns the answers to each source with the ratings of a run in place of their scores, the best first.
+
+    first_line: the number of the first source in messages. report: further arguments of `Run.rate`.
+    """
+    lines = [line for line, of_source in enumerate(answers, first_line) for _ in of_source]
     pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
-    ratings = iter(rater.rate([source for source, _ in pairs], [text for _, text in pairs]).tolist())
+    ratings = iter(rater.rate([one[0] for one in pairs], [one[1] for one in pairs], lines=lines, **report).tolist())
     highest, ordered = rater.config.objective.best == "highest", []
     for of_source in answers:
         rated = [ScoredText(answer.text, next(ratings)) for answer in of_source]

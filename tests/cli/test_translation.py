@@ -57,7 +57,7 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], message
 def test_the_answer_that_a_metric_rates_best_comes_first(best: str, order: list[str]):
     """By hand: the metric counts letters of source and translation; of errors the lowest number is the best."""
 
-    def rate(sources: list[str], translations: list[str]) -> np.ndarray:
+    def rate(sources: list[str], translations: list[str], **_: Any) -> np.ndarray:
         return np.array([len(source + text) for source, text in zip(sources, translations, strict=True)], np.float32)
 
     rater: Any = SimpleNamespace(rate=rate, config=SimpleNamespace(objective=Regression(best=best)))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
+from flaxformer_lite.cli.scoring import rated_pairs
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.base.progress import no_progress
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model.attention import DotProduct
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.norms import RMSNorm
@@ -21,10 +23,12 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.chat import ChatTokenizers
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.run.scoring import ScoredData, score
 from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
@@ -124,6 +128,30 @@ def test_what_does_not_go_together_is_refused(run: Run, tmp_path: Path) -> None:
     encoder = dataclasses.replace(run.config.model, num_encoder_layers=1)
     with pytest.raises(ValueError, match=r"data\.translation is set, but model\.num_encoder_layers is 1"):
         dataclasses.replace(run.config, model=encoder)
+
+
+def test_token_ids_have_no_place_in_a_prompt(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ids").write_text("5 6\n")
+    with pytest.raises(SystemExit):
+        type_command(monkeypatch, "translate", folder, tmp_path / "ids", "--ids", "--from", "En", "--to", "De")
+    assert "--ids is for encoder–decoders" in capsys.readouterr().err
+
+
+def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run) -> None:
+    reader = ChatTokenizers(*[ours()] * 2, run.asking.template, 91, False, BETWEEN)  # type: ignore[union-attr]
+    config = dataclasses.replace(run.config, objective=Instruction())
+    tuned = dataclasses.replace(run, config=config, tokenizers=reader).between("En", "De")
+    (read,) = tuned.required_tokenizers.encode_pairs([("an all", "is")])
+    assert read.target[: len(prompt_of("an all"))] == prompt_of("an all")
+    pairs = [Pair("an all", "<think>so</think> is")]
+    data = ScoredData("eval", pairs, {}, config.metrics)
+    assert rated_pairs(tuned, data) == [Pair("an all", "is")] and rated_pairs(run, data) == pairs
+    assert score(tuned, data, {})[1] is None and len(score(tuned, data, {}, asks=True)[1] or []) == 1
+    chat = Pair("", '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]')
+    with pytest.raises(ValueError, match=r"data\.eval has 1 row without a source"):
+        rated_pairs(tuned, data._replace(pairs=[*pairs, chat]))
 
 
 def test_a_long_source_is_cut_with_a_warning(run: Run) -> None:

@@ -9,9 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.objectives import Regression
+from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.scoring import best_first
+from flaxformer_lite.run.text_predictor import in_order
 from tests.support.paths import FIXTURES
 
 METRICS = FIXTURES / "metrics"
@@ -78,3 +82,26 @@ def test_what_a_metric_cannot_do_is_refused(tmp_path: Path):
         comet.rate(SOURCES, TRANSLATIONS[:1])
     with pytest.raises(ValueError, match=r"layer_mix"):
         export_hf(comet.path, tmp_path / "out")
+    metricx = imported(tmp_path / "x", "metricx")
+    for ask in (lambda: metricx.rank("a", ["b"]), lambda: metricx.classify(["a"])):
+        with pytest.raises(ValueError, match=r"rates translations, in a text of its own: use Run\.rate, or evaluate"):
+            ask()
+
+
+def test_a_place_that_a_rated_text_cannot_have_is_refused():
+    with pytest.raises(
+        ValueError, match=r"objective\.without_reference is .* \{reference\}: .* \{source\}, \{translation\}$"
+    ):
+        Regression(without_reference="{source} {reference}")
+
+
+def test_the_best_candidate_has_the_lowest_number_where_that_is_the_best():
+    assert [one.index for one in in_order([2.0, 1.0, 3.0, 1.0])] == [2, 0, 1, 3]
+    assert in_order([2.0, 1.0, 3.0, 1.0], -1) == [(1, 1.0), (3, 1.0), (0, 2.0), (2, 3.0)]
+
+
+def test_warnings_of_candidates_number_their_lines(tmp_path: Path):
+    comet, told = imported(tmp_path, "comet_qe"), list[str]()
+    answers = [[ScoredText("a", 0.0)] * 3, [ScoredText("b", 0.0), ScoredText("c" * 3000, 0.0)]]
+    best_first(comet, ["x", "y"], answers, first_line=7, warn=told.append)
+    assert [line[:8] for line in told if "cut" in line] == ["line 8: "]

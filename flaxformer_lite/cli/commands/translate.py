@@ -34,4 +34,5 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
     loaded = engines.without_jax(arguments) or translation.load_runs(arguments)
     translation.tell_direction(loaded, arguments)
-    write_answers(blocks, translation.translating(loaded, arguments), arguments, loaded)
+    translating = translation.translating(loaded, arguments)
+    write_answers(blocks, translating, arguments, loaded, translating.rater)
