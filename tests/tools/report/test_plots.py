@@ -53,7 +53,7 @@ class Translating(Run):
     """A run that translates everything to "bb", without a model."""
 
     config, params, model = tiny_config(), {}, None
-    required_tokenizers, max_source_tokens = Tokenizers(*[Characters().train(["ab"], 149)] * 2), 9
+    tokenizers, max_source_tokens = Tokenizers(*[Characters().train(["ab"], 149)] * 2), 9
 
     def __init__(self) -> None:
         """Has no folder."""
