@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import LanguageTokenizers
@@ -47,12 +48,15 @@ def test_a_new_run_begins_as_the_model_that_it_starts_from(nllb: str):
 
 
 def test_a_new_language_is_added_to_it_first(nllb: str):
-    """Oracle: the row of the new language's token is that of the language that it is like."""
-    models = Models(start=nllb, source="xyz_Latn", target="fra_Latn", like="eng_Latn", pieces=300)
+    """Oracle: the row of the new language's token is that of the language that it is like. Its teachers stay on record."""
+    import_hf(nllb, "base")
+    RunFolder("base").add_teachers([{"name": "large", "license": "mit"}])
+    models = Models(start="base", source="xyz_Latn", target="fra_Latn", like="eng_Latn", pieces=300)
     config = preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
     assert config.train.init_from == str(Path("run/start/extended").absolute())
     assert config.data.languages.direction == ("xyz_Latn", "fra_Latn")
-    run, base = load(config.train.init_from), load("run/start/imported")
+    assert RunFolder("run/start/extended").teachers == RunFolder("base").teachers != []
+    run, base = load(config.train.init_from), load("base")
     table = {name: leaves_by_path(one.params)["embedding/embedding"] for name, one in (("new", run), ("old", base))}
     assert isinstance(run.tokenizers, LanguageTokenizers)
     tokens = [run.tokenizers.token_id(code) for code in ("xyz_Latn", "eng_Latn")]
@@ -60,7 +64,10 @@ def test_a_new_language_is_added_to_it_first(nllb: str):
 
 
 def test_codes_are_for_the_models_that_name_languages(nllb: str):
-    """A teacher of one direction beside them has its own; the language of a source that is not read is dropped."""
+    """A teacher of one direction beside them has its own; the language of a source that is not read is dropped.
+
+    Oracle of what a teacher says: `translate`.
+    """
     import_hf(nllb, "several")
     marian = dataclasses.replace(
         RunFolder("several").config().data.languages, source="none", target="source", direction=()
@@ -68,6 +75,9 @@ def test_codes_are_for_the_models_that_name_languages(nllb: str):
     assert Models(start=nllb, source="en", target="fra_Latn").directed(marian).direction == ("", "fra_Latn")
     both, one = Models(teachers=("one",), start=nllb, **DIRECTION), load("several")
     assert both.in_direction(one).tokenizers.languages.direction == ("fra_Latn", "eng_Latn")
+    texts = ["a b", "", "c"]
+    labelled = teaching.labelled(both.in_direction(one), texts, "jax", no_progress)
+    assert [text for _, text in labelled] == both.in_direction(one).translate(texts)
     alone = dataclasses.replace(one, tokenizers=one.tokenizers.base)
     assert both.in_direction(alone) is alone
 
