@@ -140,7 +140,7 @@ def test_token_ids_have_no_place_in_a_prompt(
 
 
 def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run) -> None:
-    reader = ChatTokenizers(*[ours()] * 2, run.asking.template, 91, False, BETWEEN)  # type: ignore[union-attr]
+    reader = ChatTokenizers(ours(), ours(), run.asking.template, 91, False, BETWEEN)  # type: ignore[union-attr]
     config = dataclasses.replace(run.config, objective=Instruction())
     tuned = dataclasses.replace(run, config=config, tokenizers=reader).between("En", "De")
     (read,) = tuned.required_tokenizers.encode_pairs([("an all", "is")])

@@ -117,7 +117,7 @@ def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) ->
 def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
     template, conversation = asking(SHAPES["ChatML"]).template, '[{"role": "user", "content": "a"}]'
     reader = ChatTokenizers(
-        *[ours()] * 2, template, 99, False, TranslationPrompt(text="Into {target_language}: {text}")
+        ours(), ours(), template, 99, False, TranslationPrompt(text="Into {target_language}: {text}")
     )
     with pytest.raises(ValueError, match=r"to is missing: .* set data\.translation\.target_language"):
         list(reader.encode_pairs([("a", "b")]))

@@ -74,11 +74,12 @@ def test_codes_are_for_the_models_that_name_languages(nllb: str):
     )
     assert Models(start=nllb, source="en", target="fra_Latn").directed(marian).direction == ("", "fra_Latn")
     both, one = Models(teachers=("one",), start=nllb, **DIRECTION), load("several")
-    assert both.in_direction(one).tokenizers.languages.direction == ("fra_Latn", "eng_Latn")
+    directed = both.in_direction(one).tokenizers
+    assert isinstance(directed, LanguageTokenizers) and directed.languages.direction == ("fra_Latn", "eng_Latn")
     texts = ["a b", "", "c"]
     labelled = teaching.labelled(both.in_direction(one), texts, "jax", no_progress)
     assert [text for _, text in labelled] == both.in_direction(one).translate(texts)
-    alone = dataclasses.replace(one, tokenizers=one.tokenizers.base)
+    alone = dataclasses.replace(one, tokenizers=directed.base)
     assert both.in_direction(alone) is alone
 
 
