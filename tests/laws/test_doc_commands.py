@@ -123,7 +123,7 @@ NOT_RUN = {
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|workdir|train)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
     r"\bpair |runs/en-de|runs/longer": "reads files of the reader; tests/tools/pair/test_pair.py runs it",
-    r"metricx|comet|runs/ours": "needs a metric's checkpoint; tests/run/test_rating.py and tests/cli/test_scoring.py have small ones",
+    r"metricx|comet|runs/ours": "needs a metric's checkpoint; tests/run/test_rating.py and tests/cli/test_scoring.py run it",
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"prefix\.py|runs/prefix": "is an example of that page; tests/laws/test_extending.py trains it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
