@@ -176,7 +176,7 @@ def best_first(rater: Any, sources: Sequence[str], answers: Answers, *, first_li
     lines = [line for line, of_source in enumerate(answers, first_line) for _ in of_source]
     pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
     ratings = iter(rater.rate([one[0] for one in pairs], [one[1] for one in pairs], lines=lines, **report).tolist())
-    highest, ordered = rater.config.objective.best == "highest", []
+    highest, ordered = rater.sign == 1, []
     for of_source in answers:
         rated = [ScoredText(answer.text, next(ratings)) for answer in of_source]
         ordered.append(sorted(rated, key=lambda answer: answer.score, reverse=highest))

@@ -17,7 +17,6 @@ from flaxformer_lite.core.base.bounds import with_places
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
-from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE
 from flaxformer_lite.core.search.encoder import (
     BatchPredictor,
@@ -238,7 +237,7 @@ class TextPredictor(ReadsTexts):
             raise ValueError(
                 f"model.pooler reads each token, so the run {self.folder.path} labels words: use `label` (Run.label)"
             )
-        if isinstance(objective, Regression) and (objective.with_reference or objective.without_reference):
+        if objective.rating is not None and (objective.rating.with_reference or objective.rating.without_reference):
             raise ValueError(
                 f"the run {self.path} rates translations, in a text of its own: use Run.rate, or evaluate --metric {self.path}"
             )
@@ -260,8 +259,8 @@ class TextPredictor(ReadsTexts):
     @property
     def sign(self) -> int:
         """1, or -1 where the lowest number is the best (`objective.best`)."""
-        objective = self.config.objective
-        return -1 if isinstance(objective, Regression) and objective.best == "lowest" else 1
+        rating = self.config.objective.rating
+        return 1 if rating is None else rating.sign
 
     def relevance(self, pairs: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
         """Returns how well the second text of each pair answers the first: a cross-encoder's number, else the cosine of vectors.
@@ -296,11 +295,11 @@ class TextPredictor(ReadsTexts):
 
         Raises: ValueError if the run rates no translations.
         """
-        estimator, objective = self.config.model.estimator, self.config.objective
+        estimator, rating = self.config.model.estimator, self.config.objective.rating
         if estimator is not None:
             return (estimator.reference,)
-        if isinstance(objective, Regression) and self.scores_pairs:
-            texts = {True: objective.with_reference, False: objective.without_reference}
+        if rating is not None and self.scores_pairs:
+            texts = {True: rating.with_reference, False: rating.without_reference}
             return tuple(given for given, text in texts.items() if text) or (False,)
         raise ValueError(
             f"the run {self.path} rates no translations: use an imported MetricX or COMET, or a run of the objective "
@@ -332,9 +331,9 @@ class TextPredictor(ReadsTexts):
                 raise ValueError(f"there are {len(texts)} {name} for {len(sources)} sources: give one for each")
         if not sources:
             return np.zeros(0, np.float32)
-        objective = self.config.objective
-        assert isinstance(objective, Regression)  # by the import, or `rates_with`
-        wording = objective.without_reference if references is None else objective.with_reference
+        rating = self.config.objective.rating
+        assert rating is not None  # by the import, or `rates_with`
+        wording = rating.without_reference if references is None else rating.with_reference
         if self.config.model.estimator is not None:
             ratings = self.estimated(sides, **report)
         elif wording:
@@ -343,8 +342,7 @@ class TextPredictor(ReadsTexts):
             ratings = self.class_number(filled, **report)
         else:
             ratings = self.relevance(list(zip(sources, translations, strict=True)), **report)
-        lowest, highest = objective.bounds or (-np.inf, np.inf)
-        return np.clip(ratings, lowest, highest)
+        return np.clip(ratings, *rating.bounds)
 
     def estimated(self, sides: Sequence[Sequence[str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
         """Returns the numbers of `model.estimator` by the vectors of all texts, each of which is read once."""

@@ -22,7 +22,7 @@ STANDARD = {
 """The modules of the standard library that the core may import: none of them touches the world."""
 CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
 FILES_OF_NUMPY = {"load", "save", "savez", "loadtxt", "savetxt", "genfromtxt", "fromfile", "memmap"}
-STATEMENTS = 5_680
+STATEMENTS = 5_700
 """The most statements of the core. A feature of it raises the number in its commit, with the reason."""
 
 

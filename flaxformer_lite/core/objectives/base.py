@@ -39,6 +39,17 @@ class Apply(NamedTuple):
         return outputs
 
 
+class Rating(NamedTuple):
+    """The numbers by which a model rates translations, and the texts in which it reads them."""
+
+    sign: int
+    """1, or -1 where the lowest number is the best."""
+    bounds: tuple[float, float]
+    with_reference: str
+    """The text of a translation beside its reference; "": a pair of source and translation."""
+    without_reference: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
@@ -78,6 +89,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """Whether records are conversations, of pairs or of a source's `messages_field`."""
     reads_candidates: ClassVar[bool] = False
     """Whether a record may be a query with candidates, of a source's `negatives_fields` or `negatives_columns`."""
+    reads_labels: ClassVar[bool] = False
+    """Whether each record has a label, of which `label_value` makes a number."""
     labels_words: ClassVar[bool] = False
     """Whether records are texts whose words have labels (`DataSource.labels_words`)."""
     truncates_records: ClassVar[bool] = False
@@ -100,6 +113,15 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes, in the order of `Outputs.class_logits`; empty if the objective names none."""
         return ()
+
+    @property
+    def rating(self) -> "Rating | None":
+        """The numbers by which the model rates a translation; None: it rates none."""
+        return None
+
+    def label_value(self, label: str, record: str) -> Any:
+        """Returns a label as a number, or as several. Raises: ValueError for an illegal one; `record` names its record."""
+        raise NotImplementedError
 
     @property
     def label_threshold(self) -> float | None:

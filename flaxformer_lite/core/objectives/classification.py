@@ -18,7 +18,7 @@ from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs, check_one_stack, text_inputs
-from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, check_pooler
+from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, Rating, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.losses import (
     LossTerm,
@@ -60,12 +60,9 @@ class LabelledTexts(WholeTexts):
     """Texts or pairs with a label each. A subclass defines `label_type` and `label_value`."""
 
     command = "classify"
+    reads_labels = True
     label_type: ClassVar[type]
     """The number type of the labels."""
-
-    def label_value(self, label: str, record: str) -> Any:
-        """Returns a label as a number, or as several. Raises: ValueError for an illegal one; `record` names its record."""
-        raise NotImplementedError
 
     def row_targets(self, value: Any) -> np.ndarray:
         """Returns the targets of a row whose label has this value."""
@@ -260,6 +257,12 @@ class Regression(LabelledTexts):
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("loss", "pearson", "spearman")
+
+    @property
+    def rating(self) -> Rating:
+        bounds = self.bounds or (-math.inf, math.inf)
+        sign = 1 if self.best == "highest" else -1
+        return Rating(sign, (bounds[0], bounds[1]), self.with_reference, self.without_reference)
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not exactly one class logit."""

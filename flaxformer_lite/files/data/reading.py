@@ -10,7 +10,7 @@ import numpy as np
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.dataset import Dataset, Samplers
-from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.core.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
@@ -118,7 +118,7 @@ def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | Non
 def evaluation_records(
     pairs: Sequence[Pair],
     tokenizers: Tokenizers,
-    objective: RowMaker[Any],
+    objective: BaseObjective,
     longest: Lengths,
     warn: Callable[[str], None],
     origin: Origin | None = None,
@@ -169,7 +169,7 @@ class EvalData:
         self,
         pairs: Sequence[Pair],
         parts: Mapping[str, slice],
-        objective: RowMaker[Any],
+        objective: BaseObjective,
         config: DataConfig,
         tokenizers: Tokenizers,
         start_id: int | None,

@@ -1,12 +1,12 @@
 """Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses, or not as a whole."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.data.records import Pair, RowMaker
+from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
-from flaxformer_lite.core.objectives.classification import LabelledTexts
+from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, LocatedPair, tell_bad_rows
 
@@ -43,10 +43,10 @@ def tell_refused(
 
 
 def check_labels(
-    records: TokenArrays, objective: RowMaker[Any], origin: Origin | None, pairs: Sequence[Pair] = ()
+    records: TokenArrays, objective: BaseObjective, origin: Origin | None, pairs: Sequence[Pair] = ()
 ) -> None:
     """Raises: ValueError, with file and line, for the first record whose label the objective does not know."""
-    if not isinstance(objective, LabelledTexts):
+    if not objective.reads_labels:
         return
     labels = list(records.labels)
     for label in dict.fromkeys(labels):

@@ -34,7 +34,7 @@ BERT_TABLE = ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder
 ROBERTA_TABLE = ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight")
 TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("llama/gqa_llama3", "mistral/no_window", "qwen2/window", "qwen3/bias"), LLAMA),
-    **dict.fromkeys(("gemma/plain", "gemma2/plain", "gemma3/plain"), LLAMA),
+    **dict.fromkeys(("gemma/plain", "gemma2/plain", "gemma3/plain", "hunyuan/plain"), LLAMA),
     "gpt2/tied": (("lm_head.weight", "transformer.wte.weight"),),
     "bert/masked_lm": (BERT_TABLE, ("cls.predictions.bias", "cls.predictions.decoder.bias")),
     "roberta/masked_lm": (ROBERTA_TABLE, ("lm_head.bias", "lm_head.decoder.bias")),
