@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     data = chosen_data(loaded.config, arguments)
     if arguments.ensemble:
         data = data._replace(name=f"{data.name}-ensemble")
-    report, hypotheses, ratings = scored(loaded, data, arguments, load_metrics(arguments))
+    report, hypotheses, ratings = scored(loaded, data, arguments, load_metrics(arguments), load_rater(arguments))
     for metric in METRICS:
         if signature := report.get(f"{metric}_signature"):
             note(f"{metric} {report[metric]:.2f}  {signature}")
@@ -60,14 +60,14 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
 
 
 def scored(
-    loaded: Run, data: ScoredData, arguments: argparse.Namespace, metrics: Mapping[str, Run]
+    loaded: Run, data: ScoredData, arguments: argparse.Namespace, metrics: Mapping[str, Run], rater: Run | None
 ) -> tuple[dict[str, Any], list[str] | None, Ratings]:
     """Returns the report on a run, and its translations with their ratings if it makes any."""
     if any(pair.label for pair in data.pairs) and (arguments.source_language or arguments.target_language):
         raise ValueError(
             f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
         )
-    decode, rater = decode_settings(loaded, arguments), load_rater(arguments)
+    decode = decode_settings(loaded, arguments)
     answers = loaded.config.objective.translates or loaded.asking is not None
     if not answers and (decode or arguments.bleu_tokenizer or metrics):
         raise ValueError(
@@ -152,10 +152,11 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.ensemble or len(set(paths)) < len(paths):
         raise ValueError("several RUNs are compared: name each once, and leave --ensemble out")
     data = same_data(paths, arguments)
-    metrics, reports, systems, rated = load_metrics(arguments), [], {}, dict[str, Ratings]()
+    metrics, rater = load_metrics(arguments), load_rater(arguments)
+    reports, systems, rated = [], {}, dict[str, Ratings]()
     for path in paths:
         loaded = in_direction(load(path, **chosen_weights(arguments)), arguments)
-        report, hypotheses, ratings = scored(loaded, data, arguments, metrics)
+        report, hypotheses, ratings = scored(loaded, data, arguments, metrics, rater)
         save_scores(loaded, report, data.pairs, hypotheses, ratings)
         reports.append(report)
         systems[path], rated[path] = hypotheses or [], ratings

@@ -116,7 +116,7 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
 
 def needs_chat_template(run: Path, model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
     """Returns whether a run continues texts and has no chat template."""
-    if not continues_texts(model, tokenizers) or tokenizers is None:
+    if tokenizers is None or not model.continues_texts:
         return False
     return read_chat_template(run, tokenizers.target) is None
 
@@ -125,17 +125,13 @@ def translation_prompt(
     loaded: Imported, folders: Sequence[Path], origin: str, tokenizers: Tokenizers | None
 ) -> TranslationPrompt | None:
     """Returns the message by which a chat model translates, by its name and family; None without a chat template."""
-    if not continues_texts(loaded.model, tokenizers) or tokenizers is None:
+    if tokenizers is None or not loaded.model.continues_texts:
         return None
     templates = filter(None, (read_chat_template(folder, tokenizers.target) for folder in folders))
     if (template := next(templates, None)) is None:
         return None
     names = [origin, *(str(loaded.config.get(name)) for name in ("model_type", "_name_or_path"))]
     return SOURCE_ALONE if template.reads_codes else preset(" ".join(Path(name).name for name in names))
-
-
-def continues_texts(model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
-    return tokenizers is not None and model.head is not None and not model.num_encoder_layers
 
 
 def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path) -> None:

@@ -1,7 +1,6 @@
 """One more language for a run that translates between several: `extend`."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -101,8 +100,7 @@ def extend(
     changed = dataclasses.replace(config, model=larger, data=data, weights="last")
     separate = {**tokenizers.own, language: extension.tokenizer} if tokenizer == "own" else {}
     shared = Tokenizers(extension.tokenizer, extension.tokenizer)
-    file = loaded.folder.path / "imported.json"
-    origin = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    origin = loaded.folder.imported
     origin |= {"added_languages": [*origin.get("added_languages", ()), language]}
 
     def add_files(place: Path) -> None:

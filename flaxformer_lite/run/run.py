@@ -130,7 +130,7 @@ class Run(TextTranslator, TextPredictor):
     def asking(self) -> Asking | None:
         """The way in which a decoder is asked by its chat template; None: an encoder–decoder, or a run without a template."""
         config, tokenizers = self.config, self.tokenizers
-        if config.model.num_encoder_layers or config.model.head is None or tokenizers is None:
+        if tokenizers is None or not config.model.continues_texts:
             return None
         template = read_chat_template(self.folder.path, tokenizers.target)
         if template is None:

@@ -43,7 +43,7 @@ def scored_data(
     if source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or split alone")
-        if not (config.objective.translates or answers_texts(config)):
+        if not answers_texts(config):
             raise ValueError(
                 "source and target are for translations, which this run does not make: set data.test in the config"
             )
@@ -74,7 +74,7 @@ def with_metrics(
 
 def answers_texts(config: Config) -> bool:
     """Returns whether a run answers texts, by its model alone: a decoder also needs a chat template."""
-    return config.objective.translates or (config.model.num_encoder_layers == 0 and config.model.head is not None)
+    return config.objective.translates or config.model.continues_texts
 
 
 def score(

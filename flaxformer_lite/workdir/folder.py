@@ -63,7 +63,8 @@ MOST_ANSWERS = 20
 TAUGHT_BY = "taught_by.json"
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
-COPIED_FILES = ("imported.json", *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
+IMPORTED = "imported.json"
+COPIED_FILES = (IMPORTED, *CHAT_TEMPLATES, *(f"huggingface/{name}" for name in (*HUB_FILES, *SENTENCE_FILES)))
 """Files that came from another run, with its tokenizer or its weights."""
 
 
@@ -317,14 +318,19 @@ class RunFolder:
 
         Its teachers are those of this run too.
         """
-        origin = start.path / "imported.json"
-        if not self.silent:
-            self.add_teachers(start.teachers)
-        if self.silent or not origin.is_file():
+        if self.silent:
+            return
+        self.add_teachers(start.teachers)
+        if not (imported := start.imported):
             return
         copy_files(start.path / "huggingface", self.path / "huggingface", SENTENCE_FILES)
-        content = json.loads(origin.read_text(encoding="utf-8")) | {"trained": True}
-        write_whole(self.path / origin.name, json.dumps(content, indent=2) + "\n")
+        write_whole(self.path / IMPORTED, json.dumps(imported | {"trained": True}, indent=2) + "\n")
+
+    @property
+    def imported(self) -> dict[str, Any]:
+        """The content of imported.json; {} without it."""
+        file = self.path / IMPORTED
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     @property
     def teachers(self) -> list[dict[str, Any]]:
@@ -342,8 +348,7 @@ class RunFolder:
 
     def as_teacher(self) -> dict[str, Any]:
         """Returns the name of the run, of an imported one that of its model, and the licence that its model states, or None."""
-        file = self.path / "imported.json"
-        imported = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"trained": True}
+        imported = self.imported
         weights = str(imported.get("weights", ""))
         name = weights.removeprefix("hf://") if weights.startswith("hf://") else Path(weights).name
         name = self.path.resolve().name if imported.get("trained") or not name else name

@@ -60,7 +60,7 @@ def test_the_answer_that_a_metric_rates_best_comes_first(best: str, order: list[
     def rate(sources: list[str], translations: list[str], **_: Any) -> np.ndarray:
         return np.array([len(source + text) for source, text in zip(sources, translations, strict=True)], np.float32)
 
-    rater: Any = SimpleNamespace(rate=rate, config=SimpleNamespace(objective=Regression(best=best)))
+    rater: Any = SimpleNamespace(rate=rate, sign=Regression(best=best).rating.sign)
     answers = [[ScoredText(text, 0.0) for text in ("abc", "long", "a")], [ScoredText("b", 0.0)]]
     first, second = translation.chosen(answers, ["xy", "z"], evaluate_arguments("run"), MetricConfig(), rater)
     assert [text for text, _ in first] == order and {score for _, score in first} == {3.0, 5.0, 6.0}

@@ -358,6 +358,11 @@ class ModelConfig(Checked, at="model"):
         return self.num_encoder_layers > 0 and self.num_decoder_layers > 0
 
     @property
+    def continues_texts(self) -> bool:
+        """Whether the model is a decoder alone with a head for tokens."""
+        return self.num_encoder_layers == 0 and self.head is not None
+
+    @property
     def one_table(self) -> bool:
         """Whether one embedding table serves all tokens."""
         return self.share_source_target or not self.has_two_stacks

@@ -95,7 +95,6 @@ class Models:
         rater, share = load(self.filter), 1 - (self.best or BEST)
         if False not in rater.rates_with:
             raise ValueError(f"--filter {self.filter} needs references: name a metric that reads none")
-        sign = 1 if getattr(rater.config.objective, "best", "highest") == "highest" else -1
 
         def rating(pairs: Sequence[Pair]) -> Broken:
             """one of the worst ratings by --filter"""
@@ -103,7 +102,7 @@ class Models:
             with Progress(len(pairs)) as progress:
                 ratings = rater.rate(sources, translations, progress=progress.within)
             broken = np.isnan(ratings)
-            worst_first = np.argsort(np.where(broken, -np.inf, sign * ratings), kind="stable")
+            worst_first = np.argsort(np.where(broken, -np.inf, rater.sign * ratings), kind="stable")
             broken[worst_first[: round(share * len(pairs))]] = True
             return broken
 

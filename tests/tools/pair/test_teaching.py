@@ -270,7 +270,7 @@ def test_a_metric_leaves_the_worst_rated_pairs_out(toy: Path, monkeypatch: pytes
         return ratings
 
     lost = False
-    rater = SimpleNamespace(rates_with=(False,), rate=rate, config=SimpleNamespace(objective=Regression(best=best)))
+    rater = SimpleNamespace(rates_with=(False,), rate=rate, sign=Regression(best=best).rating.sign)
     monkeypatch.setattr(models, "load", lambda path: rater)
     held = room_of_held_out()
     whole = [len(a + b) for a, b in zip(lines("other/data/train.xa"), lines("other/data/train.yb"), strict=True)]
