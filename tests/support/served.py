@@ -16,6 +16,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 from flaxformer_lite.run import ClassPrediction, LabelledSpan, LabelledWords, Run, TokenPrediction
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -50,7 +51,9 @@ def runs(folder: Path) -> dict[str, Run]:
     documents = Config(
         model=model,
         objective=CausalLM(),
-        data=DataConfig(tokenizer=Bytes(), max_target_length=60),
+        data=DataConfig(
+            tokenizer=Bytes(), max_target_length=60, translation=TranslationPrompt(text="{target_language}: {text}")
+        ),
         decode=DecodeConfig(max_new_tokens=12),
     )
     model = ModelConfig(

@@ -50,6 +50,11 @@ class Asking:
         """The languages that a prompt names, by their settings."""
         return self.translation.named(self.template.reads_codes)
 
+    @property
+    def languages(self) -> dict[str, str]:
+        """The languages that a prompt names, by the options `from` and `to`; empty where the settings have none."""
+        return {option: getattr(self.translation, name) for name, option in LANGUAGES.items() if name in self.named}
+
     def between(self, source: str | None, target: str | None) -> TranslationPrompt:
         """Returns the message for these languages; None: those of the settings. Raises: ValueError if it names no language."""
         given = {name: code for name, code in zip(LANGUAGES, (source, target), strict=True) if code is not None}

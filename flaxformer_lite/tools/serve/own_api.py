@@ -45,6 +45,7 @@ class OwnApi:
                 "reads_target": run.reads_target,
                 "beam_size": run.run.config.decode.beam_size,
                 "languages": run.languages,
+                "named_languages": run.named_languages,
             }
             for run in self.service.runs.by_name.values()
         ]

@@ -10,9 +10,11 @@ const TASKS = {
     verb: "Translate",
     hint: "One text on each line. A term on each line of its field: the text of a source = the text that its translation then has.",
     options: (run) => [
-      ...languageMenus(run), ["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1],
-      ["terms", "terms", "", "textarea"], ["placeholders", "keep <tags>, {names}, %s, addresses", "", "checkbox"],
-      ["prefix", "each begins with", "", "text"],
+      ...languageFields(run), ["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1],
+      ...(run.named_languages ? [] : [
+        ["terms", "terms", "", "textarea"], ["placeholders", "keep <tags>, {names}, %s, addresses", "", "checkbox"],
+        ["prefix", "each begins with", "", "text"],
+      ]),
     ],
     ask: async (text, { terms, ...options }) => {
       const asked = { texts: lines(text), ...options, ...(terms ? { terms: termsOf(terms) } : {}) };
@@ -305,9 +307,11 @@ function chooseTask(name) {
   $("attention").hidden = true;
 }
 
-// The menus of a run that translates between several languages. In place of a step, a list makes a menu, a word names the field's type.
+// The menus of a run that translates between several languages, or the languages that a decoder's prompt names. In place of a step,
+// a list makes a menu, a word names the field's type.
 
-function languageMenus(run) {
+function languageFields(run) {
+  if (run.named_languages) return Object.entries(run.named_languages).map(([name, value]) => [name, name, value, "text"]);
   if (!run.languages) return [];
   const { codes, source, direction } = run.languages, [from, to] = direction.length ? direction : [codes[0], codes[1] ?? codes[0]];
   return [...(source === "none" ? [] : [["from", "from", from, codes]]), ["to", "to", to, codes]];

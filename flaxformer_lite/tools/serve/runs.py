@@ -135,6 +135,8 @@ class ServedRun:
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
         """The settings of `data.languages`."""
+        self.named_languages: dict[str, str] | None = None if run.asking is None else run.asking.languages
+        """The languages that the prompt of a decoder names; None: no decoder that translates."""
         self.reads_target = run.config.model.num_decoder_layers > 0
         self.chat: ChatProcess | None = None
         if "generate" in self.tasks:

@@ -9,7 +9,7 @@ from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.data.reading import evaluation_records
+from flaxformer_lite.files.data.reading import tokenize
 
 
 class Both(NamedTuple):
@@ -39,10 +39,8 @@ class Joined(RowMaker[Both]):
 
 def test_a_row_maker_from_outside_the_package_makes_batches() -> None:
     """Oracle: rows built here by hand; the last two of the 4 rows only fill up."""
-    tokenizer, warnings = ByteTokenizer(), []
-    pairs = [Pair("ab", "c"), Pair("d", "efgh")]
-    records = evaluation_records(pairs, Tokenizers(tokenizer, tokenizer), Joined(), Lengths(4, 4), warnings.append)
-    assert warnings == ["line 2: the target has 4 tokens and was cut to 3 (data.max_target_length)"]
+    tokenizer = ByteTokenizer()
+    records = tokenize([Pair("ab", "c"), Pair("d", "efg")], Tokenizers(tokenizer, tokenizer))
     config = DataConfig(
         max_source_length=4, max_target_length=4, bucket_lengths=(8,), rows_multiple=4, tokens_per_batch=8
     )

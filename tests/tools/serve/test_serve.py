@@ -193,12 +193,12 @@ def test_requests_that_differ_in_numbers_of_sampling_share_a_call(served: Served
 
 
 def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
-    """Its source has the tokens of the languages, and its settings the one that is forced; the page gets the codes."""
+    """Its source has the tokens of the languages, and its settings the one that is forced; the page gets the languages."""
     run, languages = three_runs["pairs"], Languages(codes=("a", "b", "c"))
     data = dataclasses.replace(run.config.data, languages=languages)
     tokenizers = LanguageTokenizers.of(run.required_tokenizers, languages)
     several = dataclasses.replace(run, tokenizers=tokenizers, config=dataclasses.replace(run.config, data=data))
-    served = Served({"several": several, "one": run})
+    served = Served({"several": several, "one": run, "documents": three_runs["documents"]})
     a, b, d = (tokenizers.target.encode(letter)[0] for letter in "abd")
     served.answers("/api/translate", run="several", texts="d", **{"from": "a", "to": "b"})
     (item,) = served.model.calls[-1][1]
@@ -215,8 +215,11 @@ def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
     served.post("/api/attention", {"run": "several", "source": "d", "target": "b", "from": "a", "to": "b"})
     ((_, ids),) = served.model.calls[-1][1]
     assert (ids.sources, ids.targets) == ([*item.ids], [several.config.decode.start_id, b, b])
-    told = {one["name"]: one["languages"] for one in served.client.get("/api/runs").json()["runs"]}
-    assert told["one"] is None and told["several"]["codes"] == ["a", "b", "c"]
+    told = {
+        one["name"]: (one["languages"], one["named_languages"]) for one in served.client.get("/api/runs").json()["runs"]
+    }
+    assert told["one"] == (None, None) and told["several"][0]["codes"] == ["a", "b", "c"]
+    assert told["documents"] == (None, {"to": ""})
 
 
 def test_a_run_with_more_beams_than_a_request_may_ask_for_still_translates(three_runs: dict[str, Run]):
