@@ -102,6 +102,25 @@ TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             "chats[:50]": "chats[:1]",
         },
     ),
+    "translator_for_a_phone": (
+        {
+            "quickstart": "--model.d-model 16 --model.d-ff 16 --model.vocab-size 160",
+            "multi30k_en_de_rotary": "--decode.beam-size 1 --train.text-metrics --train.best-metric loss",
+        },
+        {
+            "STEPS = 300": "STEPS = 20",
+            '"train", 50_000': '"train", 300',
+            '"train", 400': '"train", 60',
+            '"train", 12_000': '"train", 20',
+            '"held_out", 500': '"held_out", 5',
+            "import pair": "import pair\npair.recipe.SIZES = (pair.recipe.Size(1_000, 16, 16, 1, 2, 0.0),) * 2\n"
+            "pair.recipe.EPOCHS, pair.recipe.SHAPES = (10, 10), (1, 1)\n"
+            "pair.making.report_once = pair.making.int8_scored_once = lambda *given: None",
+            "HOURS = 0.15": "HOURS = None",
+            'KEEP = ("identical", "length")': "KEEP = tuple(pair.RULES)",
+            "keep=KEEP, hours=HOURS, models": "keep=(*KEEP, *pair.OF_ANSWERS), hours=HOURS, models",
+        },
+    ),
     "many_devices_and_plan": (
         {},
         {
