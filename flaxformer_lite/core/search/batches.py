@@ -23,31 +23,40 @@ class InputBatch(NamedTuple):
     """Tokens of a row."""
 
 
+def padded_length(length: int) -> int:
+    """Returns the number of tokens that a row of `length` tokens is padded to, so that rows share few compiled shapes."""
+    return max(8, 1 << (length - 1).bit_length())
+
+
+def finely_padded_length(length: int) -> int:
+    """Returns the smallest of 8, 12, 16, 24, 32, 48, … that is at least `length`: less padding, and up to twice the shapes."""
+    power = padded_length(length)
+    return power * 3 // 4 if 8 < length <= power * 3 // 4 else power
+
+
 def plan_batches(
-    lengths: Sequence[int], batch_tokens: int, answer_tokens: Callable[[int], int] = lambda length: 0
+    lengths: Sequence[int],
+    batch_tokens: int,
+    answer_tokens: Callable[[int], int] = lambda length: 0,
+    padded: Callable[[int], int] = padded_length,
 ) -> list[InputBatch]:
     """Returns batches of at most `batch_tokens` tokens, longest sequences first, of few different shapes.
 
-    Lengths are rounded up to a power of two, at least 8. `answer_tokens` returns the tokens that a search has room for in a row
-    of such a length; those of a batch are at most `ANSWERS_FACTOR * batch_tokens`. Rows are rounded up to 1, 8, 16, 32, … or to
-    the most that these limits allow. A batch has at least one row.
+    Lengths are rounded up by `padded`. `answer_tokens` returns the tokens that a search has room for in a row of such a length;
+    those of a batch are at most `ANSWERS_FACTOR * batch_tokens`. Rows are rounded up to 1, 8, 16, 32, … or to the most that these
+    limits allow. A batch has at least one row.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[InputBatch] = []
     start = 0
     while start < len(order):
-        length = padded_length(lengths[order[start]])
+        length = padded(lengths[order[start]])
         row_tokens = max(length, -(-answer_tokens(length) // ANSWERS_FACTOR))
         max_rows = max(1, batch_tokens // row_tokens)
         members = order[start : start + max_rows]
         batches.append(InputBatch(members, min(padded_rows(len(members)), max_rows), length))
         start += len(members)
     return batches
-
-
-def padded_length(length: int) -> int:
-    """Returns the number of tokens that a row of `length` tokens is padded to, so that rows share few compiled shapes."""
-    return max(8, 1 << (length - 1).bit_length())
 
 
 def padded_rows(count: int) -> int:

@@ -13,7 +13,13 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
-from flaxformer_lite.core.search.batches import InputBatch, pad_rows, padded_rows, plan_batches
+from flaxformer_lite.core.search.batches import (
+    InputBatch,
+    finely_padded_length,
+    pad_rows,
+    padded_rows,
+    plan_batches,
+)
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.special_ids import check_lengths
@@ -76,7 +82,8 @@ class BatchPredictor:
             number = len(jax.tree.leaves(outputs)[0])
             return (jax.tree.map(operator.itemgetter(row), outputs) for row in range(number))
 
-        batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
+        lengths = [max(1, len(text.tokens)) for text in texts]
+        batches = plan_batches(lengths, self.batch_tokens, padded=finely_padded_length)
         answers = self.placement.map(predict_rows, map(prepared, batches), "predicting", len(texts), progress)
         return [answers[i] for i in range(len(texts))]
 

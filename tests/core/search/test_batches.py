@@ -2,10 +2,12 @@
 
 import gc
 import time
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from flaxformer_lite.core.search.batches import pad_rows, padded_rows, plan_batches
+from flaxformer_lite.core.search.batches import finely_padded_length, pad_rows, padded_length, padded_rows, plan_batches
 
 
 def test_plan_batches_by_hand():
@@ -53,15 +55,22 @@ def test_no_batch_has_more_than_twice_the_rows_of_its_sequences():
     assert [padded_rows(count) for count in counts] == [1, 1, 8, 8, 16, 16, 32, 64, 128]
 
 
-def test_plan_batches_has_few_shapes():
+def test_lengths_are_padded_by_hand():
+    lengths = (1, 8, 9, 12, 13, 16, 17, 24, 25, 49, 96)
+    assert [padded_length(length) for length in lengths] == [8, 8, 16, 16, 16, 16, 32, 32, 32, 64, 128]
+    assert [finely_padded_length(length) for length in lengths] == [8, 8, 12, 12, 16, 16, 24, 24, 32, 64, 96]
+
+
+@pytest.mark.parametrize(("padded", "most"), [(padded_length, 6), (finely_padded_length, 11)])
+def test_plan_batches_has_few_shapes(padded: Callable[[int], int], most: int):
     """Law: every sentence once, no batch over the limit, and few shapes for a long list of any lengths."""
     lengths = np.random.default_rng(3).integers(0, 129, 5003).tolist()
-    plan = plan_batches(lengths, 2048)
+    plan = plan_batches(lengths, 2048, padded=padded)
     assert sorted(i for batch in plan for i in batch.members) == list(range(5003))
     for batch in plan:
         assert len(batch.members) <= batch.rows and batch.rows * batch.length <= 2048
         assert max(lengths[i] for i in batch.members) <= batch.length
-    assert len({(batch.rows, batch.length) for batch in plan}) <= 6
+    assert len({(batch.rows, batch.length) for batch in plan}) <= most
 
 
 def test_rows_are_padded_by_hand():
