@@ -3,9 +3,15 @@
 Laws: no held-out sentence is taught; killed anywhere, the same command ends with the same files; what differs is refused by name.
 """
 
+import contextlib
 import dataclasses
 import json
+import os
+import random
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +27,6 @@ from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run import Run, write_run
@@ -29,11 +34,9 @@ from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models,
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import normal_params, tiniest_config
-from tests.support.made_up_languages import languages, write
-
-PAIRS = languages()
-REAL, MONO = PAIRS[:200], PAIRS[200:260]
-KNOWN = {pair.source: pair.target for pair in PAIRS}
+from tests.support.made_up_languages import write
+from tests.support.paths import ROOT
+from tests.support.toy_pair import KNOWN, MONO, PAIRS, REAL, make_right, prepare
 
 
 @pytest.fixture
@@ -51,24 +54,7 @@ def teacher(toy: Path) -> str:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the teacher was asked; it answers with the right translation."""
-    texts = list[str]()
-
-    def translate(self: TextTranslator, sources: Sequence[str], **options: Any) -> list[str]:
-        texts.extend(sources)
-        return [KNOWN.get(source, "mena sota") for source in sources]
-
-    def labelled(run: Run, sources: Sequence[str], *_: Any) -> list[tuple[str, str]]:
-        return [("", text) for text in translate(run, sources)]
-
-    monkeypatch.setattr(TextTranslator, "translate", translate)
-    monkeypatch.setattr(teaching, "labelled", labelled)
-    return texts
-
-
-def prepare(models: Models, output: str = "run", off: Sequence[str] = ("translation",)) -> Any:
-    """Prepares a run of REAL; what translates what is not learned from so few pairs."""
-    files = ["text.xa", "text.yb"] if Path("text.xa").exists() else write(Path(), REAL)
-    return preparing.prepare(files, off, Path(output), None, (), models, "jax")
+    return make_right(monkeypatch)
 
 
 def further(*more: str) -> tuple[str, ...]:
@@ -191,6 +177,30 @@ def test_killed_anywhere_the_same_command_goes_on(
     assert {file.name: file.read_bytes() for file in Path("run/data/taught").iterdir()} == whole
     again = 50 if place == "between pieces" else 0
     assert len(asked) == 10 + 240 + again
+    assert Path("run/config.json").read_text() == Path("whole/config.json").read_text().replace("/whole/", "/run/")
+
+
+@pytest.mark.slow
+@pytest.mark.rare
+def test_sigkill_at_any_moment_changes_no_byte(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Law: killed at moments that are drawn by seed, the command ends with the files of a run that was not killed."""
+    monkeypatch.setattr(teaching, "LINES_AT_ONCE", 10)
+    models, draw = Models(teachers=(teacher,), mono=further()), random.Random(0)
+    prepare(models, "whole")
+    whole = {file.name: file.read_bytes() for file in Path("whole/data/taught").iterdir()}
+    command, environment = [sys.executable, "-m", "tests.support.toy_pair"], os.environ | {"PYTHONPATH": str(ROOT)}
+    statuses, seconds = list[int](), 0.1
+    while 0 not in statuses:  # longer and longer, so that it ends on a slow machine too
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+            assert child.stdout is not None and child.stdout.readline() == "ready\n"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(seconds * draw.random())
+            child.kill()
+        statuses.append(child.returncode)
+        seconds *= 1.15
+    assert len(statuses) > 5 and set(statuses[:-1]) == {-signal.SIGKILL}
+    prepare(models)
+    assert {file.name: file.read_bytes() for file in Path("run/data/taught").iterdir()} == whole
     assert Path("run/config.json").read_text() == Path("whole/config.json").read_text().replace("/whole/", "/run/")
 
 
