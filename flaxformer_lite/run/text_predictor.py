@@ -271,6 +271,8 @@ class TextPredictor(ReadsTexts):
 
         Raises: ValueError if the model makes neither.
         """
+        if self.config.model.estimator is not None:
+            raise ValueError(f"the run {self.path} rates translations: use Run.rate, or evaluate --metric {self.path}")
         if self.scores_pairs:
             return np.array([prediction.score for prediction in self._classified(pairs, **report)], np.float32)
         if self.config.model.sentence_embedding is None:

@@ -80,6 +80,8 @@ def test_what_a_metric_cannot_do_is_refused(tmp_path: Path):
         comet.rate(SOURCES, TRANSLATIONS, REFERENCES)
     with pytest.raises(ValueError, match=r"^there are 1 translations for 9 sources: give one for each"):
         comet.rate(SOURCES, TRANSLATIONS[:1])
+    with pytest.raises(ValueError, match=r"rates translations: use Run\.rate, or evaluate --metric"):
+        comet.rank("a", ["b"])
     with pytest.raises(ValueError, match=r"layer_mix"):
         export_hf(comet.path, tmp_path / "out")
     metricx = imported(tmp_path / "x", "metricx")
