@@ -119,6 +119,7 @@ NOT_RUN = {
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
     r" (mine|rank|label) |--search|search_topics|label_code_names": "needs a run that embeds, ranks or labels, with its data; "
     "tests/tools/search and tests/run/test_labelling.py run it",
+    r"planted_errors|(read|rate)_translations": "needs Multi30k; tests/laws/test_recipes.py runs it on small files",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|workdir|train)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",

@@ -1,6 +1,9 @@
 """Law: the recipes of docs/fine-tuning.md can be followed: their lines of Python write the data that their configs read."""
 
+import gzip
 import json
+import random
+import runpy
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,34 @@ def test_a_recipe_continues_its_base(base: str, name: str, folder: Path, monkeyp
             file.write_text("".join(file.read_text(encoding="utf-8").splitlines(keepends=True)[:50]), encoding="utf-8")
     run = flaxformer_lite.train(load_config(name, small), f"runs/{name}")
     assert run.step == 2
+
+
+@pytest.mark.slow
+def test_a_metric_learns_from_planted_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the three commands of docs/neural-scores.md, on small files; of each two rows the second has the error."""
+    monkeypatch.chdir(tmp_path)
+    use_one_device(monkeypatch)
+    (tmp_path / "data").mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for code, text in {
+            "en": "Two dogs run through field {}.",
+            "de": "Zwei Hunde laufen durch ein Feld {}.",
+        }.items():
+            with gzip.open(f"data/{split}.{code}.gz", "wt", encoding="utf-8") as file:
+                file.write("".join(text.format(i) + "\n" for i in range(60)))
+    script = runpy.run_path(str(ROOT / "examples" / "planted_errors.py"))
+    script["main"]("data", "en", "de")
+    rows = [json.loads(line) for line in Path("rated/test.jsonl").read_text(encoding="utf-8").splitlines()]
+    right, wrong = rows[::2], rows[1::2]
+    assert [row["rating"] for row in rows] == [1, 0] * 60 and {row["kind"] for row in wrong} == {"wrong number"}
+    assert all(one["source"] == other["source"] and one != other for one, other in zip(right, wrong, strict=True))
+    words = ["Zwei", "Hunde", "laufen", "durch", "ein", "Feld"]
+    for kind in script["KINDS"]:
+        found = {tuple(script["planted"](kind, ["dogs"], words, random.Random(seed))) for seed in range(9)}
+        assert tuple(words) not in found and len(found) > (kind != "negation")
+    small = [*SMALL.split(), "--model.vocab-size", "61"]
+    flaxformer_lite.train(
+        load_config("read_translations", [*small, "--objective.mask-token", "60"]), "runs/read_translations"
+    )
+    run = flaxformer_lite.train(load_config("rate_translations", small), "runs/rate_translations")
+    assert run.rate(["Two dogs."], ["Zwei Hunde."]).shape == (1,)
