@@ -160,7 +160,7 @@ def write_pairs(
             example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
             note(f"  {len(numbers):>8,} {name}: {rules[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
     kept = len(pairs) - sum(map(len, found.values()))
-    note(f"  {kept:>8,} are kept")
+    note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if kept < len(pairs) else ''}")
     removed = [
         f"{name}\t{i + 1}\t" + "\t".join(as_line(text) for text in pairs[i][:2])
         for name, numbers in found.items()

@@ -212,5 +212,9 @@ def as_run(name: str, place: Path) -> str:
         note(f"importing {name} into {place}")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(named, name)
-        import_hf(name, place)
+        try:
+            import_hf(name, place)
+        except BaseException:
+            named.unlink(missing_ok=True)
+            raise
     return str(place.absolute())
