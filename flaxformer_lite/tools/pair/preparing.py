@@ -51,7 +51,7 @@ def prepare(
         raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
     else:
         ends = languages([str(column) for column in columns] or files)
-        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in read_lines(file)]
+        pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in texts_of(file)]
         check_time(len(pairs) + len(mono), deadline)
         models.check(output)
         divide(pairs, mono, asked, off, ends, data, models.rated_rules())
@@ -62,6 +62,14 @@ def prepare(
         hours = "" if deadline is None else "; --hours changes nothing now: for other hours give a new --output"
         note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}{hours}")
     return load_config(str(output / "config.json"))
+
+
+def texts_of(file: str) -> list[str]:
+    """Returns the lines of a file of `--mono`. Raises: ValueError if all are blank."""
+    lines = list(read_lines(file))
+    if not any(map(str.strip, lines)):
+        raise ValueError(f"--mono: {file} has no text: give a file of sentences, a line each")
+    return lines
 
 
 def is_foreign(name: str) -> bool:

@@ -246,6 +246,7 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
         ),
         (["--teacher", "teacher", "--taught", "1"], "--taught is 1.0: it must be a share above 0 and below 1"),
         (["--teacher", "teacher", "--mono", "none.xa"], "none.xa: no such file"),
+        (["--teacher", "teacher", "--mono", "blank.xa"], "--mono: blank.xa has no text: give a file of sentences"),
         (
             ["--teacher", "teacher", "--from", "en"],
             "^error: --from and --to name languages, but no model here reads any",
@@ -258,6 +259,7 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
 def test_a_mistake_is_one_line(
     words: list[str], message: str, teacher: str, asked: list[str], capsys: pytest.CaptureFixture
 ):
+    Path("blank.xa").write_text(" \n\n")
     with pytest.raises(SystemExit) as end:
         main(["pair", *write(Path(), REAL), "-o", "run", *words, "--quiet"])
     error = capsys.readouterr().err
