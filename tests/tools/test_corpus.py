@@ -63,6 +63,7 @@ def test_a_share_is_typed_or_that_of_the_cluster():
     srun = {"SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "8"}
     pod = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "a,b,c"}
     assert part_of_process(srun | pod) == Part(8, 8, "SLURM") and part_of_process(pod) == Part(1, 3, "the TPU pod")
+    assert part_of_process(dict.fromkeys(pod, "WARNING: could not determine TPU worker number, please …")) == Part()
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
     assert part_of_process(batch) == part_of_process({}) == Part(), "a batch script is one process"
     for text in ("0/4", "5/4", "1/0", "1", "a/b", "-1/2", "1/2/3"):

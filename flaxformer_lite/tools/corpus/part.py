@@ -51,7 +51,8 @@ def part_of_process(environment: Mapping[str, str]) -> Part:
     if jax is not None and jax.distributed.is_initialized():
         return Part(jax.process_index() + 1, jax.process_count(), "jax.distributed")
     for cluster, number, processes in CLUSTERS:
-        if number in environment and processes in environment:
+        # libtpu, loaded where there is no TPU, writes a warning into TPU_WORKER_ID
+        if environment.get(number, "").isdecimal() and processes in environment:
             names = environment[processes]
             parts = int(names) if names.isdecimal() else len(names.split(","))
             return Part(int(environment[number]) + 1, parts, cluster)
