@@ -120,7 +120,8 @@ def started_by_cluster(environment: Mapping[str, str]) -> bool:
         names.append("SLURM_STEP_NUM_TASKS")
     counts = [environment.get(name, "") for name in names]
     several = any(count.isdecimal() and int(count) > 1 for count in counts)
-    return several or "," in (tpu_hosts(environment) or "")
+    hosts = tpu_hosts(environment) or ""
+    return several or ("," in hosts and not hosts.startswith("WARNING"))  # which libtpu writes where there is no TPU
 
 
 def tpu_hosts(environment: Mapping[str, str]) -> str | None:

@@ -24,6 +24,7 @@ from tests.support.paths import ROOT
         ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "WARNING: could not determine TPU worker hostnames, please …"}, False),
         ({"TPU_PROCESS_ADDRESSES": "local"}, False),
         ({"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_HOSTNAMES": "a,b"}, False),  # JAX's order
         ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "1"}, False),
