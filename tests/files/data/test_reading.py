@@ -16,6 +16,9 @@ def test_truncation_leaves_room_for_eos_and_reports_the_line():
     kept = evaluation_records(pairs, tokenizers, Seq2Seq(), Lengths(6, 9), warnings.append)
     assert [len(record.source) for record in kept] == [5, 5, 5]
     assert [line.split(":")[0] for line in warnings] == ["line 2", "line 3"]
+    warnings.clear()
+    evaluation_records([Pair("ab", "c"), Pair("d", "efgh")], tokenizers, Seq2Seq(), Lengths(4, 4), warnings.append)
+    assert warnings == ["line 2: the target has 4 tokens and was cut to 3 (data.max_target_length)"]
 
 
 def test_what_an_evaluation_leaves_out_is_told_to_whoever_makes_it(tmp_path: Path, capsys: pytest.CaptureFixture):
