@@ -45,21 +45,22 @@ def pairs(folder: Path, split: str, languages: list[str]) -> list[tuple[str, str
 
 def main(folder: str, *languages: str) -> None:
     Path("rated").mkdir(exist_ok=True)
+    others = [kind for kind in KINDS if kind != "wrong number"]
     for split, times in {"train": 2, "val": 1, "test_2016_flickr": 1}.items():
+        place = Path("rated", split.split("_")[0])
         draw, rows, found = random.Random(0), [], pairs(Path(folder), split, [*languages])
         for number, (source, translation) in enumerate(found * times):
             words = translation.split()
             rows.append({"source": source, "translation": translation, "rating": 1, "kind": "none"})
-            others = [kind for kind in KINDS if kind != "wrong number"]
             for kind in ("wrong number", *others[number % 5 :], *others):  # one translation in six has a number
                 wrong = planted(kind, source.split(), words, draw)
                 if wrong != words:
                     break
             rows.append({"source": source, "translation": " ".join(wrong), "rating": 0, "kind": kind})
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        Path("rated", f"{split.split('_')[0]}.jsonl").write_text(lines, encoding="utf-8")
+        place.with_suffix(".jsonl").write_text(lines, encoding="utf-8")
         text = "".join(f"{source} {translation}\n" for source, translation in found)
-        Path("rated", f"{split.split('_')[0]}.txt").write_text(text, encoding="utf-8")
+        place.with_suffix(".txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

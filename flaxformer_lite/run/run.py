@@ -235,11 +235,11 @@ class Run(TextTranslator, TextPredictor):
 
         Raises: ValueError if the model does not translate, or CTranslate2 is asked for and cannot answer.
         """
-        search = self.engine_chosen(engine, weights_dtype, decode)
+        search = self.engine_chosen(engine, weights_dtype, **decode)
         return self.translation_decoder(**decode) if search is None else search
 
     def engine_chosen(
-        self, engine: str = "jax", weights_dtype: str | None = None, decode: Mapping[str, Any] = {}
+        self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any
     ) -> EngineSearch | None:
         """Returns a search by CTranslate2 under the arguments of `searching`, which raises; None: JAX answers."""
         asked = is_chosen(engine, weights_dtype)
@@ -255,10 +255,9 @@ class Run(TextTranslator, TextPredictor):
     def engine_of(self, options: Mapping[str, Any]) -> str:
         """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""
         forced = {"terms", "placeholders", "prefix"}
-        decode = {name: value for name, value in options.items() if name not in forced}
-        engine, weights_dtype = decode.pop("engine", "jax"), decode.pop("weights_dtype", None)
+        wanted = {name: value for name, value in options.items() if name not in forced}
         has_forced = any(options.get(name) for name in forced)
-        return "jax" if has_forced or self.engine_chosen(engine, weights_dtype, decode) is None else "ctranslate2"
+        return "jax" if has_forced or self.engine_chosen(**wanted) is None else "ctranslate2"
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
         """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as this run does; ValueError, OSError."""

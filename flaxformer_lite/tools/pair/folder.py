@@ -25,7 +25,7 @@ from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.tables import container, is_blank, open_table, require_lines
 from flaxformer_lite.interop.weight_files import new_folder
-from flaxformer_lite.tools.pair.cleaning import RULES, Rules, clean
+from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Rules, clean
 
 MOST_HELD_OUT = 1_000
 """Pairs of the validation and of the test, as many each; a twentieth of a smaller text."""
@@ -160,7 +160,8 @@ def write_pairs(
             example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
             note(f"  {len(numbers):>8,} {name}: {rules[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
     kept = len(pairs) - sum(map(len, found.values()))
-    note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if kept < len(pairs) else ''}")
+    may_stay = any(len(found.get(name, ())) for name in (*RULES, *OF_ANSWERS))
+    note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if may_stay else ''}")
     removed = [
         f"{name}\t{i + 1}\t" + "\t".join(as_line(text) for text in pairs[i][:2])
         for name, numbers in found.items()

@@ -206,15 +206,12 @@ def as_run(name: str, place: Path) -> str:
     if (Path(name) / "checkpoints").is_dir():
         return str(Path(name).absolute())
     named = place.with_suffix(".txt")
-    if named.is_file() and named.read_text(encoding="utf-8") != name:
+    if not (named.is_file() and named.read_text(encoding="utf-8") == name):
         shutil.rmtree(place, ignore_errors=True)
+        named.unlink(missing_ok=True)
     if not place.is_dir():
         note(f"importing {name} into {place}")
         place.parent.mkdir(parents=True, exist_ok=True)
+        import_hf(name, place)
         write_whole(named, name)
-        try:
-            import_hf(name, place)
-        except BaseException:
-            named.unlink(missing_ok=True)
-            raise
     return str(place.absolute())

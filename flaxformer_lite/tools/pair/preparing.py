@@ -66,7 +66,7 @@ def prepare(
 
 def texts_of(file: str) -> list[str]:
     """Returns the lines of a file of `--mono`. Raises: ValueError if all are blank."""
-    lines = list(read_lines(file))
+    lines = read_lines(file)
     if not any(map(str.strip, lines)):
         raise ValueError(f"--mono: {file} has no text: give a file of sentences, a line each")
     return lines
