@@ -1,6 +1,6 @@
-"""Measures of how sentences read, for a package: `python -m tests.support.measures [FOLDER …]`.
+"""Measures of a package, its size and how its sentences read: `python -m tests.support.measures [FOLDER …]`.
 
-Tokens a line are those of Python's tokenizer on lines that have code; all else is a number for 1,000 statements.
+The size is a number of code tokens. Tokens a line are those on lines that have code; all else is a number for 1,000 statements.
 """
 
 import ast
@@ -10,7 +10,15 @@ import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
+    tokenize.ENCODING,
+}
+OPENS_STRING, CLOSES_STRING = (
+    {getattr(tokenize, name) for name in (f"FSTRING_{end}", f"TSTRING_{end}") if hasattr(tokenize, name)}
+    for end in ("START", "END")
+)
+"""The tokens around a string with fields: Python 3.12 and newer split it, Python 3.11 has one token for it."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -26,14 +34,26 @@ def is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
+def code_tokens(path: Path) -> list[tokenize.TokenInfo]:
+    """Returns the tokens of a file that are code, the same number on each version of Python.
+
+    Comments, line ends, indents and strings in three quotation marks are left out; a string with fields is one token.
+    """
+    found, depth = list[tokenize.TokenInfo](), 0
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            opens, closes = token.type in OPENS_STRING, token.type in CLOSES_STRING
+            is_text = token.type == tokenize.STRING and token.string.lstrip("bBrRuU").startswith(('"""', "'''"))
+            if depth == 0 and not is_text and token.type not in NO_CODE:
+                found.append(token)
+            depth += opens - closes
+    return found
+
+
 def counts(path: Path) -> collections.Counter[str]:
     """Returns the counts of a file."""
     found = collections.Counter[str]()
-    with path.open("rb") as file:
-        tokens = [token for token in tokenize.tokenize(file.readline) if token.type not in NO_CODE]
-    tokens = [
-        token for token in tokens[1:] if not (token.type == tokenize.STRING and token.line.strip() == token.string)
-    ]
+    tokens = code_tokens(path)
     found["tokens"] += len(tokens)
     found["lines"] += len({token.start[0] for token in tokens})
     for node in ast.walk(ast.parse(path.read_bytes())):
@@ -56,7 +76,7 @@ def counts(path: Path) -> collections.Counter[str]:
 def main(folders: list[str]) -> None:
     for folder in folders or [str(ROOT / "flaxformer_lite"), str(ROOT / "flaxformer_lite" / "core")]:
         total = sum(map(counts, sorted(Path(folder).rglob("*.py"))), collections.Counter[str]())
-        print(f"{folder}: {total['statements']:,} statements, {total['tokens'] / total['lines']:.1f} tokens a line")
+        print(f"{folder}: {total['tokens']:,} code tokens, {total['tokens'] / total['lines']:.1f} a line")
         for name in sorted(total.keys() - {"statements", "tokens", "lines"}):
             print(f"  {name:24} {1000 * total[name] / total['statements']:6.1f} for 1,000 statements ({total[name]:,})")
 
