@@ -42,8 +42,10 @@ class ChatProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def check(self) -> None:
-        """Raises: ValueError if the template cannot be compiled."""
-        if error := self.ask(None, math.inf, {}).get("error"):
+        """Compiles the template in a process that ends: nobody may ever ask for a prompt. Raises: ValueError if that fails."""
+        error = self.ask(None, math.inf, {}).get("error")
+        self.stop()
+        if error:
             raise ValueError(error)
 
     def submit(self, messages: Sequence[Mapping[str, Any]], deadline: float = math.inf, **options: Any) -> Future[str]:
@@ -100,6 +102,8 @@ class ChatProcess:
     def close(self) -> None:
         """Ends the process and the thread. Prompts that wait are refused."""
         self.thread.shutdown(wait=False, cancel_futures=True)
+        self.stop()
+        self.thread.shutdown()  # a prompt in progress may have started another process
         self.stop()
 
 

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import dataclasses
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -37,6 +38,9 @@ from tests.support.tokenizers import NAMES, bytes_joined
 pytestmark = needs.starlette
 LIMITS: dict[str, Any] = {"seconds": 20.0, "queue": 8, "texts": 4, "new_tokens": 64, "body_bytes": 4000}
 
+MADE: list["Served"] = []
+"""The applications of this file, which `all_end` closes."""
+
 
 class Served:
     """An application with a client, and the model that answers it."""
@@ -51,6 +55,7 @@ class Served:
         self.service = self.app.state.service
         self.model = self.service.worker.model = FakeModel(self.service.runs)
         self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=False)
+        MADE.append(self)
 
     def post(self, path: str, body: Any, **headers: str) -> Any:
         content = body if isinstance(body, bytes) else json.dumps(body)
@@ -75,11 +80,21 @@ def three_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         return runs(tmp_path_factory.mktemp("served"))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def all_end() -> Iterator[None]:
+    """Law: a closed application leaves neither a thread of its model nor a process of a chat template."""
+    started, start = list["subprocess.Popen[bytes]"](), ChatProcess.start
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChatProcess, "start", lambda chat: started.append(start(chat)) or started[-1])
+        yield
+    for made in MADE:
+        assert made.service.close(5)
+    assert all(process.poll() is not None for process in started)
+
+
 @pytest.fixture(scope="module")
-def served(three_runs: dict[str, Run]) -> Iterator[Served]:
-    made = Served(three_runs)
-    yield made
-    made.service.worker.close(5)
+def served(three_runs: dict[str, Run]) -> Served:
+    return Served(three_runs)
 
 
 def test_warming_up_uses_every_shape_that_requests_may_need(served: Served, monkeypatch: pytest.MonkeyPatch):
@@ -230,7 +245,6 @@ def test_a_run_with_more_beams_than_a_request_may_ask_for_still_translates(three
     for asked in ({}, {"n": 2}):
         assert served.post("/v1/completions", {"model": "pairs", "prompt": "abc", **asked}).status_code == 200
         assert served.model.calls[-1][0].program.beam_size == 20
-    served.service.worker.close(5)
 
 
 def events(response: Any) -> list[Any]:
@@ -326,7 +340,7 @@ def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatc
     """Worked by hand; the model answers with the prompt backwards."""
     source = "{% for m in messages %}{{ m.name }}[{{ m.content }}]{% endfor %}{{ documents[0].text if documents }}"
     source += "{{ add_generation_prompt }}"
-    monkeypatch.setattr(served.service.runs.by_name["documents"], "chat", ChatProcess(ChatTemplate(source, {})))
+    monkeypatch.setattr(served.service.runs.by_name["documents"].chat, "template", ChatTemplate(source, {}))
     messages = [{"role": "user", "content": "a", "name": "Ada"}, {"role": "assistant", "content": "bc"}]
     for options, prompt in (
         ({"documents": [{"text": "t"}]}, "Ada[a][bc]tTrue"),
@@ -360,7 +374,7 @@ def test_a_client_sends_back_what_it_got(served: Served):
 def test_a_stuck_template_holds_up_nothing_but_itself(three_runs: dict[str, Run]):
     """Law: while templates without end are rendered, the server, the run and the chats of another run answer."""
     served = Served(three_runs | {"other": three_runs["documents"]}, limits={"seconds": 3.0})
-    served.service.runs.by_name["documents"].chat = ChatProcess(ChatTemplate(ENDLESS, {}))
+    served.service.runs.by_name["documents"].chat.template = ChatTemplate(ENDLESS, {})
     asked = {"model": "documents", "messages": [{"role": "user", "content": "hi"}]}
     found: list[int] = []
     threads = [
@@ -393,21 +407,17 @@ def test_a_template_that_cannot_be_compiled_is_said_at_the_start(
         404,
         "documents has no chat template that can be used: try /v1/completions",
     )
-    served.service.worker.close(5)
 
 
 def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str, Run]):
     alone = Served({"pairs": three_runs["pairs"]})
-    try:
-        for path, body in (
-            ("/api/generate", {"texts": "a"}),
-            ("/v1/chat/completions", {"model": "pairs", "messages": [USER]}),
-        ):
-            status, message = alone.refused(path, body)
-            assert status == 404 and message.startswith(("no run here can generate", "pairs does not generate"))
-            assert "pairs: translate at /api/translate or /v1/completions" in message
-    finally:
-        alone.service.worker.close(5)
+    for path, body in (
+        ("/api/generate", {"texts": "a"}),
+        ("/v1/chat/completions", {"model": "pairs", "messages": [USER]}),
+    ):
+        status, message = alone.refused(path, body)
+        assert status == 404 and message.startswith(("no run here can generate", "pairs does not generate"))
+        assert "pairs: translate at /api/translate or /v1/completions" in message
 
 
 def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
@@ -417,17 +427,14 @@ def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
     model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
     config = dataclasses.replace(config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
     alone = Served({"words": dataclasses.replace(three_runs["texts"], config=config)})
-    try:
-        assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["label"]
-        word = {"start": 0, "end": 1, "label": "B-A", "score": 0.5}
-        expected = [{"text": text, "words": [word], "spans": [word]} for text in ("ab", "a b")]
-        assert alone.answers("/api/label", texts=["ab", ["a", "b"]]) == expected
-        assert alone.answers("/api/label", texts="a" * (64 * 20 - 2)) == expected[:1]
-        status, words = alone.refused("/api/label", {"texts": ["a", "b" * (64 * 20)]})
-        assert (status, words) == (413, "text 2 has 1282 tokens, but words reads at most 1280: shorten it")
-        assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422
-    finally:
-        alone.service.worker.close(5)
+    assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["label"]
+    word = {"start": 0, "end": 1, "label": "B-A", "score": 0.5}
+    expected = [{"text": text, "words": [word], "spans": [word]} for text in ("ab", "a b")]
+    assert alone.answers("/api/label", texts=["ab", ["a", "b"]]) == expected
+    assert alone.answers("/api/label", texts="a" * (64 * 20 - 2)) == expected[:1]
+    status, words = alone.refused("/api/label", {"texts": ["a", "b" * (64 * 20)]})
+    assert (status, words) == (413, "text 2 has 1282 tokens, but words reads at most 1280: shorten it")
+    assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422
 
 
 def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):
@@ -436,14 +443,11 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
     data, model = dataclasses.replace(config.data, train=train), dataclasses.replace(config.model, head=None)
     config = dataclasses.replace(config, data=data, model=model, objective=Classification(classes=("a", "b", "c")))
     alone = Served({"classes": dataclasses.replace(three_runs["texts"], config=config)})
-    try:
-        pair, mask = {"texts": ["a", ["a", "b"]]}, {"source": "a[MASK]"}
-        words = "text 2 is a pair, but classes was trained on single texts: send one"
-        assert alone.refused("/api/classify", pair) == (422, words)
-        words = "the source has [MASK], but classes predicts no masks: leave it out"
-        assert alone.refused("/api/attention", mask) == (422, words)
-    finally:
-        alone.service.worker.close(5)
+    pair, mask = {"texts": ["a", ["a", "b"]]}, {"source": "a[MASK]"}
+    words = "text 2 is a pair, but classes was trained on single texts: send one"
+    assert alone.refused("/api/classify", pair) == (422, words)
+    words = "the source has [MASK], but classes predicts no masks: leave it out"
+    assert alone.refused("/api/attention", mask) == (422, words)
 
 
 USER = {"role": "user", "content": "hi"}
@@ -548,7 +552,6 @@ def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
     assert b'path="other",status="404"' not in get("/metrics", headers=bearer).content
     assert get("/wp-login.php", headers=bearer).status_code == 404
     assert b'path="other",status="404"' in get("/metrics", headers=bearer).content
-    served.service.worker.close(5)
 
 
 @pytest.mark.parametrize(
@@ -612,7 +615,7 @@ def test_a_full_queue_and_a_late_answer_have_their_status_and_free_their_places(
     assert served.service.worker.num_waiting == 0
     go.set()
     assert served.post("/api/embed", {"texts": "a"}).status_code == 200
-    served.service.worker.close(5)
+    served.service.close(5)
     assert served.refused("/api/embed", {"texts": "a"})[0] == 503
 
 
@@ -661,7 +664,6 @@ def test_a_client_that_goes_frees_its_place(three_runs: dict[str, Run]):
 
     assert asyncio.run(both()) == 2
     assert len(served.model.calls) == 1
-    served.service.worker.close(5)
 
 
 def test_the_models_failure_is_a_500_without_its_text(served: Served, monkeypatch: pytest.MonkeyPatch):
@@ -719,10 +721,7 @@ def test_a_source_with_two_special_ids_has_room_for_one_token_less(three_runs: d
     config = three_runs["pairs"].config
     model = dataclasses.replace(config.model, vocab_size=300, positions=Learned(max_positions=20))
     served = Served({"pairs": as_run(dataclasses.replace(config, model=model), tokenizer, tmp_path)})
-    try:
-        assert len(served.answers("/api/translate", texts="a" * 18)) == 1
-        for path, body in (("translate", {"texts": "a" * 19}), ("attention", {"source": "a" * 19, "target": "b"})):
-            status, message = served.refused(f"/api/{path}", body)
-            assert status == 413 and "has 19 tokens, but pairs reads at most 18" in message
-    finally:
-        served.service.worker.close(5)
+    assert len(served.answers("/api/translate", texts="a" * 18)) == 1
+    for path, body in (("translate", {"texts": "a" * 19}), ("attention", {"source": "a" * 19, "target": "b"})):
+        status, message = served.refused(f"/api/{path}", body)
+        assert status == 413 and "has 19 tokens, but pairs reads at most 18" in message
