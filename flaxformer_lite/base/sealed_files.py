@@ -6,6 +6,7 @@ A sealed file is `{"content": ..., "sha256": hex}`; the hash is that of the cont
 import hashlib
 import json
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from flaxformer_lite.base.atomic_files import write_whole
@@ -26,14 +27,17 @@ def write_sealed(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, json.dumps(sealed(content), indent=2) + "\n")
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """Returns the content of a sealed file. Raises: DamageError if it is not as it was written; OSError."""
+def read_sealed(path: Path, **form: type | UnionType) -> dict[str, Any]:
+    """Returns the content of a sealed file. Raises: DamageError if it is not as it was written; OSError.
+
+    form: fields that it must have, with their types.
+    """
     try:
         document = json.loads(path.read_bytes())
         digest = document.pop("sha256")
         # Older token stores have the hash among the content.
         content: dict[str, Any] = document.pop("content", document)
-        if sealed(content)["sha256"] == digest:
+        if sealed(content)["sha256"] == digest and all(isinstance(content.get(x), form[x]) for x in form):
             return content
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass  # not JSON, or not of this form

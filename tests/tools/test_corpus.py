@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import itertools
+import json
 import random
 import re
 import resource
@@ -18,14 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flaxformer_lite.base.atomic_files import write_chunks
 from flaxformer_lite.base.console import Failure
+from flaxformer_lite.base.sealed_files import sealed, write_sealed
 from flaxformer_lite.core.base.progress import no_progress
-from flaxformer_lite.tools.corpus import Corpus, Part, join, part_of_process, typed_part
+from flaxformer_lite.tools.corpus import Corpus, Part, digest, join, part_of_process, typed_part
 from flaxformer_lite.tools.corpus.writing import Speed
 from tests.support.corpora import ENDING, LINES, NUMBER, SIZE, answer_corpus, content, pieces, reverse, start_worker
 
@@ -134,12 +137,86 @@ def test_a_damaged_piece_is_refused_by_name_and_made_again_once_it_is_deleted(
     assert content(tmp_path) == whole
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_inputs_of_one_name_are_not_mixed(tmp_path: Path, killed: bool):
+    """The process that ends last tells it, and `join` if that one was killed at its end."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    answer_corpus(old, part=Part(1, 2))
+    answer_corpus(new, pieces([line.upper() for line in LINES]), part=Part(2, 2))
+    if killed:
+        for file in new.glob("0*"):
+            file.rename(old / file.name)
+    else:
+        others = pieces([line.upper() for line in LINES])
+        kept = {index: replace(piece, source=piece.source) for index, piece in enumerate(pieces())}
+        mixed = (piece if index % 2 else kept[index] for index, piece in enumerate(others))
+        with pytest.raises(
+            ValueError, match=r"begun with content_of_lines = .*the input has changed; restore it, or ch"
+        ):
+            answer_corpus(old, mixed, part=Part(2, 2))
+    with pytest.raises(ValueError, match=r"several inputs: start the command with its FILEs"):
+        join(old)
+    assert not (old / JOINED).exists()
+
+
 def test_a_damaged_manifest_is_refused(tmp_path: Path):
     answer_corpus(tmp_path)
     damage(tmp_path / "corpus.json")
     for action in (lambda: join(tmp_path), lambda: answer_corpus(tmp_path)):
         with pytest.raises(ValueError, match=r"corpus\.json is garbled: choose"):
             action()
+
+
+FACTS = {
+    "ending": ".txt",
+    "number_of_lines": 1,
+    "number_of_pieces": 1,
+    "content_of_lines": digest(digest(b"").encode()),
+}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        *({name: value for name, value in FACTS.items() if name != missing} for missing in FACTS),
+        *(FACTS | {name: value} for name in FACTS for value in ("1", 1.5, None, [], {}, 10**30, -1, True)),
+        *(FACTS | {"ending": f"/../profile{ending}"} for ending in ("", ".txt")),
+        *(FACTS | {"ending": ending} for ending in (".json", ".lock", ".txt.gz.gz", "..txt", ".txt\n")),
+        *([], "text", None, 7, [FACTS]),
+    ],
+)
+def test_a_strangers_manifest_is_refused_in_one_line_and_nothing_is_written(tmp_path: Path, facts: Any):
+    """Law of `--join`: whatever a manifest says, its error is a ValueError, and no file is new or changed."""
+    folder, outside = tmp_path / "folder", tmp_path / "profile"
+    outside.write_text("mine")
+    for name in ("0000000", "answers"):
+        (folder / name).mkdir(parents=True)
+    (folder / "profile").write_text("theirs")
+    write_sealed(folder / "0000000.json", {"lines": 1, "source": digest(b""), "answers": digest(b"theirs")})
+    (folder / "corpus.json").write_text(json.dumps(sealed(facts)))
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(ValueError, match=r"^\S+folder.*(choose another -o|FILEs again)"):
+        join(folder)
+    assert sorted(folder.rglob("*")) == before and outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"9" * 5000, b"[" * 100_000, b'{"sha256": 1}'])
+def test_a_garbled_file_of_a_corpus_is_refused_in_one_line(tmp_path: Path, content: bytes):
+    answer_corpus(tmp_path)
+    (tmp_path / "0000003.json").write_bytes(content)
+    with pytest.raises(ValueError, match="lacks 1 of 19 pieces: 0000003"):
+        join(tmp_path)
+    (tmp_path / "corpus.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"corpus\.json is garbled"):
+        join(tmp_path)
+
+
+@pytest.mark.parametrize("record", [{}, [], {"lines": 5, "source": 1, "answers": ""}, {"lines": None, "source": ""}])
+def test_a_record_of_another_form_is_no_finished_piece(tmp_path: Path, record: Any):
+    answer_corpus(tmp_path)
+    (tmp_path / "0000003.json").write_text(json.dumps(sealed(record)))
+    with pytest.raises(ValueError, match="lacks 1 of 19 pieces: 0000003"):
+        join(tmp_path)
 
 
 def failing(times: Mapping[str, int], error: Exception) -> Callable[[Sequence[str]], bytes]:

@@ -15,7 +15,8 @@ import gzip
 import hashlib
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 """Compressions by the ends of files' names. Packed pieces one after the other are a packed file of all."""
+ENDINGS = re.compile(r"\.(txt|csv|tsv|tab|npy)(\.gz|\.bz2|\.xz)?")
+MOST_PIECES = 10**7
+"""Pieces that have names of seven digits."""
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 
 
@@ -86,7 +90,7 @@ class Corpus:
         if not self.answers(name).is_file():
             return None
         try:
-            return read_sealed(self.folder / f"{name}.json")
+            return read_sealed(self.folder / f"{name}.json", lines=int, source=str, answers=str)
         except (DamageError, FileNotFoundError):
             return None
 
@@ -148,9 +152,10 @@ class Corpus:
 
         Raises: ValueError if the lines of a finished piece are others than they were.
         """
-        number, lines = 0, 0
+        sources, lines = list[str](), 0
         for piece in pieces:
-            number, lines = piece.index + 1, lines + piece.lines
+            sources.append(piece.source)
+            lines += piece.lines
             record = self.record(piece.index)
             if record is not None and record["source"] != piece.source:
                 raise ValueError(
@@ -161,9 +166,10 @@ class Corpus:
                 with self.claim(piece.name) as is_free:
                     if is_free and self.record(piece.index) is None:  # another process may just have finished it
                         yield piece
-        if number == 0:
+        if not sources:
             raise ValueError("the input has no lines: give a FILE with some")
-        self.agree({"number_of_lines": lines, "number_of_pieces": number}, "the input has changed; restore it")
+        facts = {"number_of_lines": lines, "number_of_pieces": len(sources), "content_of_lines": content_of(sources)}
+        self.agree(facts, "the input has changed; restore it")
 
     def missing(self) -> list[int]:
         """Returns the pieces that no process has finished. Raises: ValueError if their number is not known."""
@@ -175,10 +181,19 @@ class Corpus:
         return [index for index in range(number) if self.record(index) is None]
 
 
+def content_of(sources: Sequence[str]) -> str:
+    """Returns a digest of the whole input by those of its pieces."""
+    return digest("".join(sources).encode())
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the facts of a folder; {} if it has no manifest. Raises: ValueError if the manifest is damaged."""
+    count, file = int | None, folder / f"{MANIFEST}.json"
     try:
-        return read_sealed(folder / f"{MANIFEST}.json")
+        facts = read_sealed(file, ending=str, number_of_lines=count, number_of_pieces=count)
+        if ENDINGS.fullmatch(facts["ending"]) and 0 <= (facts.get("number_of_pieces") or 0) <= MOST_PIECES:
+            return facts
+        raise DamageError(f"{file.name} is garbled")
     except FileNotFoundError:
         return {}
     except DamageError as error:

@@ -1,11 +1,12 @@
 """One file of the answers of all pieces, each compared with its digest."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.base.atomic_files import write_chunks
-from flaxformer_lite.tools.corpus.folder import ANSWERS, Corpus, digest, name_of, read_manifest, writing_to
+from flaxformer_lite.tools.corpus.folder import ANSWERS, Corpus, content_of, digest, name_of, read_manifest, writing_to
 
 SHOWN = 10
 """Missing pieces that a message lists."""
@@ -27,7 +28,7 @@ def join(folder: Path) -> Path:
             f"{folder} lacks {len(missing):,} of {facts['number_of_pieces']:,} pieces: {names}; start the command with its "
             "FILEs again"
         )
-    contents = checked(corpus, facts["number_of_pieces"])
+    contents = checked(corpus, facts)
     if corpus.ending == ".npy":
         contents = as_one_array(contents, facts["number_of_lines"])
     with writing_to(folder), corpus.claim(ANSWERS, wait=True):
@@ -35,16 +36,22 @@ def join(folder: Path) -> Path:
     return corpus.answers(ANSWERS)
 
 
-def checked(corpus: Corpus, number: int) -> Iterator[bytes]:
-    """Yields the content of each piece. Raises: ValueError for one that is not as it was written."""
-    for index in range(number):
+def checked(corpus: Corpus, facts: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yields the content of each piece. Raises: ValueError for one that is not as it was written, or of another input."""
+    sources = list[str]()
+    for index in range(facts["number_of_pieces"]):
         file, record = corpus.answers(name_of(index)), corpus.record(index)
         content = file.read_bytes()
         if record is None or digest(content) != record["answers"]:
             raise ValueError(
                 f"{file} is not as it was written: delete it, start the command with its FILEs, and join again"
             )
+        sources.append(record["source"])
         yield content
+    if content_of(sources) != facts.get("content_of_lines"):
+        raise ValueError(
+            f"{corpus.folder} has pieces of several inputs: start the command with its FILEs, which names them"
+        )
 
 
 def as_one_array(contents: Iterable[bytes], rows: int) -> Iterator[bytes]:
@@ -52,7 +59,7 @@ def as_one_array(contents: Iterable[bytes], rows: int) -> Iterator[bytes]:
     import numpy as np  # of pieces of text nobody needs it
 
     for number, content in enumerate(contents):
-        array = np.load(io.BytesIO(content))
+        array = np.lib.format.read_array(io.BytesIO(content))
         if number == 0:
             header = io.BytesIO()
             whole = np.lib.format.header_data_from_array_1_0(array) | {"shape": (rows, *array.shape[1:])}
