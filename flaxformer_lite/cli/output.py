@@ -99,7 +99,7 @@ def write_answers(
     if not is_folder(arguments):
         answer_lines(blocks, answering)
         return
-    path = Path(arguments.files[0])
+    path = Path(arguments.files[0].lower())
     is_table = answering.beside and container(path.name) == "a table"
     kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix if is_table else ".txt"
     packed = path.suffix if path.suffix in corpus.PACKERS else ""
@@ -159,8 +159,9 @@ def facts(arguments: argparse.Namespace, run: "Run | EngineRun", rater: "Run | N
         "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
         "pieces": arguments.pieces or LINES_AT_ONCE,
-        "steps": [step for step, _ in origin],
-        "configs": [config for _, config in origin],
+        "steps": [step for step, _, _ in origin],
+        "settings_of_runs": [settings for _, settings, _ in origin],
+        "parameters": [params for *_, params in origin],
         "content_of_terms": terms and corpus.digest(Path(terms).read_bytes()),
         **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
     }

@@ -60,12 +60,12 @@ class EngineRun(TextTranslator):
     @property
     def step(self) -> int:
         """The step of the checkpoint that was exported."""
-        return int(self.export.facts["step"])
+        return self.origin[0][0]
 
     @property
-    def origin(self) -> list[tuple[int, str]]:
-        """The step, and a digest of the config, which decide what an answer is."""
-        return [(self.step, self.export.facts["config"])]
+    def origin(self) -> list[tuple[int, str, str]]:
+        """What decides an answer, as `Run.origin`."""
+        return [tuple(self.export.facts["origin"])]
 
     def searching(self, **options: Any) -> EngineSearch:
         return self.search(self.decode.changed(options))

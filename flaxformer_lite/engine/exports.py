@@ -6,6 +6,8 @@
 The name has a digest of all that decides an answer: config.json, tokenizers, and of every checkpoint its manifest and the digests
 of its files. So a run that was trained on, evaluated or edited has another export, and which weights `best` or `average:N` are is
 asked only where an export is made. `engine.json` has the digest of each file of the export, which is compared when it is read.
+
+A run may come with a stranger's export, of other weights: names depend on a secret in the user's cache, and facts are signed by it.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import WARNING, note, warn
 from flaxformer_lite.base.remote_files import cache_root, is_url, local_files
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
@@ -114,7 +117,33 @@ def state_of(run: str) -> str:
 
 def name_of(wanted: RunWeights, state: str) -> str:
     """Returns the name of the export of these weights in a state of their run."""
-    return f"{wanted.dtype}-{text_digest(json.dumps([state, wanted.weights, wanted.step]))[:32]}"
+    return f"{wanted.dtype}-{text_digest(json.dumps([key(), state, wanted.weights, wanted.step]))[:32]}"
+
+
+def key() -> str:
+    """Returns this user's secret, which is made once. Raises: CannotAnswer if it cannot be."""
+    file = cache() / "key"
+    try:
+        if not (file.is_file() and file.stat().st_size):
+            with atomic_write(file) as unfinished:
+                unfinished.touch(mode=0o600)
+                unfinished.write_bytes(secrets.token_bytes())
+        return file.read_bytes().hex()
+    except OSError as error:
+        raise CannotAnswer(f"{file}, by which own exports are known: {error.strerror}") from None
+
+
+def signed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns facts with a signature that nobody else can write."""
+    return {**facts, "signature": text_digest(key() + json.dumps(facts, sort_keys=True))}
+
+
+def read_own(file: Path) -> dict[str, Any]:
+    """Returns the facts of a sealed file. Raises: DamageError if this user has not signed them; OSError."""
+    facts = read_sealed(file)
+    if signed({name: facts[name] for name in facts if name != "signature"}) != facts:
+        raise DamageError(f"{file.name} is not of this user")
+    return facts
 
 
 def digest(file: Path) -> str:
@@ -153,7 +182,7 @@ def find_export(wanted: RunWeights, state: str) -> Export | None:
     """
     for folder in (place / name_of(wanted, state) for place in places(wanted.run)):
         with contextlib.suppress(OSError, DamageError):
-            raise CannotAnswer(read_sealed(folder.with_suffix(".json"))["reason"])
+            raise CannotAnswer(read_own(folder.with_suffix(".json"))["reason"])
         try:
             if folder.is_dir():
                 export = read_export(folder)
@@ -170,7 +199,7 @@ def find_export(wanted: RunWeights, state: str) -> Export | None:
 def read_export(folder: Path) -> Export:
     """Returns the export in a folder. Raises: DamageError if a file is missing or not as it was written."""
     try:
-        facts = read_sealed(folder / FACTS)
+        facts = read_own(folder / FACTS)
         for name, expected in facts["files"].items():
             if digest(folder / name) != expected:
                 raise DamageError(f"{name} is not as it was written")
@@ -196,7 +225,7 @@ def make_export(wanted: RunWeights, state: str) -> Export | None:
         if status == CANNOT:
             for other in place.glob("*.json"):
                 other.unlink()
-            write_sealed(place / f"{name}.json", {"reason": reason})
+            write_sealed(place / f"{name}.json", signed({"reason": reason}))
             raise CannotAnswer(reason)
         if status == MISTAKE:
             raise ValueError(reason)

@@ -11,7 +11,6 @@ from pathlib import Path
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import write_line
 from flaxformer_lite.base.sealed_files import write_sealed
-from flaxformer_lite.config import to_json
 from flaxformer_lite.config.outside import import_named
 from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
@@ -24,8 +23,8 @@ from flaxformer_lite.engine.exports import (
     MISTAKE,
     RunWeights,
     digest,
+    signed,
     state_of,
-    text_digest,
 )
 from flaxformer_lite.engine.search import Sizes
 from flaxformer_lite.files.text.kinds import copy_files
@@ -90,16 +89,15 @@ def export(loaded: Run, dtype: str, output: Path) -> None:
     copy_files(loaded.folder.path, output, TOKENIZER_FILES)
     model, data, positions = config.model, config.data, ctranslate2.num_positions(config)
     facts = {
-        "step": loaded.step,
+        "origin": loaded.origin[0],
         "decode": as_tree(config.decode),
         "sizes": Sizes(*model.vocab_sizes, model.positions.max_positions, positions, data.max_source_length),
         "has_tokenizer": data.tokenizer is not None,
         "has_target_tokenizer": data.target_tokenizer is not None,
         "languages": None if data.languages is None else as_tree(data.languages),
-        "config": text_digest(to_json(loaded.config)),
     }
     files = {file.name: digest(file) for file in output.iterdir()}
-    write_sealed(output / FACTS, {**facts, "files": files})
+    write_sealed(output / FACTS, signed({**facts, "files": files}))
 
 
 if __name__ == "__main__":

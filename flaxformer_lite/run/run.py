@@ -65,6 +65,7 @@ from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
+from flaxformer_lite.workdir.frozen import parameter_digest
 
 CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is shown by default."""
@@ -78,6 +79,11 @@ class Read(NamedTuple):
     """The state of the run folder before it was read."""
     params: PyTree
     """Its parameters, by which others are known."""
+
+
+def without_padding(x: Any, like: Any) -> Any:
+    """Returns a parameter without the padding of a divided vocabulary."""
+    return x if x.shape == like.shape else x[tuple(map(slice, like.shape))]
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,13 +124,15 @@ class Run(TextTranslator, TextPredictor):
         return self.config.model.vocab_size
 
     @property
-    def origin(self) -> list[tuple[int, str]]:
-        """The step of each member, and a digest of its config and its chat template, which decide what an answer is."""
-        templates = ["" if run.asking is None else run.asking.template.source for run in self.members]
-        return [
-            (run.step, text_digest(to_json(run.config) + template))
-            for run, template in zip(self.members, templates, strict=True)
-        ]
+    def origin(self) -> list[tuple[int, str, str]]:
+        """What decides an answer of each member: step, digest of config, tokenizers and chat template, digest of parameters."""
+        origins = []
+        for run in self.members:
+            template = "" if run.asking is None else run.asking.template.source
+            settings = text_digest(repr((to_json(run.config), run.vocabulary, template)))
+            params = jax.tree.map(without_padding, run.params, parameter_shapes(run.config.model))
+            origins.append((run.step, settings, parameter_digest(params)))
+        return origins
 
     @cached_property
     def asking(self) -> Asking | None:

@@ -21,7 +21,7 @@ from flaxformer_lite.cli.commands import classify, embed, generate, translate
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
 from flaxformer_lite.files.text.files import line_chunks
 
-RUN = cast(Any, SimpleNamespace(origin=[(3, "of a config")]))
+RUN = cast(Any, SimpleNamespace(origin=[(3, "of a config", "of parameters")]))
 COMMANDS = {"translate": translate, "classify": classify, "embed": embed, "generate": generate}
 
 
@@ -118,7 +118,8 @@ def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):
     assert facts["run"] == "RUN" and facts["steps"] == [3] and facts["files"] == ["lines"] and facts["beam_size"] == 4
     assert facts["pieces"] == 4096 and facts["command"] == "translate" and facts["number_of_lines"] == 1
     assert not {"part", "join", "output", "settings"} & facts.keys() and json.dumps(facts)
-    assert output.facts(parsed("translate", *words), RUN, RUN)["steps"] == [3, 3]  # the second: the run of --best-by
+    both = output.facts(parsed("translate", *words), RUN, RUN)
+    assert both["steps"] == [3, 3] and both["parameters"] == ["of parameters"] * 2  # the second: the run of --best-by
     write(parsed("translate", *words, "--join"), Shouting())
     for other, name in ((["--scores"], "scores"), (["--pieces", "7"], "pieces"), (["--alpha", "2"], "alpha")):
         with pytest.raises(ValueError, match=f"begun with {name} = "):

@@ -16,7 +16,7 @@ import pytest
 from flaxformer_lite.base.sealed_files import read_sealed, sealed, write_sealed
 from flaxformer_lite.engine import exports
 from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import RunWeights, export_of, name_of, state_of
+from flaxformer_lite.engine.exports import RunWeights, export_of, key, name_of, signed, state_of
 from flaxformer_lite.run import load
 from tests.support import needs
 from tests.support.engine_runs import LINES, run_config, save
@@ -44,7 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[RunWeights]:
     def export(wanted: RunWeights, state: str, output: Path, lock: int | None) -> tuple[int, str]:
         made.append(wanted)
         output.mkdir()
-        write_sealed(output / exports.FACTS, {"files": {}, "number": len(made)})
+        write_sealed(output / exports.FACTS, signed({"files": {}, "number": len(made)}))
         return 0, ""
 
     monkeypatch.setattr(exports, "run_exporter", export)
@@ -77,16 +77,24 @@ def change_tokenizer(folder: Path) -> None:
     file.write_bytes(file.read_bytes() + b"\n")
 
 
+def change_target_tokenizer(folder: Path) -> None:
+    file = folder / "target_tokenizer.model"
+    file.write_bytes(file.read_bytes() + b"\n" if file.is_file() else b"")
+
+
 CHANGES: tuple[Callable[[Path], Any], ...] = (
     lambda folder: save(folder, run_config(), 9, seed=7),
     rewrite_metrics,
     lose_newest,
     change_tokenizer,
+    change_target_tokenizer,
     edit,
 )
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=["trained_on", "evaluated", "lost", "tokenizer", "edited"])
+@pytest.mark.parametrize(
+    "change", CHANGES, ids=["trained_on", "evaluated", "lost", "tokenizer", "target_tokenizer", "edited"]
+)
 def test_another_state_of_a_run_has_another_export(
     folder: Path, change: Callable[[Path], Any], counted: list[RunWeights]
 ):
@@ -195,10 +203,43 @@ def test_a_changed_file_of_an_export_is_noticed(folder: Path, counted: list[RunW
     export = export_of(RunWeights(str(folder))).folder
     (export / "model.bin").write_bytes(b"abc")
     facts = {"files": {"model.bin": exports.digest(export / "model.bin")}, "number": 1}
-    write_sealed(export / exports.FACTS, facts)
+    write_sealed(export / exports.FACTS, signed(facts))
     assert export_of(RunWeights(str(folder))).facts["number"] == 1
     (export / "model.bin").write_bytes(b"abd")
     assert export_of(RunWeights(str(folder))).facts["number"] == 2
+
+
+def strange(export: Path) -> None:
+    """Another file of weights, with facts that fit, as whoever had the folder can write it."""
+    (export / "model.bin").write_bytes(b"of another model")
+    facts = {"files": {"model.bin": exports.digest(export / "model.bin")}, "number": -1}
+    write_sealed(export / exports.FACTS, read_sealed(export / exports.FACTS) | facts)
+
+
+def test_an_export_that_came_with_a_run_is_not_used(
+    folder: Path, counted: list[RunWeights], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: neither one at another user's place for it, nor one at this user's; nor the reason why there is none."""
+    wanted = RunWeights(str(folder))
+    theirs = export_of(wanted).folder
+    strange(theirs)
+    write_sealed(theirs.with_suffix(".json"), {"reason": "a stranger's"})
+    assert export_of(wanted).facts["number"] == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    (tmp_path / "mine").mkdir()
+    export = export_of(wanted)
+    assert export.folder != theirs and export.facts["number"] == 3 and theirs.is_dir()
+    (secret,) = (tmp_path / "mine").rglob("key")
+    assert secret.stat().st_mode & 0o077 == 0, "others can read it"
+    secret.write_text("")  # as a power cut may leave it: else a seal without a key would do
+    assert len(key()) > 30
+
+
+def test_an_export_without_a_key_is_refused_in_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"key, by which own exports are known: Not a directory"):
+        export_of(RunWeights(str(folder)))
 
 
 def test_a_run_that_changes_meanwhile_is_exported_again(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -298,4 +339,4 @@ def test_a_damaged_checkpoint_is_not_exported(folder: Path):
     with pytest.raises(ValueError, match=r"checkpoint 6 of .* is damaged"):
         export_of(RunWeights(str(folder)))
     file.write_bytes(whole)
-    assert export_of(RunWeights(str(folder))).facts["step"] == 6
+    assert export_of(RunWeights(str(folder))).facts["origin"][0] == 6

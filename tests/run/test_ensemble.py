@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.parallel.sharding import padded_vocabulary
 from flaxformer_lite.core.search.settings import Sampling
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
@@ -58,3 +60,23 @@ def test_sources_are_as_long_as_all_runs_read(paths: tuple[str, str]):
 def test_an_ensemble_does_not_sample():
     with pytest.raises(ValueError, match=r"^decode\.sampling is set, but an ensemble of runs does not sample"):
         load_ensemble(["one", "two"]).translation_decoder(sampling=Sampling(), beam_size=1)
+
+
+def test_the_origin_is_another_one_with_any_other_parameters_or_tokenizer():
+    one, two, other = untrained("one"), untrained("two"), untrained("one", "abc")
+    changed = replace(one, params=jax.tree.map(lambda x: x + np.float32(1e-3), one.params))
+    (of_one,), (of_changed,), (of_other,) = one.origin, changed.origin, other.origin
+    assert one.origin == two.origin and len({of_one, of_changed, of_other}) == 3
+    assert load_ensemble(["one", "two"]).origin == [of_one] * 2
+    assert replace(one, others=(changed,)).origin == [of_one, of_changed]
+
+
+def test_the_origin_does_not_tell_how_devices_divide_the_vocabulary():
+    run = untrained("one")
+    widened = jax.tree.map(
+        lambda x, like: np.pad(x, [(0, to - now) for now, to in zip(x.shape, like.shape, strict=True)]),
+        run.params,
+        padded_vocabulary(run.params, 7),
+    )
+    assert jax.tree.map(np.shape, widened) != jax.tree.map(np.shape, run.params)
+    assert replace(run, params=widened).origin == run.origin

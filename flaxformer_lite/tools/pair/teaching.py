@@ -77,8 +77,7 @@ def translated(run: Run, sources: Sequence[str], folder: Path, models: Models, e
 
     Raises: ValueError if an earlier start had other teachers or sources; Failure if a piece failed twice.
     """
-    members = [[step, config] for step, config in run.origin]
-    facts = {"teachers": members, "direction": [models.source, models.target], "pieces": LINES_AT_ONCE}
+    facts = {"teachers": run.origin, "direction": [models.source, models.target], "pieces": LINES_AT_ONCE}
     note(f"the teacher translates {len(sources):,} lines into {folder}")
     corpus.answer_pieces(corpus.Corpus(folder, ".tsv.gz"), facts, pieces(run, sources, engine), corpus.Part())
     rows = (line.split("\t") for line in read_lines(str(corpus.join(folder))))
