@@ -119,9 +119,14 @@ class Dataset(Generic[Example]):
         config: BatchShapes,
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
+        first: int = 0,
     ) -> "Dataset[Example]":
-        """Returns the same batches in every run, with random numbers that are functions of the examples."""
+        """Returns the same batches in every run, with random numbers that are functions of the examples.
+
+        first: the number of the first record among those of all sources that are evaluated together.
+        """
         made = make_rows(records, objective, config, 0, tokenizer)
+        made = made._replace(rows=objective.evaluated_rows(made.rows, first))
         lengths = made.rows.lengths
         plan = BatchPlan(lengths, fewer_buckets(lengths, batch_shapes(objective, config)), 0)
         check_some_fit(made, plan, config)

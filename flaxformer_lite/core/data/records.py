@@ -95,6 +95,13 @@ class RowMaker(Protocol[MadeExample]):
         """Raises: ValueError for records, of all sources together, that evaluation can use, and training cannot."""
         return
 
+    def evaluated_rows(self, rows: Any, first: int) -> Any:
+        """Returns the rows of an evaluation, from those of `make_rows`, both of them `Rows`.
+
+        first: the number of the first record, which no other source has.
+        """
+        return rows
+
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
 

@@ -39,7 +39,8 @@ class SentenceEmbeddings(CandidateTexts):
     loss is the cross-entropy over the cosines divided by `temperature`. The candidates of all other queries of the batch are
     negatives too, so larger batches are harder. `train.num_micro_batches` divides the computation of the vectors alone: the loss
     compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own positive is the
-    nearest in its evaluation batch.
+    nearest in its evaluation batch. An evaluation reads one positive and `num_negatives` of each query, the same each time: its
+    figures compare runs of equal settings, and those of a search are `evaluate --search`'s.
 
     Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4; Gao et al. 2021, arXiv:2101.06983, section 3, for the memory.
     """

@@ -44,7 +44,7 @@ class LossTerm(NamedTuple):
 class PerRowMetric(NamedTuple):
     """M numbers for each row, for figures that need all rows of the evaluation at once, such as correlations."""
 
-    values: Float[Array, "B M"]
+    values: Float[Array, "B M"] | Int[Array, "B M"]
     weights: Float[Array, "B"]
     """1, or 0 for a padding row of the batch."""
 

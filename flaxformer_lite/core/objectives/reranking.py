@@ -12,7 +12,7 @@ from annotated_types import Ge
 from jaxtyping import Array, Bool, Float
 
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
-from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.core.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.layers import accumulation_dtype
@@ -33,11 +33,13 @@ from flaxformer_lite.core.text.characters import ByteTokenizer
 
 
 class RankedPairs(NamedTuple):
-    """A query with each of its candidates, as the model reads them."""
+    """A query with each of its candidates, or some of them, as the model reads them."""
 
-    pairs: tuple[LabelledText, ...]
+    pairs: Sequence[LabelledText]
     """The pairs of the positives first. A label is the teacher's score, or else 1 for a positive and 0 for a negative."""
     num_positives: int
+    place: tuple[int, int] = (0, 0)
+    """The number of the record, and that of the first of these candidates, in an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,8 @@ class Reranking(CandidateTexts):
         row   BOS query EOS candidate EOS, once for each candidate
 
     The relevance of a candidate is the score of a teacher, if the data has scores, else 1 for a positive and 0 for a negative.
-    Evaluation reports `loss`, and `mrr@10` and `ndcg@10` of the positives among the candidates of their own query; a negative of
-    the same score stands before a positive.
+    Evaluation reports `loss`, and `mrr@10` and `ndcg@10` of the positives among all candidates of their own query; a negative of
+    the same score stands before a positive. It reads a query with more than `num_candidates` in several rows.
 
     Reference: Nogueira & Cho 2019, arXiv:1901.04085, section 3.
     """
@@ -62,7 +64,8 @@ class Reranking(CandidateTexts):
     entropy of the softmax of the scores against that of the relevance (Cao et al. 2007, "Learning to rank: from pairwise approach
     to listwise approach", section 4)."""
     num_candidates: Annotated[int, Ge(2)] = 8
-    """The most candidates of a query that a step reads. A query that has more gets others in each epoch, one positive always."""
+    """The most candidates of a query that a step reads. In training a query that has more gets others in each epoch, one positive
+    always."""
 
     command = "rank"
 
@@ -92,25 +95,41 @@ class Reranking(CandidateTexts):
         def make(i: int) -> RankedPairs:
             query, candidates, num_positives, scores = QueryCandidates.of(arrays[i])
 
-            pairs = []
-            for number, candidate in enumerate(candidates):
-                tokens, types = reader.truncated([query.tolist(), candidate.tolist()], longest.source)
+            def pair(number: int) -> LabelledText:
+                tokens, types = reader.truncated([query.tolist(), candidates[number].tolist()], longest.source)
                 relevance = float(number < num_positives)
                 if scores is not None and self.criterion != "binary":
                     relevance = float(scores[number])
-                pairs.append(LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), relevance))
-            return RankedPairs(tuple(pairs), num_positives)
+                return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), relevance)
+
+            return RankedPairs(Lazy(len(candidates), pair), num_positives)
 
         num_special = len(reader.truncated([[], []], 0).tokens)
         sizes = arrays.sizes[:, 0] + arrays.longest_candidates
         return Rows.source_only(num_special + np.minimum(sizes, max(longest.source - num_special, 0)), make, note=note)
+
+    def evaluated_rows(self, rows: Rows, first: int) -> Rows:
+        """Returns one row or several for each query, so that all of its candidates are read, in the shape of training's rows."""
+        places = [
+            (number, start)
+            for number, row in enumerate(rows)
+            for start in range(0, len(row.pairs), self.num_candidates)
+        ]
+
+        def make(i: int) -> RankedPairs:
+            number, start = places[i]
+            pairs, num_positives, _ = rows[number]
+            some = pairs[start : start + self.num_candidates]
+            return RankedPairs(some, max(num_positives - start, 0), (first + number, start))
+
+        return Rows(rows.lengths[[number for number, _ in places]], make, note=rows.note)
 
     def example(
         self, record: RankedPairs, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         """Returns a row without the axis B, of K texts `[K, S]`; absent ones are masked, and have no relevance.
 
-        `extra` is 1 for each positive.
+        `extra` has 1 for each positive, and the place of the row.
         """
         chosen = np.arange(len(record.pairs))
         if len(chosen) > self.num_candidates:
@@ -119,7 +138,7 @@ class Reranking(CandidateTexts):
             chosen = np.append(positive, np.sort(others))
         nothing = np.zeros(0, np.int32)
         absent = LabelledText(nothing, nothing, 0.0)
-        texts = [record.pairs[i] for i in chosen] + [absent] * (self.num_candidates - len(chosen))
+        texts = [record.pairs[i] for i in chosen.tolist()] + [absent] * (self.num_candidates - len(chosen))
         row = host_row(
             np.array([text.label for text in texts], np.float32),
             np.ones(1, np.float32),
@@ -129,7 +148,7 @@ class Reranking(CandidateTexts):
         )
         is_positive = np.zeros(self.num_candidates, np.float32)
         is_positive[: len(chosen)] = chosen < record.num_positives
-        return row._replace(extra=is_positive)
+        return row._replace(extra=(is_positive, np.array(record.place, np.int32)))
 
     def scores(self, outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B K"], Bool[Array, "B K"]]:
         """Returns the score of each candidate, and whether it is there."""
@@ -143,22 +162,24 @@ class Reranking(CandidateTexts):
         return {self.criterion: CRITERIA[self.criterion](scores, jnp.asarray(batch.targets), present)}
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """Returns the loss, and the scores and gains of each row, `[B, 2K]`."""
+        """Returns the scores, the relevance and the gains of each row, `[B, 3K]`, and its place."""
         scores, _ = self.scores(outputs, batch)
-        rows = jnp.concatenate([scores, jnp.asarray(batch.extra)], -1)
-        return {"loss": self.loss(outputs, batch)[self.criterion], "rows": PerRowMetric(rows, batch.weights[:, 0])}
+        (gains, places), weights = batch.extra, batch.weights[:, 0]
+        rows = jnp.concatenate([scores, batch.targets, gains], -1)
+        return {"rows": PerRowMetric(rows, weights), "places": PerRowMetric(places, weights)}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
-        loss, rows = totals["loss"], totals["rows"]
-        assert isinstance(loss, LossTerm) and isinstance(rows, PerRowMetric)
-        values = np.asarray(rows.values, np.float64)
-        scores, gains = np.split(values, 2, axis=1)
-        ordered = np.take_along_axis(gains, np.lexsort((gains, -scores)), 1).tolist()
-        return {
-            "loss": loss.mean,
-            "mrr@10": float(np.mean([reciprocal_rank(row, 10) for row in ordered])),
-            "ndcg@10": float(np.mean([ndcg(row, row, 10) for row in ordered])),
-        }
+        """Returns the figures of the queries, each with the candidates of all its rows."""
+        places, rows = (np.asarray(totals[name][0]) for name in ("places", "rows"))
+        order, figures, losses = np.lexsort(places.T[::-1]), list[tuple[float, float]](), list[LossTerm]()
+        for of_query in np.split(rows[order], np.flatnonzero(np.diff(places[order, 0])) + 1):
+            scores, relevance, gains = (x.reshape(1, -1) for x in np.split(of_query, 3, axis=1))
+            losses.append(CRITERIA[self.criterion](*map(jnp.asarray, (scores, relevance, scores != ABSENT))))
+            ranked = gains[0, np.lexsort((gains[0], -scores[0]))].tolist()
+            figures.append((reciprocal_rank(ranked, 10), ndcg(ranked, ranked, 10)))
+        loss = LossTerm(*np.array(jax.device_get(losses), np.float64).sum(0)[:2])
+        mrr, ndcg_ = np.mean(figures, axis=0).tolist()
+        return {"loss": loss.mean, "mrr@10": mrr, "ndcg@10": ndcg_}
 
 
 # Losses ---------------------------------------------------------------------------------------------------------------

@@ -179,10 +179,11 @@ class EvalData:
         self.pairs, self.parts = pairs, parts
         self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn, origin)
 
-        def dataset(records: Sequence[TokenPair]) -> Dataset[Any]:
-            return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)
+        def dataset(place: slice) -> Dataset[Any]:
+            records = self.records[place]
+            return Dataset.evaluation(records, objective, config, tokenizers.target, start_id, place.start or 0)
 
-        self.dataset = dataset(self.records)
-        self.datasets = [dataset(self.records[place]) for place in parts.values()] or [self.dataset]
+        self.dataset = dataset(slice(None))
+        self.datasets = list(map(dataset, parts.values())) or [self.dataset]
         for made in (self.dataset, *self.datasets):
             tell_notes(made)

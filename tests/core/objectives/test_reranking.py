@@ -11,6 +11,8 @@ import pytest
 
 from flaxformer_lite import train
 from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.core.data import BatchShapes
+from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
@@ -40,7 +42,7 @@ def drawn() -> tuple[np.ndarray, np.ndarray]:
     return scores, np.where(np.arange(5) < np.array(SIZES)[:, None], relevance, 0)
 
 
-def batch_of(relevance: np.ndarray, extra: np.ndarray | None = None) -> Batch:
+def batch_of(relevance: np.ndarray, extra: tuple[np.ndarray, np.ndarray] | None = None) -> Batch:
     """A batch of rows with these numbers of candidates, and one padding row."""
     there = np.pad(np.arange(5) < np.array(SIZES)[:, None], ((0, 1), (0, 0)))
     inputs = Inputs(source_mask=jnp.asarray(there)[..., None].repeat(3, -1))
@@ -61,20 +63,22 @@ def loss_and_gradient(criterion: str, scores: np.ndarray, relevance: np.ndarray)
     return float(value), np.asarray(gradient)
 
 
+def terms_of(criterion: str, z: np.ndarray, y: np.ndarray) -> list[float]:
+    """The losses of a query, one candidate or pair at a time."""
+    size = len(z)
+    if criterion == "binary":
+        return [np.log1p(np.exp(-z[i] if y[i] else z[i])) for i in range(size)]
+    if criterion == "margin_mse":
+        return [((z[0] - z[i]) - (y[0] - y[i])) ** 2 for i in range(1, size)]
+    if criterion == "ranknet":
+        return [np.log2(1 + np.exp(z[j] - z[i])) for i in range(size) for j in range(size) if y[i] > y[j]]
+    p, q = (np.exp(x) / np.exp(x).sum() for x in (z, y))
+    return [-(q * np.log(p)).sum()]
+
+
 def by_formula(criterion: str, scores: np.ndarray, relevance: np.ndarray) -> float:
-    """The loss, one candidate or pair at a time."""
-    losses = []
-    for z, y, size in zip(scores, relevance, SIZES, strict=True):
-        if criterion == "binary":
-            losses += [np.log1p(np.exp(-z[i] if y[i] else z[i])) for i in range(size)]
-        elif criterion == "margin_mse":
-            losses += [((z[0] - z[i]) - (y[0] - y[i])) ** 2 for i in range(1, size)]
-        elif criterion == "ranknet":
-            losses += [np.log2(1 + np.exp(z[j] - z[i])) for i in range(size) for j in range(size) if y[i] > y[j]]
-        else:
-            p, q = (np.exp(x[:size]) / np.exp(x[:size]).sum() for x in (z, y))
-            losses.append(-(q * np.log(p)).sum())
-    return float(np.mean(losses))
+    rows = zip(scores, relevance, SIZES, strict=True)
+    return float(np.mean([loss for z, y, size in rows for loss in terms_of(criterion, z[:size], y[:size])]))
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -155,9 +159,9 @@ def test_rows_have_the_query_before_each_candidate():
     ]
     assert batch.inputs.token_types.tolist() == [[0] * 4 + [1] * 2 + [0] * 2, [0] * 4 + [1] * 4, [0] * 8]
     assert batch.inputs.source_mask.sum(-1).tolist() == [6, 8, 0]
-    assert (batch.targets.tolist(), batch.extra.tolist()) == ([1, 0, 0], [1, 0, 0])
+    assert (batch.targets.tolist(), batch.extra[0].tolist()) == ([1, 0, 0], [1, 0, 0])
     scored = example(objective, rows[1], Lengths(8, 0))
-    assert (scored.targets.tolist(), scored.extra.tolist()) == ([2.5, -1, 0], [1, 0, 0])
+    assert (scored.targets.tolist(), scored.extra[0].tolist()) == ([2.5, -1, 0], [1, 0, 0])
     model = ModelConfig(vocab_size=29, num_decoder_layers=0, num_token_types=2, pooler=Pooler(num_classes=1))
     inputs = objective.inputs(jax.tree.map(lambda x: np.stack([x, x]), batch), model)
     assert inputs.source_tokens.shape == inputs.token_types.shape == (6, 8)
@@ -175,7 +179,7 @@ def test_more_candidates_than_a_step_reads_are_drawn_with_a_positive():
         batch = example(objective, row, Lengths(8, 0), 0, key)
         read = batch.inputs.source_tokens[:, 3].tolist()
         assert len(set(read)) == 3 and read[0] in (4, 5)
-        assert batch.extra.tolist() == batch.targets.tolist() == [float(token in (4, 5)) for token in read]
+        assert batch.extra[0].tolist() == batch.targets.tolist() == [float(token in (4, 5)) for token in read]
         seen.update(read)
     assert seen == set(range(4, 11))
 
@@ -185,7 +189,8 @@ def test_ranks_of_the_positives_by_hand():
     scores = np.array([[9, 1, 2, 7, 7], [1, 3, 2, 0, 0], [1, 1, 8, 8, 8], [2, 1, 3, 0, 1]], np.float32)
     positive = np.pad(np.eye(1, 5, dtype=np.float32).repeat(4, 0), ((0, 1), (0, 0)))
     objective = Reranking()
-    batch = batch_of(np.zeros((4, 5), np.float32), jnp.asarray(positive))
+    places = np.pad(np.arange(5)[:, None], ((0, 0), (0, 1)))
+    batch = batch_of(np.zeros((4, 5), np.float32), (positive, places))
     logits = jnp.asarray(np.pad(scores, ((0, 1), (0, 0)), constant_values=5.0)).reshape(-1, 1)
     counts = jax.device_get(jax.jit(objective.metrics)(Outputs(class_logits=logits), batch))
     found = objective.report({name: merge_counts([count]) for name, count in counts.items()})
@@ -193,6 +198,44 @@ def test_ranks_of_the_positives_by_hand():
     assert found.keys() == set(objective.metric_names)
     assert found["mrr@10"] == pytest.approx((1 / ranks).mean())
     assert found["ndcg@10"] == pytest.approx((1 / np.log2(ranks + 1)).mean())
+
+
+def ordered_records(number: int) -> tuple[list[TokenPair], list[np.ndarray], list[np.ndarray]]:
+    """Queries with 2 to 12 candidates of one token each, of which the first are positives; the numbers of these tokens."""
+    rng, records, relevance, tokens = np.random.default_rng(2), [], [], []
+    for size in rng.integers(2, 13, number).tolist():
+        positives = int(rng.integers(1, size))
+        tokens.append(rng.permutation(np.arange(4, 24))[:size])
+        relevance.append(rng.integers(0, 9, size).astype(np.float64))
+        label = " ".join([str(positives), str(size), *map(str, relevance[-1])])
+        records.append(record(label, [5], *([int(token)] for token in tokens[-1])))
+    return records, tokens, relevance
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize(("read", "rows"), [(2, 1), (3, 4), (12, 8)])
+def test_an_evaluation_ranks_all_candidates(criterion: str, read: int, rows: int):
+    """Oracle: each query by itself. The figures are the same for any `num_candidates` and any batch; here of two sources."""
+    objective, seen = Reranking(criterion=criterion, num_candidates=read), []
+    records, tokens, relevance = ordered_records(9)
+    shapes = BatchShapes(bucket_lengths=(8,), max_source_length=8, tokens_per_batch=8 * rows, rows_multiple=rows)
+    tokenizer = CharacterTokenizer("abcdefghijklmnopqrst")
+    for first, some in ((0, records[:4]), (4, records[4:])):
+        data = Dataset.evaluation(some, objective, shapes, tokenizer, first=first)
+        for step in range(data.plan.batches_per_epoch):
+            batch = data.batch(step)
+            logits = np.sin(batch.inputs.source_tokens[..., 3]).reshape(-1, 1)
+            seen.append(jax.device_get(objective.metrics(Outputs(class_logits=jnp.asarray(logits)), batch)))
+    found = objective.report({name: merge_counts([counts[name] for counts in seen]) for name in seen[0]})
+    losses, counts, reciprocal = 0.0, 0, []
+    for one, texts, of_teacher in zip(records, tokens, relevance, strict=True):
+        positives, scores = int(one.label.split()[0]), np.sin(texts)
+        wanted = (np.arange(len(texts)) < positives).astype(float) if criterion == "binary" else of_teacher
+        terms = terms_of(criterion, scores, wanted)
+        losses, counts = losses + sum(terms), counts + len(terms)
+        reciprocal.append(1 / (1 + (scores[positives:] >= scores[:positives].max()).sum()))
+    assert found["mrr@10"] == pytest.approx(np.mean([one if one >= 0.1 else 0 for one in reciprocal]))
+    assert found["loss"] == pytest.approx(losses / counts, rel=1e-5)
 
 
 def test_data_without_negatives_or_scores_is_refused():
