@@ -79,8 +79,8 @@ class Format(NamedTuple):
         if not self.quoted:
             return self.delimiter.join(cell.replace(self.delimiter, " ") for cell in cells)
         written = io.StringIO()
-        csv.writer(written, delimiter=self.delimiter, lineterminator="").writerow(cells)
-        return written.getvalue()
+        csv.writer(written, delimiter=self.delimiter).writerow(cells)  # up to 3.12 its own ends of lines alone are quoted
+        return written.getvalue()[:-2]
 
     def rows(self, lines: Iterable[str], file: str) -> Iterator[NumberedCells]:
         """Yields the cells of each row. Raises: ValueError with file and line if quotes are wrong."""
@@ -119,7 +119,8 @@ class DelimiterFit(NamedTuple):
 
 
 def fit(lines: Sequence[str], delimiter: str) -> DelimiterFit:
-    rows = csv_reader(lines, delimiter, strict=False)  # the last cell may be cut
+    whole = [line.replace("\r", " ") for line in lines]  # the csv module raises for one outside of quotes
+    rows = csv_reader(whole, delimiter, strict=False)  # the last cell may be cut
     widths = Counter(len(cells) for cells in rows if any(cells))
     usual = max(widths, key=lambda width: widths[width], default=0)
     if usual < 2:

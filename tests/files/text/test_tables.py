@@ -1,5 +1,8 @@
 """Oracle: rows written by hand; a row that is written is read again as it was."""
 
+import csv
+import io
+
 import pytest
 
 from flaxformer_lite.files.text.tables import (
@@ -17,8 +20,31 @@ CELLS = ["7", 'say "hi", he', "two\tparts", ""]
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_a_quoted_row_is_read_as_it_was_written(delimiter: str):
+    """Each odd text alone in its row, first and last, and beside others; read here and by Python's library."""
     form = Format(delimiter, quoted=True)
-    assert list(form.rows([form.line(CELLS)], "x")) == [(1, CELLS)]
+    odd = [
+        "a\nb",
+        "a\r\nb",
+        "a\rb",
+        "\n",
+        "\r",
+        " a",
+        "a ",
+        " ",
+        '"',
+        '""',
+        'a"b',
+        "a\0b",
+        "a,;\t|b",
+        "\x0b\x0c\x1c\x85\u2028",
+        "-",
+        "'",
+    ]
+    rows = [CELLS, odd, *([one, "b"] for one in odd), *(["a", one] for one in odd), *([one] for one in ["", *odd])]
+    for row in rows:
+        written = form.line(row)
+        assert [cells for _, cells in form.rows(written.split("\n"), "x")] == [row]
+        assert [*csv.reader(io.StringIO(written, newline=""), delimiter=delimiter, strict=True)] == [row]
 
 
 def test_a_row_between_tabs_has_no_tab_in_a_cell():
@@ -32,6 +58,7 @@ def test_the_delimiter_is_the_one_that_divides_the_rows_evenly():
     assert best_delimiter(["one, two;eins, zwei", "three, four;drei, vier"]) == ";"
     assert best_delimiter(["one,eins", "two,zwei"]) == ","
     assert open_table(["a;b", "c;d"], "x.csv", header=False).form == Format(";", quoted=True)
+    assert open_table(['"a\rb";c', '"d\re";f'], "x.csv", header=False).form == Format(";", quoted=True)
     assert open_table(["a\tb", "c\td"], "x.tsv", header=False).form == Format()
 
 
