@@ -7,7 +7,6 @@ cache from its own settings (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_
 import contextlib
 import fnmatch
 import hashlib
-import json
 import os
 import re
 import sys
@@ -27,10 +26,13 @@ from flaxformer_lite.interop.hf.folder import (
     ADAPTER_WEIGHTS,
     COMPANIONS,
     INDEX,
+    PICKLED,
     SHARDS,
     WEIGHTS,
+    either,
     read_config,
     read_json,
+    stored,
     weights_elsewhere,
 )
 from flaxformer_lite.interop.hf.multimodal import text_config
@@ -57,9 +59,11 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 """Errors of a transfer; hf_xet, which transfers large files, raises a RuntimeError or a class of its own."""
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
-TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, metrics.SETTINGS, *COMPANIONS)
+TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, PICKLED[INDEX], metrics.SETTINGS, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
-FURTHER_WEIGHTS = f"[0-9]_*/{WEIGHTS}", metrics.WEIGHTS
+KINDS = either(WEIGHTS, SHARDS, ADAPTER_WEIGHTS)
+"""Patterns of a model's weights: those of the first pattern that has any are read."""
+FURTHER_WEIGHTS = f"[0-9]_*/{WEIGHTS}", f"[0-9]_*/{PICKLED[WEIGHTS]}", metrics.WEIGHTS
 """Patterns of the weights of a sentence encoder's dense layers, and of a metric of translations."""
 SHA256 = re.compile("[0-9a-f]{64}")
 """The SHA-256 that the hub states of large files; the library's cache names them by it."""
@@ -111,8 +115,9 @@ def download(name: HubName) -> tuple[Path, str]:
             return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
         sizes = ask(sizes_of, info)
         texts, config = matching(sizes, [*TEXTS, CARD]), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
-        weights = next(filter(None, (matching(sizes, [kind]) for kind in (WEIGHTS, SHARDS, ADAPTER_WEIGHTS))), [])
-        weights += matching(sizes, FURTHER_WEIGHTS) if weights else []
+        weights = next(filter(None, (matching(sizes, [kind]) for kind in KINDS)), [])
+        further = matching(sizes, FURTHER_WEIGHTS) if weights else []
+        weights += [file for file in further if file.replace(PICKLED[WEIGHTS], WEIGHTS) not in {*further} - {file}]
         if not weights or config not in sizes:
             raise ValueError(unusable(name, sizes))
         folder = fetch(name, name.revision, [config])
@@ -120,7 +125,7 @@ def download(name: HubName) -> tuple[Path, str]:
             raise ValueError(f"{name} has a new commit, {folder.name[:12]}: give the same command again")
         fetch(name, folder.name, texts)
         try:
-            if ADAPTER_WEIGHTS not in weights:
+            if not weights[0].startswith("adapter_model."):
                 family_of(text_config(read_config(folder)).get("model_type"))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
@@ -190,8 +195,8 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
             f"{reason}, and {name} is not in the cache {constants.HF_HUB_CACHE}: connect, and import it again, or give a folder"
         ) from None
     folder = Path(path)
-    shards = {} if (folder / WEIGHTS).exists() else read_json(folder / INDEX).get("weight_map", {})
-    files = set(shards.values()) or {ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS}
+    first = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS) or Path(ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS)
+    files = {first.name} if first.suffix != ".json" else set(read_json(first).get("weight_map", {}).values())
     missing = sorted(file for file in files if not (folder / file).exists())
     if missing:
         raise ValueError(
@@ -237,11 +242,7 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
                 raise ValueError(f"license is set, but {repo} has a README.md, which is kept: state the licence there")
             note(f"{repo} has a README.md: it is kept")
             files.remove("README.md")
-        old = [
-            file
-            for file in matching(there, [*TEXTS, WEIGHTS, *FURTHER_WEIGHTS, SHARDS, ADAPTER_WEIGHTS])
-            if file not in files
-        ]
+        old = [file for file in matching(there, [*TEXTS, *KINDS, *FURTHER_WEIGHTS]) if file not in files]
         show_progress()
         note(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
         # Not upload_folder, which divides a folder into several commits.
@@ -345,4 +346,4 @@ def unusable(name: HubName, files: Iterable[str]) -> str:
         deeper = next(iter(matching(files, ["*/config.json"])), "")
         beside = f", but {deeper}: download that folder, and import it from there" if deeper else ""
         return f"{name} has no config.json{beside or ': name a repository with a whole model'}"
-    return f"{name} {weights_elsewhere(files, json.dumps(name.repo))}; or name a revision with {WEIGHTS}"
+    return f"{name} {weights_elsewhere(files)}; or name a revision with {WEIGHTS}"

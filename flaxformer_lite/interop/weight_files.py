@@ -1,4 +1,4 @@
-"""Reads and writes files of other systems: weights as .npz, safetensors or TensorFlow checkpoints, and configs as JSON."""
+"""Reads and writes files of other systems: weights as .npz, safetensors, PyTorch's or TensorFlow's files, and configs as JSON."""
 
 import json
 import zipfile
@@ -16,19 +16,15 @@ from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.files.text.files import most_unpacked
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
+from flaxformer_lite.interop.torch_files import read_torch
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
     """Returns every array by name; of an .npz with names that start with `param/`, only those, without this prefix.
 
-    Raises: ValueError where the file is missing, damaged, or would have to be unpickled.
+    Raises: ValueError where the file is missing, damaged, or holds more than arrays.
     """
-    if path.endswith((".pt", ".pth", ".bin")):
-        raise ValueError(
-            "is a pickle, which could run any code: it is not read. If you trust it, write its state dict with "
-            "safetensors.torch.save_file"
-        )
-    if path.endswith(".safetensors"):
+    if path.endswith((".safetensors", *PICKLES)):
         return read_file(Path(path))
     if not path.endswith(".npz"):
         return model_weights(read_checkpoint(path))
@@ -37,15 +33,19 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
     return model_weights(marked or arrays)
 
 
+PICKLES = (".bin", ".pt", ".pth")
+"""The ends of the names of files that `torch.save` wrote."""
 NUMBER_TYPES = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 """The number types of safetensors that NumPy has."""
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
+    """Returns the tensors of one file, safetensors or one of `torch.save`. Raises: ValueError where it is damaged.
 
     `save_model` of safetensors stores one of several tied tensors; the file's metadata names it for each of the others.
     """
+    if path.suffix in PICKLES:
+        return read_torch(path)
     try:
         with safe_open(path, "np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary

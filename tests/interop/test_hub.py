@@ -19,11 +19,13 @@ from safetensors.numpy import load_file
 from flaxformer_lite import export_hf, import_hf, load
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
 from flaxformer_lite.interop.hub import HubName, download, hub_name, push
+from flaxformer_lite.interop.weight_files import read_file
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.hub_server import TOKEN, HubServer, sibling
 from tests.support.paths import FIXTURES, ROOT
+from tests.support.torch_files import write_torch
 
 MINILM = DATA / "minilm/hub_layout"
 NAME = "org/mini-lm"
@@ -121,6 +123,37 @@ def test_a_revision_and_shards(hub: HubServer) -> None:
     assert download(HubName(NAME, old))[0] == folder
 
 
+@pytest.mark.parametrize("kind", ["whole", "sharded", "dense", "adapters"])
+def test_weights_of_torch_save_are_fetched_where_there_are_no_others(kind: str, hub: HubServer, tmp_path: Path) -> None:
+    """Oracle: the folder. What a trainer left beside them is not fetched; from the cache it is the same."""
+    places = {"dense": DATA / "embeddinggemma/two_dense", "adapters": FIXTURES / "peft/llama_plain"}
+    folder = Path(shutil.copytree(places.get(kind, DATA / "bert/model"), tmp_path / "theirs"))
+    wanted = {}
+    names = {WEIGHTS: "pytorch_model.bin", "adapter_model.safetensors": "adapter_model.bin"}
+    if kind == "sharded":
+        names[WEIGHTS] = "pytorch_model-00001-of-00001.bin"
+        index = {"weight_map": dict.fromkeys(load_file(folder / WEIGHTS), names[WEIGHTS])}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    for file in sorted(folder.rglob("*.safetensors"))[: 1 if kind == "dense" else None]:
+        new = file.with_name(names[file.name])
+        wanted[str(new.relative_to(folder))] = tensors = load_file(file)
+        write_torch(new, tensors)
+        file.unlink()
+    for file in ("optimizer.bin", "training_args.bin", "scheduler.pt", "rng_state.pth"):
+        (folder / file).write_bytes(b"never sent")
+    hub.add(NAME, folder)
+    found, _ = download(HubName(NAME, None))
+    hub.refuses = 503
+    assert download(HubName(NAME, None))[0] == found
+    kept = {str(file.relative_to(folder)) for file in folder.rglob("*.safetensors")}
+    assert {name for name in hub.sent if Path(name).suffix in (".bin", ".pt", ".pth", ".safetensors")} == {
+        *wanted,
+        *kept,
+    }
+    for file, tensors in wanted.items():
+        chex.assert_trees_all_equal(read_file(found / file), tensors)
+
+
 def test_a_broken_download_continues_where_it_broke(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -192,10 +225,10 @@ def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
         assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
         return error
 
-    pickled, mamba = shutil.copytree(MINILM, tmp_path / "pickled"), shutil.copytree(MINILM, tmp_path / "mamba")
-    (pickled / WEIGHTS).rename(pickled / "pytorch_model.bin")
+    keras, mamba = shutil.copytree(MINILM, tmp_path / "keras"), shutil.copytree(MINILM, tmp_path / "mamba")
+    (keras / WEIGHTS).rename(keras / "tf_model.h5")
     (mamba / "config.json").write_text('{"model_type": "mamba"}')
-    hub.add("org/pickled", pickled)
+    hub.add("org/keras", keras)
     hub.add("org/mamba", mamba)
     hub.add("org/secret", MINILM, private=True)
     hub.add("org/gated", MINILM, gated=True)
@@ -203,8 +236,7 @@ def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
     assert "if it is private, log in with `hf auth login`, or set HF_TOKEN" in refused("org/secret")
     assert f"org/gated is gated: accept its conditions on {hub.url}/org/gated, then log in" in refused("org/gated")
     assert "org/gated has no revision v9: choose a branch" in refused("org/gated@v9")
-    assert "org/pickled has its weights in pytorch_model.bin" in (error := refused("org/pickled"))
-    assert 'from_pretrained("org/pickled").save_pretrained(NEW' in error
+    assert "org/keras has tf_model.h5, which is not read, and no model.safetensors" in refused("org/keras")
     assert "org/mamba: model_type 'mamba' is not a family" in refused("org/mamba") and not hub.sent[WEIGHTS]
     assert "bert-base does not exist: name a Hugging Face folder" in refused("bert-base")
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")

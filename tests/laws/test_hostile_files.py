@@ -23,6 +23,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.hf_folders import DATA
 from tests.support.hostile import Victim
 from tests.support.paths import FIXTURES
+from tests.support.torch_files import tensor, write_pickles, write_torch
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +150,7 @@ OLDER = {
     "config": ("x.npz", ["bert_config.json"]),
     "tensorflow": ("bert_model.ckpt", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]),
     "torch": ("x.pt", ["x.pt"]),
+    "pickles": ("x.bin", ["x.bin"]),
 }
 
 
@@ -158,7 +160,10 @@ def test_files_of_older_systems(kind: str, victim: Victim, tmp_path: Path) -> No
     with np.load(FIXTURES / "oracles/002_bert_gelu.npz") as archive:
         arrays = {name: archive[name] for name in archive.files if name.startswith("param/")}
     (np.savez_compressed if kind == "packed" else np.savez)(original / "x.npz", **arrays)
-    (original / "x.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 9)
+    write_torch(original / "x.pt", arrays)
+    sizes = {name: (x.shape, tuple(stride // 4 for stride in x.strides)) for name, x in arrays.items()}
+    tree = {name: tensor("Float", name, *size) for name, size in sizes.items()}
+    write_pickles(original / "x.bin", tree, {name: x.astype(np.float32).tobytes() for name, x in arrays.items()})
     weights, names = OLDER[kind]
     attack(
         victim,

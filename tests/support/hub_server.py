@@ -20,7 +20,7 @@ def sha1(content: bytes) -> str:
 
 
 def is_large(path: str) -> bool:
-    return path.endswith(".safetensors")
+    return path.endswith((".safetensors", ".bin"))
 
 
 def digest(path: str, content: bytes) -> str:
@@ -209,7 +209,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply({"error": "You already created this model repo", "url": name}, 409)
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
         repo = self.server.repos[name] = Repo(private=private)
-        repo.commit({".gitattributes": b"*.safetensors filter=lfs\n"})
+        repo.commit({".gitattributes": b"*.safetensors filter=lfs\n*.bin filter=lfs\n"})
         return self.reply({"url": f"{self.server.url}/{name}"})
 
     def commit(self, name: str, files: Files, lines: list[dict[str, Any]]) -> None:

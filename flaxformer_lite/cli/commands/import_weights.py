@@ -1,9 +1,9 @@
 """Makes a run folder from the weights of another system.
 
-SYSTEM is hf or a system of docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors, or a
-model of the hub, ORG/NAME or ORG/NAME@REVISION. (A folder of that name comes first; hf://ORG/NAME is always the hub's.) For other
-systems it is an .npz or .safetensors file with the system's names, or for bert-tf a TensorFlow checkpoint, and needs --config. The
-run can be inspected, used, trained further (`--train.init-from RUN`) and exported again.
+SYSTEM is hf or a system of docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors or
+pytorch_model.bin, or a model of the hub, ORG/NAME or ORG/NAME@REVISION. (A folder of that name comes first; hf://ORG/NAME is
+always the hub's.) For other systems it is an .npz, .safetensors or .pt file with the system's names, or for bert-tf a TensorFlow
+checkpoint, and needs --config. The run can be inspected, used, trained further (`--train.init-from RUN`) and exported again.
 """
 
 import argparse

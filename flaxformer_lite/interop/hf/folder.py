@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder: JSON, safetensors in one file or several, and the files of the tokenizer."""
+"""The files of a Hugging Face folder: JSON, weights in one file or several, and the files of the tokenizer."""
 
 import json
 import os
@@ -12,10 +12,17 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.files.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
-from flaxformer_lite.interop.weight_files import new_folder, read_file
+from flaxformer_lite.interop.weight_files import PICKLES, new_folder, read_file
 
 WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PICKLED = {
+    WEIGHTS: "pytorch_model.bin",
+    INDEX: "pytorch_model.bin.index.json",
+    SHARDS: "pytorch_model-*-of-*.bin",
+    ADAPTER_WEIGHTS: "adapter_model.bin",
+}
+"""The names in older folders, whose weights `torch.save` wrote."""
 TRAINING_STATE = ("training_args.bin", "optimizer*", "scheduler*", "rng_state*", "scaler*")
 """Patterns of files that a trainer leaves beside a model, and that hold no weights of it."""
 
@@ -72,12 +79,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or has to be unpickled."""
-    if (folder / WEIGHTS).is_file():
-        return read_file(folder / WEIGHTS)
-    if (folder / INDEX).is_file():
-        return read_shards(folder)
-    raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(files_in(folder))}")
+    """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or holds more than tensors."""
+    if (file := stored(folder, WEIGHTS, INDEX)) is None:
+        raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(files_in(folder))}")
+    return read_shards(file) if file.suffix == ".json" else read_file(file)
+
+
+def either(*names: str) -> tuple[str, ...]:
+    """Returns names of files, then the names that these files have in older folders."""
+    return (*names, *(PICKLED[name] for name in names))
+
+
+def stored(folder: Path, *names: str) -> Path | None:
+    """Returns the first of these files that a folder has, also by its older name; None: it has none of them."""
+    return next((folder / name for name in either(*names) if (folder / name).is_file()), None)
 
 
 def files_in(folder: Path) -> list[str]:
@@ -86,45 +101,40 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in files)
 
 
-def weights_elsewhere(files: Iterable[str], name: str = "FOLDER") -> str:
-    """Returns what a folder has in the place of its weights, by the names of its files, with the remedy; `name`: the folder's."""
+def weights_elsewhere(files: Iterable[str]) -> str:
+    """Returns what a folder has in the place of its weights, by the names of its files, with the remedy."""
     files = [file for file in files if not any(fnmatchcase(Path(file).name, pattern) for pattern in TRAINING_STATE)]
 
     def first(*patterns: str) -> str:
         return next((file for pattern in patterns for file in files if fnmatchcase(file, pattern)), "")
 
-    here = [file for file in files if "/" not in file and file.endswith(".safetensors")]
-    convert = f"AutoModel….from_pretrained({name}).save_pretrained(NEW, safe_serialization=True)"
-    if shard := next((file for file in here if fnmatchcase(file, SHARDS)), ""):
-        return f"has {shard} without {INDEX}, which tells the tensors of each file: copy it there too"
-    if ADAPTER_WEIGHTS in here:
-        return f"has {ADAPTER_WEIGHTS} without adapter_config.json, which names the base: copy it there too"
-    if here:
-        return f"has {here[0]}, but no {WEIGHTS}: give it that name if it holds the model's tensors by their names in transformers"
-    if deeper := first(f"*/{WEIGHTS}", f"*/{INDEX}"):
+    for shards, index in zip(either(SHARDS), either(INDEX), strict=True):
+        if shard := first(shards):
+            return f"has {shard} without {index}, which tells the tensors of each file: copy it there too"
+    if adapters := first(*either(ADAPTER_WEIGHTS)):
+        return f"has {adapters} without adapter_config.json, which names the base: copy it there too"
+    if file := next((file for file in files if "/" not in file and file.endswith((".safetensors", *PICKLES))), ""):
+        name = WEIGHTS if file.endswith(".safetensors") else PICKLED[WEIGHTS]
+        return f"has {file}, but no {name}: give it that name if it holds the model's tensors by their names in transformers"
+    if deeper := first(*(f"*/{name}" for name in either(WEIGHTS, INDEX))):
         return f"has its weights in {deeper}: name the folder {Path(deeper).parent.name} in it"
-    if pickle := first("*.bin", "*.pt", "*.pth", "*.ckpt"):
-        return (
-            f"has its weights in {pickle}, which is a pickle and could run any code: it is not read. If you trust it, convert it "
-            f"with transformers: {convert}"
-        )
-    if other := first("*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.ot"):
+    if other := first("*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.ot", "*.ckpt"):
         return f"has {other}, which is not read, and no {WEIGHTS}: name a copy of the model in safetensors"
     return f"has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it"
 
 
-def read_shards(folder: Path) -> dict[str, np.ndarray]:
+def read_shards(index: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of all files that the index names. Raises: ValueError where index and files do not agree."""
-    file_of = read_json(folder / INDEX).get("weight_map")
+    file_of, folder = read_json(index).get("weight_map"), index.parent
     if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
-        raise ValueError(f"{folder / INDEX} has no weight_map from tensor names to files: copy it again")
+        raise ValueError(f"{index} has no weight_map from tensor names to files: copy it again")
     tensors: dict[str, np.ndarray] = {}
     for file in sorted(set(file_of.values())):
         if Path(file).name != file or not (folder / file).is_file():
-            raise ValueError(f"{folder / INDEX} names {cut(file)}, which is not in the folder: copy it there")
+            raise ValueError(f"{index} names {cut(file)}, which is not in the folder: copy it there")
         tensors |= read_file(folder / file)
     if strays := tensors.keys() ^ file_of.keys():
-        raise ValueError(f"{folder / INDEX} does not fit its files, by {cut(min(strays))}: copy all again")
+        raise ValueError(f"{index} does not fit its files, by {cut(min(strays))}: copy all again")
     return tensors
 
 

@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model import LoRA, ModelConfig
-from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json
+from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json, stored
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.hf.multimodal import text_names
 from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
@@ -52,8 +52,8 @@ WITHOUT_EFFECT = (
 
 def is_adapter(folder: Path) -> bool:
     """Returns whether a folder holds adapters alone."""
-    whole = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
-    return (folder / ADAPTER_CONFIG).is_file() and not whole
+    weights = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS)
+    return (folder / ADAPTER_CONFIG).is_file() and (weights is None or weights.stem == "adapter_model")
 
 
 def base_name(folder: Path) -> str:
@@ -164,11 +164,8 @@ def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[s
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns the tensors by names of the adapted class. Raises: ValueError where the file is missing or damaged."""
-    path = folder / ADAPTER_WEIGHTS
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} has no {ADAPTER_WEIGHTS}: a pickle is not read; save the adapters again by a newer PEFT"
-        )
+    if (path := stored(folder, ADAPTER_WEIGHTS)) is None:
+        raise ValueError(f"{folder} has no {ADAPTER_WEIGHTS}: copy it there too")
     tensors = {name.removeprefix(START): x for name, x in read_file(path).items()}
     if damaged := [name for name, x in tensors.items() if not is_finite(x)]:
         raise ValueError(f"{damaged[0]} has a NaN or an infinity: the file is damaged, or its training failed")

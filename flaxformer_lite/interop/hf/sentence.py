@@ -17,7 +17,7 @@ import safetensors.numpy
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
 from flaxformer_lite.core.objectives import BaseObjective, Objectives
-from flaxformer_lite.interop.hf.folder import WEIGHTS, read_any_json, read_json
+from flaxformer_lite.interop.hf.folder import WEIGHTS, read_any_json, read_json, stored
 from flaxformer_lite.interop.name_map import Arrays, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
@@ -157,12 +157,9 @@ def dense_tensors(folder: Path, paths: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the weights of the dense layers, each under its folder. Raises: ValueError where a folder has none."""
     tensors: dict[str, np.ndarray] = {}
     for path in paths:
-        if not (folder / path / WEIGHTS).is_file():
-            raise ValueError(
-                f"{folder / path} has no {WEIGHTS} with the weights of the dense layer: load {folder} by sentence-transformers and "
-                "save it again"
-            )
-        tensors |= {f"{path}/{name}": x for name, x in read_file(folder / path / WEIGHTS).items()}
+        if (file := stored(folder / path, WEIGHTS)) is None:
+            raise ValueError(f"{folder / path} has no {WEIGHTS} with the weights of the dense layer: copy it there too")
+        tensors |= {f"{path}/{name}": x for name, x in read_file(file).items()}
     return tensors
 
 

@@ -40,6 +40,7 @@ from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, copied, fixture, random_params, with_options
 from tests.support.quick import quick
+from tests.support.torch_files import write_torch
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -168,7 +169,9 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"has neither {WEIGHTS} nor {INDEX}"):
         read_folder(folder)
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin, which is a pickle .* it is not read. .*save_pretrained"):
+    with pytest.raises(
+        ValueError, match=r"pytorch_model\.bin: it is damaged, or holds no state dict: copy the file again"
+    ):
         read_folder(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json cannot be read as JSON"):
@@ -195,9 +198,16 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
         ),
         (
             ["training_args.bin", "pytorch_model-00001-of-00002.bin"],
-            r"weights in pytorch_model-00001-of-00002\.bin, which is a p",
+            r"has pytorch_model-00001-of-00002\.bin without pytorch_model\.bin\.index\.json",
         ),
         (["training_args.bin", "optimizer.pt", "rng_state_0.pth"], "has neither model.safetensors nor"),
+        (
+            ["checkpoint-9/pytorch_model.bin"],
+            r"weights in checkpoint-9/pytorch_model\.bin: name the folder checkpoint-9",
+        ),
+        (["consolidated.00.pth"], r"has consolidated\.00\.pth, but no pytorch_model\.bin: give it that name if"),
+        (["adapter_model.bin"], r"has adapter_model\.bin without adapter_config\.json"),
+        (["model.ckpt"], r"has model\.ckpt, which is not read"),
         (
             ["tf_model.h5"],
             r"has tf_model\.h5, which is not read, and no model\.safetensors: name a copy of the model in safe",
@@ -335,12 +345,14 @@ def test_scores_of_pairs_are_those_of_sentence_transformers(tmp_path: Path) -> N
     np.testing.assert_allclose(reader.predict(pairs), wanted, rtol=1e-5)
 
 
-def test_a_dense_layer_without_its_weights_is_named(tmp_path: Path) -> None:
+def test_a_dense_layer_is_read_from_either_file_and_without_one_named(tmp_path: Path) -> None:
     folder = copied("embeddinggemma/two_dense", tmp_path)
-    (folder / "3_Dense" / WEIGHTS).rename(folder / "3_Dense/pytorch_model.bin")
-    with pytest.raises(
-        ValueError, match=r"3_Dense has no model\.safetensors .*: load .* by sentence-transformers and save"
-    ):
+    wanted, dense = read_folder(folder), folder / "3_Dense"
+    write_torch(dense / "pytorch_model.bin", load_file(dense / WEIGHTS))
+    (dense / WEIGHTS).unlink()
+    jax.tree.map(np.testing.assert_array_equal, read_folder(folder).params, wanted.params)
+    (dense / "pytorch_model.bin").unlink()
+    with pytest.raises(ValueError, match=r"3_Dense has no model\.safetensors .*: copy it there too"):
         read_folder(folder)
 
 

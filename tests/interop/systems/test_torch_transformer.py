@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import chex
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -18,6 +19,7 @@ from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
 from tests.support.commands import type_command
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
+from tests.support.torch_files import called, write_archive, write_torch
 
 DATA = FIXTURES / "hf/pytorch_transformer"
 VARIANTS = sorted(folder.name for folder in DATA.iterdir())
@@ -113,13 +115,25 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert raised.value.code == 2 and not (tmp_path / "run").exists()
 
 
-def test_pickles_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "model.pt").write_bytes(b"PK")
-    (tmp_path / "arguments.json").write_text("{}")
-    words = ("import", "torch-transformer", tmp_path / "model.pt", tmp_path / "run")
+def test_a_state_dict_of_torch_save_is_read_and_no_code_of_a_file_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    config, weights = tmp_path / "arguments.json", load_file(DATA / "pre_gelu/model.safetensors")
+    config.write_text(json.dumps(fixture("pre_gelu")[0]))
+    write_torch(tmp_path / "model.pt", weights)
+    type_command(
+        monkeypatch, "import", "torch-transformer", tmp_path / "model.pt", tmp_path / "run", "--config", config
+    )
+    type_command(monkeypatch, "export", "torch-transformer", tmp_path / "run", tmp_path / "back.safetensors")
+    chex.assert_trees_all_equal(load_file(tmp_path / "back.safetensors"), weights)
+    capsys.readouterr()
+    write_archive(tmp_path / "model.pt", called("os.mkdir", str(tmp_path / "made")), {})
     with pytest.raises(SystemExit):
-        type_command(monkeypatch, *words, "--config", tmp_path / "arguments.json")
-    assert "is a pickle, which could run any code" in capsys.readouterr().err
+        type_command(
+            monkeypatch, "import", "torch-transformer", tmp_path / "model.pt", tmp_path / "2", "--config", config
+        )
+    assert "asks for os.mkdir, and no code of a file is run" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists() and not (tmp_path / "2").exists()
 
 
 def test_models_of_another_kind_are_refused() -> None:
