@@ -13,6 +13,7 @@ from flaxformer_lite.files.text.word_labels import (
     Place,
     first_tokens,
     joined,
+    overlapped,
     with_tokens,
     words_of_tokens,
 )
@@ -48,9 +49,11 @@ class Windows(NamedTuple):
 
     text: str
     words: list[Place]
-    """Words as a list gave them, or those of a text that its tokens can tell apart."""
+    """Words as a list gave them, or the units of a text."""
+    units: list[Place]
+    """What is labelled: the units of the text that its tokens can tell apart, as in training, or whole words of a list."""
     firsts: dict[int, int]
-    """The first token of each word that has one."""
+    """The first token of each unit that has one."""
     starts: list[int]
     """The first token of each window: two neighbours share half of their tokens."""
     room: int
@@ -59,15 +62,22 @@ class Windows(NamedTuple):
     """Tokens in the text."""
 
     @classmethod
-    def of(cls, given: str | Sequence[str], tokens: Sequence[Place], room: int) -> "Windows":
-        """Returns the windows over a text or a list of words, whose tokens have these places in `text_of` it."""
-        if isinstance(given, str):
-            text, words = given, with_tokens(given, units_of(given), tokens)
-        else:
-            text, words = joined(given)
+    def of(cls, given: str | Sequence[str], tokens: Sequence[Place], room: int, whole: bool = False) -> "Windows":
+        """Returns the windows over a text or a list of words, whose tokens have these places in `text_of` it.
+
+        whole: each word of a list is labelled by its first token, whatever units it has.
+        """
+        text, words = (given, None) if isinstance(given, str) else joined(given)
+        units = words if whole and words is not None else with_tokens(text, units_of(text), tokens)
         last = max(len(tokens) - room, 0)
         starts = [*range(0, last, max(room // 2, 1)), last]
-        return cls(text, words, first_tokens(words_of_tokens(text, words, tokens)), starts, room, len(tokens))
+        firsts = first_tokens(words_of_tokens(text, units, tokens))
+        return cls(text, units if words is None else words, units, firsts, starts, room, len(tokens))
+
+    @property
+    def first_units(self) -> dict[int, int]:
+        """The first unit of each word that has one with a token, counted among those."""
+        return first_tokens(overlapped(self.words, [self.units[unit] for unit in self.firsts], last=False))
 
     def best_window(self, token: int) -> int:
         """Returns the window in which the side of a token with fewer neighbours has the most; an end of the text counts as many."""
@@ -89,13 +99,17 @@ class Windows(NamedTuple):
         z = np.array(rows, np.float64).reshape(len(rows), len(objective.labels))
         powers = np.exp(z - z.max(1, keepdims=True))
         best, probabilities = z.argmax(1), powers.max(1) / powers.sum(1)
+        units = [
+            LabelledSpan(*self.units[unit], objective.labels[label], score)
+            for unit, label, score in zip(self.firsts, best.tolist(), probabilities.tolist(), strict=True)
+        ]
         words = [LabelledSpan(*place, OUTSIDE, 0.0) for place in self.words]
-        for word, label, score in zip(self.firsts, best.tolist(), probabilities.tolist(), strict=True):
-            words[word] = words[word]._replace(label=objective.labels[label], score=score)
+        for word, unit in self.first_units.items():
+            words[word] = words[word]._replace(label=units[unit].label, score=units[unit].score)
         joins = np.array([False, *continues(best, objective.label_parts)])
         spans = list[LabelledSpan]()
-        for group in np.split(np.array([*self.firsts], np.int64), np.flatnonzero(~joins)[1:]):
-            members = [words[word] for word in group.tolist()]
+        for group in np.split(np.arange(len(units)), np.flatnonzero(~joins)[1:]):
+            members = [units[unit] for unit in group.tolist()]
             if members and (kind := objective.type_of(members[0].label)):
                 score = sum(member.score for member in members) / len(members)
                 spans.append(LabelledSpan(members[0].start, members[-1].end, kind, score))

@@ -747,7 +747,10 @@ def load(
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
     if tokenizers is not None:
-        tokenizers = reader_of(config.objective, tokenizers, folder.path, config.data.longest, config.data.translation)
+        data = config.data
+        tokenizers = reader_of(
+            config.objective, tokenizers, folder.path, data.longest, data.translation, whole=data.train is None
+        )
     loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=Read(wanted, state, params))
     return loaded.in_own_direction()
 

@@ -408,9 +408,10 @@ class TextPredictor(ReadsTexts):
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
         """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell.
 
-        The words of a string are its `units_of`; those that one token reads together are one word. A text of more than
-        `data.max_source_length` tokens is read in windows that overlap by half; each word has the label from the window in which
-        it has the most context. A word without a token is an O.
+        Both are read in their `units_of`, as in training; units that one token reads together are one. They are the words of a
+        string; a word of a list has the label of its first unit. A run without `data.train`, an imported one, reads words of lists
+        whole, by their first piece. A text of more than `data.max_source_length` tokens is read in windows that overlap by half;
+        each unit has the label from the window in which it has the most context. A word without a token is an O.
 
         Example: `run.label(["Marie Curie was born in Warsaw."])[0].spans`.
 
@@ -429,9 +430,10 @@ class TextPredictor(ReadsTexts):
         encoded = self.tokenizer.encode_spans(whole)
         around = self.tokenizer.with_special_tokens([-1]).tokens
         room = max(most - len(around) + 1, 1)
-        windows = [Windows.of(text, read.spans, room) for text, read in zip(texts, encoded, strict=True)]
+        whole_words = self.config.data.train is None
+        windows = [Windows.of(text, read.spans, room, whole_words) for text, read in zip(texts, encoded, strict=True)]
         for number, one in enumerate(windows, report.get("first_line", 1)):
-            if lost := len(one.words) - len(one.firsts):
+            if lost := len(one.words) - len(one.first_units):
                 say(f"line {number}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}")
         rows = list[EncodedText]()
         for one, read in zip(windows, encoded, strict=True):

@@ -174,6 +174,24 @@ def probabilities(run: Run, apply: Callable[..., Any], text: str) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 
 
+def test_a_text_and_the_list_of_its_words_have_the_same_entities(run: Run) -> None:
+    """Law: of a run that was trained; a word of a list has the label of its first unit. One from elsewhere reads whole words."""
+    source = JSONLines(path="x", words_field="w", word_labels_field="l")
+    data = dataclasses.replace(run.config.data, train=source)
+    trained = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    rng = random.Random(5)
+    texts = ["".join(rng.choices("abcdefghijklmnop.. ", k=20)) for _ in range(12)]
+    by_text, by_words = trained.label(texts), trained.label([text.split() for text in texts])
+    by_joined = trained.label([" ".join(text.split()) for text in texts])
+    assert [one.spans for one in by_words] == [one.spans for one in by_joined] and any(one.spans for one in by_text)
+    for words, units, text in zip(by_words, by_joined, texts, strict=True):
+        assert [words.text[word.start : word.end] for word in words.words] == text.split()
+        label_at = {unit.start: unit[2:] for unit in units.words}
+        assert [word[2:] for word in words.words] == [label_at[word.start] for word in words.words]
+    (whole,) = run.label([["ab.cd", "e"]])
+    assert {(span.start, span.end) for span in whole.spans} <= {(0, 5), (0, 7), (6, 7)}
+
+
 def test_entities_are_read_off_the_labels() -> None:
     """By hand: a stray I- begins an entity, a word without a token is passed over, scores are means."""
     names = ["I-DAY", "O", "B-DAY", "I-DAY", "B-DAY", "B-NUM"]

@@ -82,15 +82,19 @@ def reader_of(
     folder: Path,
     longest: Lengths,
     translation: TranslationPrompt | None = None,
+    *,
+    whole: bool = False,
 ) -> Tokenizers:
     """Returns the tokenizers that read pairs as the objective needs them. A run folder without a chat template gets one.
+
+    whole: see `LabelTokenizers`.
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
     """
     if isinstance(objective, ReadsCandidates):
         return CandidateTokenizers(tokenizers.source, tokenizers.target, *objective.prompt_texts)
     if isinstance(objective, LabelsWords):
-        return LabelTokenizers(tokenizers.source, tokenizers.target, objective)
+        return LabelTokenizers(tokenizers.source, tokenizers.target, objective, whole)
     if not isinstance(objective, ReadsConversations):
         return tokenizers
     file, template = folder / CHAT_TEMPLATE, read_chat_template(folder, tokenizers.target)

@@ -26,7 +26,7 @@ from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.messages import by_rows
 from flaxformer_lite.files.text.words import units_of
 
-READING = 1
+READING = 2
 """Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
 LABEL_FIELDS = ("label", "type", "entity_group", "entity")
 """Names that other programs have for the type of a span."""
@@ -130,6 +130,11 @@ def read_span(span: Any, length: int) -> Marked:
 # Words and tokens -------------------------------------------------------------------------------------------------------
 
 
+def units_in(text: str, word: Place) -> list[Place]:
+    """Returns the places of the units of a word of a text."""
+    return [(word[0] + start, word[0] + stop) for start, stop in units_of(text[slice(*word)])]
+
+
 def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> Int[np.ndarray, "N"]:
     """Returns for each token the number of its word; -1 if it has no character of any. Words are in their order, and share none.
 
@@ -194,11 +199,13 @@ def cut_at(units: Sequence[Place], spans: Sequence[Marked]) -> list[Place]:
 class LabelTokenizers(Tokenizers):
     """Reads texts whose words have labels, as targets alone. The marks of their tokens are those of `TokenLabels`.
 
-    The words of a text with spans are its `units_of`, cut where a span begins or ends. A word without a token has no label: the
-    labels of all others stay.
+    A text is read in its `units_of`, as `Run.label` reads it: those of a list's words, each with a label of its word, and those of
+    a text with spans, cut where a span begins or ends. A word without a token has no label: the labels of all others stay.
     """
 
     objective: LabelsWords
+    whole: bool = False
+    """Whether each word of a list is read as it is, by its first piece: for models from elsewhere, which have learned that."""
 
     @property
     def reading(self) -> str:
@@ -234,14 +241,18 @@ class LabelTokenizers(Tokenizers):
         """Returns the mark of each token, and what of the pair has no token. Raises: ValueError for a pair without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
         if "words" in marked:
-            words = [one[:2] for one in marked["words"]]
-            names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b) in enumerate(words, 1)]
-            labels = [
-                self.objective.label_number(one.label, name) for one, name in zip(marked["words"], names, strict=True)
-            ]
+            words, labels, of_word = list[Place](), list[int](), list[int]()
+            names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b, _) in enumerate(marked["words"], 1)]
+            for number, one in enumerate(marked["words"]):
+                units = [one[:2]] if self.whole else units_in(pair[1], one[:2])
+                label = self.objective.label_number(one.label, names[number])
+                labels += self._labels_of_units(label, len(units))
+                words += units
+                of_word += [number] * len(units)
             owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
-            lost = [name.rstrip(",") for number, name in enumerate(names) if number not in firsts]
+            with_token = {of_word[unit] for unit in firsts}
+            lost = [name.rstrip(",") for number, name in enumerate(names) if number not in with_token]
         elif "spans" in marked:
             words = cut_at(units_of(pair[1]), marked["spans"])
             owners = words_of_tokens(pair[1], words, tokens)
@@ -258,6 +269,16 @@ class LabelTokenizers(Tokenizers):
                 label = labels[word] if is_first else self.objective.further_label(labels[word])
                 marks[token] = mark(label, is_first)
         return marks, lost
+
+    def _labels_of_units(self, label: int, number: int) -> list[int]:
+        """Returns the labels of the units of a word: of an entity's first word B-, I-, …, of its last one …, I-, E-."""
+        labels, scheme = self.objective.labels, self.objective.scheme
+        prefix, kind = labels[label][:1], self.objective.type_of(labels[label])
+        if number == 1 or scheme == "plain" or not kind:
+            return [label] * number
+        before, behind = prefix not in "BS", prefix not in "ES"
+        names = in_scheme(kind, before + number + behind, scheme)[before : before + number]
+        return [labels.index(name) if name in labels else label for name in names]
 
     def _labels_of_spans(
         self, words: Sequence[Place], firsts: Mapping[int, int], spans: Sequence[Marked]

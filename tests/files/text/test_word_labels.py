@@ -7,6 +7,7 @@ import random
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sentencepiece
@@ -277,6 +278,31 @@ def test_a_word_without_a_token_has_no_label_and_shifts_no_other() -> None:
     assert pair == Pair("", "ab  c d", '{"words": [[0, 2, "B-PER"], [3, 3, "O"], [4, 5, 2], [6, 7, "B-LOC"]]}')
     assert labels_of(pair) == ["B-PER", "I-PER*", "·", "·", "I-PER", "·", "B-LOC"]
     assert reader().refusal(pair) == "word 2, '' has no token of this tokenizer, so the label does not count"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "labels", "given", "units"),
+    [
+        ("bio", ("O", "B-PER", "I-PER", "B-LOC"), "B-PER I-PER O", "B-PER I-PER I-PER I-PER I-PER O O"),
+        ("bio", ("O", "B-PER", "I-PER", "B-LOC"), "I-PER B-LOC O", "I-PER I-PER I-PER B-LOC B-LOC O O"),
+        ("bioes", ("O", "B-A", "I-A", "E-A", "S-A"), "B-A E-A S-A", "B-A I-A I-A I-A E-A B-A E-A"),
+        ("bioes", ("O", "B-A", "I-A", "E-A", "S-A"), "S-A I-A O", "B-A I-A E-A I-A I-A O O"),
+        ("plain", ("O", "N", "V"), "N V O", "N N N V V O O"),
+    ],
+)
+def test_units_of_a_word_have_its_entity(scheme: Any, labels: tuple[str, ...], given: str, units: str) -> None:
+    """By hand: three units, two, two; a label without I- in the labels stays."""
+    pair = pair_of_words(["a.b", "c.", ".d"], given.split())
+    found = labels_of(pair, TokenLabels(labels=labels, scheme=scheme))
+    assert [label for label in found if label != "·"] == units.split()
+
+
+def test_a_model_from_elsewhere_reads_whole_words() -> None:
+    """By hand: further pieces of a word have no label of their own."""
+    pair = pair_of_words(["a.b", "c"], ["B-PER", "O"])
+    whole = dataclasses.replace(reader(), whole=True)
+    (record,) = tokenize([pair], whole)
+    assert record.marks.tolist() == [3, 6, 6, 0, 1]
 
 
 def test_spans_become_labels_by_the_scheme() -> None:
