@@ -68,7 +68,7 @@ class TrainConfig(Checked, at="train"):
     init_from: Annotated[str | None, Resume.ON_REQUEST] = None
     """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
-    """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
+    """Patterns, for example `head/*`, of parameters that start at random, also where `init_from` has them."""
     trainable: tuple[str, ...] = ("*",)
     """Patterns, for example `decoder/layers/*/attention/*`, of parameters that train; a pattern with `!` before, as `!head/bias`,
     names exceptions. All others are frozen: without gradient, decay and optimizer state, they keep their bits. With `model.lora`

@@ -53,7 +53,7 @@ class Frozen:
     Args:
         run: `train.init_from`.
         trainable: patterns of the parameters that train.
-        fresh: patterns of parameters that the base may lack.
+        fresh: patterns of parameters that are not the base's.
         read: returns the base's values of parameters that are given by shapes, types and shardings.
     """
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
@@ -27,6 +28,9 @@ from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.manifest import check_seal, listed_params, seal
 from flaxformer_lite.workdir.mirror import open_run
+
+CLASSES = ("pooler/classes/kernel", "pooler/classes/bias")
+"""Parameters whose last axis has an item for each of the objective's classes."""
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
@@ -159,28 +163,45 @@ def start_params(here: Config, mesh: Mesh | None) -> tuple[RunFolder, Config, in
         step, params = restore_weights(checkpoints, config, None, None, mesh)
     if config.model.lora is not None and here.model.lora is None:
         params = merged(params, config.model.lora)
-    return folder, config, step, params
+    return folder, config, step, in_class_order(params, config.objective.class_names, here.objective.class_names)
+
+
+def in_class_order(params: PyTree, there: tuple[str, ...], here: tuple[str, ...]) -> PyTree:
+    """Returns parameters for classes in the order `here`, from those in the order `there`; unchanged for classes of other names."""
+    if there == here or {*there} != {*here}:
+        return params
+    order = np.array([there.index(name) for name in here])
+    flat = flatten_dict(params, sep="/")
+    return unflatten_dict({path: x[..., order] if path in CLASSES else x for path, x in flat.items()}, sep="/")
 
 
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
     """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
-    The line also lists model settings in which the two runs differ although all shapes are the same.
+    The line also lists model settings in which the two runs differ although all shapes are the same. Classes are matched by their
+    names; if none is the same, they keep their order, with a warning.
 
-    Raises: ValueError with the parameters that are missing in that run, or have another shape, and match no pattern of
-        `train.init_fresh`.
+    Raises: ValueError with the parameters that are missing in that run, or have another shape or other classes, and match no
+        pattern of `train.init_fresh`.
     """
     train = here_config.train
     folder, config, step, restored = start_params(here_config, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
-    fresh = sorted(path for path in here if path not in there or here[path].shape != there[path].shape)
-    may_be_fresh = (*train.init_fresh, *ADAPTERS)
-    unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in may_be_fresh)]
+    theirs, ours = ({*one.objective.class_names} for one in (config, here_config))
+    unlike = CLASSES if theirs & ours and theirs != ours else ()
+    misfits = [path for path, x in here.items() if path in unlike or path not in there or x.shape != there[path].shape]
+    chosen, adapted = (
+        {path for p in some for path in fnmatch.filter(here, p)} for some in (train.init_fresh, ADAPTERS)
+    )
+    fresh = sorted(chosen.union(misfits))
+    unexpected = [path for path in fresh if path not in chosen | adapted]
     if unexpected:
         listed = ", ".join(
-            f"{path} ({there[path].shape} in that run, {here[path].shape} in this one)"
-            if path in there
-            else f"{path} (missing in that run)"
+            f"{path} (missing in that run)"
+            if path not in there
+            else f"{path} ({there[path].shape} in that run, {here[path].shape} in this one)"
+            if here[path].shape != there[path].shape
+            else f"{path} (of other classes in that run: {', '.join(config.objective.class_names)})"
             for path in unexpected
         )
         raise ValueError(
@@ -191,6 +212,11 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     taken = {
         path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in here.items() if path not in fresh
     }
+    if theirs and ours and not theirs & ours and taken.keys() & {*CLASSES}:
+        warn(
+            f"the classes of train.init_from are {', '.join(config.objective.class_names)}, and those of the objective start from "
+            "them in their order: if they mean others, set train.init_fresh to ('pooler/classes/*',)"
+        )
     report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
     adapters = [path for path in fresh if path.endswith("/lora_a/kernel")]
     others = [path for path in fresh if "/lora_" not in path]

@@ -16,8 +16,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.sealed_files import read_sealed, sealed
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.model.layers import round_kernels
+from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import weights
 from flaxformer_lite.workdir.folder import RunFolder
@@ -66,6 +69,63 @@ def test_what_is_missing_or_of_another_shape_is_named(source: tuple[Path, dict[s
     found, said = start(wider, folder, "embedding/*", "head/*")
     assert not found["embedding/embedding"].any() and not found["head/new"].any()
     assert "; fresh: embedding/embedding, head/new" in said
+
+
+def test_a_pattern_is_fresh_also_where_the_start_has_it(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    found, said = start(flat, folder, "embedding/*")
+    assert not found["embedding/embedding"].any() and "; fresh: embedding/embedding" in said
+    path = "decoder/final_norm/bias"
+    np.testing.assert_array_equal(found[path], flat[path])
+
+
+def classifier(classes: tuple[str, ...], **train: Any) -> Config:
+    config = tiny_config()
+    model = dataclasses.replace(
+        config.model, num_decoder_layers=0, head=None, pooler=Pooler(num_classes=len(classes)), sentence_embedding=None
+    )
+    data = dataclasses.replace(config.data, train=None, eval=None)
+    train = dataclasses.replace(config.train, text_metrics=(), best_metric="loss", **train)
+    objective = Classification(classes=classes)
+    return dataclasses.replace(config, model=model, objective=objective, data=data, train=train, weights="last")
+
+
+CLASSES = ("pooler/classes/bias", "pooler/classes/kernel")
+
+
+def test_classes_are_matched_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """By hand: another order, some other names, no common name, more names, and a head that is to be fresh."""
+    use_one_device(monkeypatch)
+    config, folder = classifier(("bad", "good", "mixed")), tmp_path / "source"
+    params = jax.tree.map(lambda x: np.random.default_rng(3).normal(size=x.shape), abstract_params(config))
+    write_run(RunFolder(folder), config, 7, params, "drawn by a test")
+    theirs = flatten_dict(params, sep="/")
+
+    def started(*classes: str, **train: Any) -> tuple[dict[str, Any], str, str]:
+        here = classifier(classes, init_from=str(folder), **train)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), abstract_params(here))
+        found, said = warm_start(zeros, here)
+        return flatten_dict(found, sep="/"), said, capsys.readouterr().err
+
+    found, _, err = started("good", "mixed", "bad")
+    for path in CLASSES:
+        np.testing.assert_allclose(found[path], theirs[path][..., [1, 2, 0]], rtol=1e-6)
+    assert not err
+    found, _, err = started("x", "y", "z")
+    np.testing.assert_allclose(found[CLASSES[0]], theirs[CLASSES[0]], rtol=1e-6)
+    assert "the classes of train.init_from are bad, good, mixed" in err and "train.init_fresh" in err
+    with pytest.raises(
+        ValueError, match=r"bias \(of other classes in that run: bad, good, mixed\), .*train\.init_fresh$"
+    ):
+        started("good", "bad", "new")
+    with pytest.raises(ValueError, match=r"bias \(\(3,\) in that run, \(4,\) in this one\), "):
+        started("bad", "good", "mixed", "new")
+    for classes in (("good", "bad", "new"), ("x", "y", "z"), ("bad", "good", "mixed", "new")):
+        found, said, err = started(*classes, init_fresh=("pooler/classes/*",))
+        assert not any(found[path].any() for path in CLASSES) and not err
+        assert f"fresh: {', '.join(CLASSES)}" in said
 
 
 def test_another_model_of_the_same_shapes_is_told(source: tuple[Path, dict[str, Any]]) -> None:
