@@ -58,8 +58,6 @@ class Windows(NamedTuple):
     """The first token of each window: two neighbours share half of their tokens."""
     room: int
     """Tokens in a window."""
-    number: int
-    """Tokens in the text."""
 
     @classmethod
     def of(cls, given: str | Sequence[str], tokens: Sequence[Place], room: int, whole: bool = False) -> "Windows":
@@ -72,7 +70,7 @@ class Windows(NamedTuple):
         last = max(len(tokens) - room, 0)
         starts = [*range(0, last, max(room // 2, 1)), last]
         firsts = first_tokens(words_of_tokens(text, units, tokens))
-        return cls(text, units if words is None else words, units, firsts, starts, room, len(tokens))
+        return cls(text, units if words is None else words, units, firsts, starts, room)
 
     @property
     def first_units(self) -> dict[int, int]:
@@ -80,12 +78,14 @@ class Windows(NamedTuple):
         return first_tokens(overlapped(self.words, [self.units[unit] for unit in self.firsts], last=False))
 
     def best_window(self, token: int) -> int:
-        """Returns the window in which the side of a token with fewer neighbours has the most; an end of the text counts as many."""
+        """Returns the window in which the side of a token with fewer neighbours has the most.
+
+        A window at an end of the text has the most of its tokens anyway.
+        """
 
         def context(window: int) -> int:
-            start, stop = self.starts[window], self.starts[window] + self.room
-            before = token - start if start else self.number
-            return min(before, stop - 1 - token if stop < self.number else self.number)
+            before = token - self.starts[window]
+            return min(before, self.room - 1 - before)
 
         last = bisect_right(self.starts, token)
         return max(range(max(last - 4, 0), last), key=context)

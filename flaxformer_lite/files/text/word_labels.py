@@ -139,19 +139,17 @@ def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) 
     """Returns for each token the number of its word; -1 if it has no character of any. Words are in their order, and share none.
 
     A tokenizer may count spaces and characters that it drops to the token behind them. So the word is the first of which the token
-    has a character between the first and the last visible one; without such a word, the last of which it has any.
+    has a character up to the last visible one; without such a word, the last of which it has any.
     """
-    owners = overlapped([visible(text, *word) for word in words], tokens, last=False)
+    owners = overlapped([(start, visible_stop(text, start, stop)) for start, stop in words], tokens, last=False)
     return np.where(owners < 0, overlapped(words, tokens, last=True), owners)
 
 
-def visible(text: str, start: int, stop: int) -> Place:
-    """Returns a place without the spaces and the invisible characters at its ends."""
-    while start < stop and unicodedata.category(text[start])[0] in "CZ":
-        start += 1
+def visible_stop(text: str, start: int, stop: int) -> int:
+    """Returns the end of a place without the spaces and the invisible characters at its end."""
     while start < stop and unicodedata.category(text[stop - 1])[0] in "CZ":
         stop -= 1
-    return start, stop
+    return stop
 
 
 def overlapped(words: Sequence[Place], tokens: Sequence[Place], *, last: bool) -> Int[np.ndarray, "N"]:
