@@ -2,12 +2,11 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
-from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
 from flaxformer_lite.files.text.messages import BESIDE
@@ -19,7 +18,7 @@ SAVED = ("dataset_dict.json", "state.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(FieldSource, at="parquet"):
-    """Parquet files, read by pyarrow, which the extra `hub` installs."""
+    """Parquet files, read by pyarrow, which the extra `hub` installs. A label gets the name of its class, if the file has it."""
 
     kind: Literal["parquet"] = "parquet"
     path: str
@@ -41,12 +40,12 @@ class Parquet(FieldSource, at="parquet"):
                         filesystem, name = open_filesystem(path)
                         stream = stack.enter_context(filesystem.open(name, "rb"))
                     file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
-                    fields = file.schema_arrow.names
+                    fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
                     columns = [name for name in fields if name in self._top_fields]
                     for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
                         for record in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
-                            yield LocatedPair(self._pair(record), (path, path), number)
+                            yield LocatedPair(self._pair(named(record, features)), (path, path), number)
                         progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
             except (OSError, pyarrow.ArrowException) as error:
                 raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
@@ -92,16 +91,9 @@ class HubDataset(FieldSource, at="hub_dataset"):
             columns = self._top_fields & set(dataset.column_names or ())
             if columns >= self._top_fields - set(BESIDE):
                 dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
-            features = dataset.features or {}
-            names, of_words = (class_names(features.get(field)) for field in (self.label_field, self.word_labels_field))
+            features = dataset.features.to_dict() if dataset.features else {}
             for number, record in enumerate(dataset, 1):
-                if of_words:
-                    labels = record[self.word_labels_field] or []
-                    record |= {self.word_labels_field: [of_words[i] if i >= 0 else i for i in labels]}
-                pair = self._pair(record)
-                if isinstance(pair, Pair) and names:
-                    pair = pair._replace(label=named_label(pair.label, names))
-                yield LocatedPair(pair, (self._origin, self._origin), number)
+                yield LocatedPair(self._pair(named(record, features)), (self._origin, self._origin), number)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
 
@@ -138,14 +130,27 @@ class HubDataset(FieldSource, at="hub_dataset"):
         return splits[self.split]
 
 
-def named_label(label: str, names: Sequence[str]) -> str:
-    """Returns a label, or a JSON list of them, with the names of classes in the place of their numbers; -1 stands for no label."""
-    if label.startswith("["):
-        return json.dumps([named_label(one, names) for one in json.loads(label)], ensure_ascii=False)
-    return names[int(label)] if label.isdecimal() else label
+def features_in(metadata: Mapping[bytes, bytes]) -> Any:
+    """Returns the features that `datasets` wrote in a Parquet file; {} for a file of another program."""
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+        return json.loads(metadata[b"huggingface"])["info"]["features"]
+    return {}
 
 
-def class_names(feature: Any) -> list[str]:
-    """Returns the names of the classes of a field that has one or a list of them; [] for another field."""
-    names: list[str] = getattr(getattr(feature, "feature", feature), "names", [])
-    return names
+def named(value: Any, feature: Any) -> Any:
+    """Returns a value with the names of classes in the place of their numbers; -1, which stands for no label, stays.
+
+    feature: the value's type as `datasets` writes it in JSON. A list may be a `List`, a `Sequence`, or a list of one type.
+    """
+    if isinstance(feature, list):
+        feature = {"feature": next(iter(feature), None)}
+    if not isinstance(feature, Mapping):
+        return value
+    if isinstance(value, list):
+        return [named(one, feature.get("feature")) for one in value]
+    if isinstance(value, dict):
+        columns = feature.get("feature") if feature.get("_type") == "Sequence" else None  # a list in each field
+        fields = {name: [one] for name, one in columns.items()} if columns else feature
+        return {name: named(one, fields.get(name)) for name, one in value.items()}
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value

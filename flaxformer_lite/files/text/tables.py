@@ -79,7 +79,9 @@ class Format(NamedTuple):
         if not self.quoted:
             return self.delimiter.join(cell.replace(self.delimiter, " ") for cell in cells)
         written = io.StringIO()
-        csv.writer(written, delimiter=self.delimiter).writerow(cells)  # up to 3.12 its own ends of lines alone are quoted
+        csv.writer(written, delimiter=self.delimiter).writerow(
+            cells
+        )  # up to 3.12 its own ends of lines alone are quoted
         return written.getvalue()[:-2]
 
     def rows(self, lines: Iterable[str], file: str) -> Iterator[NumberedCells]:

@@ -5,13 +5,15 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
-from flaxformer_lite.files.text.word_labels import pair_of_words
+from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
 from tests.support import needs
 from tests.support.files import PAIRS, file, message
 
@@ -162,6 +164,53 @@ def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
     empty = parquet(tmp_path / "gap.parquet", [{"source": "a", "target": "A"}, {"source": " ", "target": "B"}])
     assert message(Parquet(path=empty)).startswith(f"{empty}:2: the source is empty")
     assert list(Parquet(path=empty, empty_lines="drop").open()) == [Pair("a", "A")]
+
+
+CLASSES = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+TEXT = {"dtype": "string", "_type": "Value"}
+
+
+@pytest.mark.parametrize(
+    "of_list",
+    [
+        lambda one: {"feature": one, "_type": "List"},
+        lambda one: {"feature": one, "_type": "Sequence"},
+        lambda one: [one],
+    ],
+    ids=["List", "Sequence", "a list"],
+)
+def test_a_file_of_datasets_has_the_names_of_its_classes(
+    tmp_path: Path, of_list: Callable[[dict[str, Any]], Any]
+) -> None:
+    """By hand: in a field, in a struct, in lists and in lists of structs; -1 and a number without a name stay."""
+    pyarrow = pytest.importorskip("pyarrow", reason=needs.TEST_ALL)
+    from pyarrow import parquet
+
+    spans = {
+        "start": {"dtype": "int64", "_type": "Value"},
+        "end": {"dtype": "int64", "_type": "Value"},
+        "label": CLASSES,
+    }
+    features = {"text": TEXT, "y": CLASSES, "in": {"y": CLASSES}, "w": of_list(TEXT), "l": of_list(CLASSES)}
+    features["spans"] = of_list(spans)
+    values = [{"start": 0, "end": 1, "label": 1}]
+    if isinstance(features["spans"], dict) and features["spans"]["_type"] == "Sequence":
+        values = {"start": [0], "end": [1], "label": [1]}
+    rows = [{"text": "a", "y": y, "in": {"y": 0}, "w": ["a", "b"], "l": [1, -1], "spans": values} for y in (1, -1, 2)]
+    table = pyarrow.Table.from_pylist(rows)
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    document = {"path": str(tmp_path / "x.parquet"), "source_field": None, "target_field": "text"}
+    assert [pair.label for pair in Parquet(label_field="y", **document).open()] == ["pos", "-1", "2"]
+    assert Parquet(label_field="in.y", **document).open()[0].label == "neg"
+    assert Parquet(label_field="l", **document).open()[0].label == '["pos", "-1"]'
+    words = Parquet(path=document["path"], words_field="w", word_labels_field="l").open()
+    assert words[0] == pair_of_words(["a", "b"], ["pos", -1])
+    assert Parquet(spans_field="spans", **document).open()[0] == pair_of_spans("a", [[0, 1, "pos"]])
+    for broken in (b"no JSON", b"{}", b"[]", b'{"info": 3}'):
+        parquet.write_table(table.replace_schema_metadata({"huggingface": broken}), tmp_path / "y.parquet")
+        found = Parquet(**document | {"path": str(tmp_path / "y.parquet")}, label_field="y").open()
+        assert [pair.label for pair in found] == ["1", "-1", "2"]
 
 
 def test_a_null_in_the_place_of_a_text_is_an_empty_text(tmp_path: Path) -> None:
