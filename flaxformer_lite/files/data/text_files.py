@@ -13,6 +13,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, TextSource, texts_of, with_input
 from flaxformer_lite.files.text.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
+from flaxformer_lite.files.text.json_objects import json_value
 from flaxformer_lite.files.text.tables import (
     MOST_COMPARED,
     Format,
@@ -292,9 +293,9 @@ class JSONLines(FieldSource, at="json_lines"):
         if not line.strip():
             return Pair("", "")
         try:
-            return self._pair(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            return f"not JSON ({error}); each line must be one JSON object"
+            return self._pair(json_value(line))
+        except ValueError as error:
+            return str(error)
 
 
 @dataclass(frozen=True, kw_only=True)

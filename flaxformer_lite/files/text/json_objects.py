@@ -7,12 +7,23 @@ from typing import Any
 from flaxformer_lite.files.text.files import in_utf8
 
 
+def json_value(line: str) -> Any:
+    """Returns the value of a line. Raises: ValueError for a line that is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        what = f"not JSON ({error})"
+        if isinstance(error, ValueError) and line.lstrip()[:1] in "[{" and line.rstrip()[-1:] in "[{,":
+            what = "JSON that does not end in its line"
+        raise ValueError(f"{what}; each line must be one JSON object") from None
+
+
 def json_object(line: str, place: str) -> dict[str, Any]:
     """Returns the JSON object in a line. Raises: ValueError with the place for anything else, and for half a surrogate pair."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
+        record = json_value(line)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
     if not isinstance(record, dict):
         raise ValueError(f"{place}: {line[:60]!r} is no JSON object: write one in each line")
     in_utf8(json.dumps(record, ensure_ascii=False) if "\\u" in line else "", f"{place}: a text")

@@ -44,7 +44,7 @@ def test_files_of_a_pattern_belong_together_one_by_one(tmp_path: Path) -> None:
 
 def test_a_bad_row_of_a_pattern_is_named_by_its_own_file_and_line(tmp_path: Path) -> None:
     for n in (1, 2):
-        file(tmp_path, f"{n}.jsonl", '{"source": "a", "target": "A"}\n' + "{\n" * (n - 1))
+        file(tmp_path, f"{n}.jsonl", '{"source": "a", "target": "A"}\n' + "{a\n" * (n - 1))
         file(tmp_path, f"{n}.tsv", "a\tA\n" + "b\n" * (n - 1))
     assert message(JSONLines(path=f"{tmp_path}/*.jsonl")).startswith(f"{tmp_path}/2.jsonl:2: not JSON")
     assert message(TSV(path=f"{tmp_path}/*.tsv")).startswith(f"{tmp_path}/2.tsv:2: 1 column(s)")
@@ -167,6 +167,16 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type
 def test_bad_json_lines_are_located(tmp_path: Path, line: str, expected: str) -> None:
     path = file(tmp_path, "x.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n')
     assert message(JSONLines(path=path)).startswith(f"{path}:2: {expected}")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_json_over_several_lines_is_called_so(tmp_path: Path, indent: int | None) -> None:
+    rows = [{"source": "a", "target": "b"}] * 2
+    text = json.dumps(rows, indent=indent) if indent else "[" + ",\n".join(map(json.dumps, rows)) + "]"
+    path = file(tmp_path, "x.json", text)
+    assert message(JSONLines(path=path)) == (
+        f"{path}:1: JSON that does not end in its line; each line must be one JSON object"
+    )
 
 
 def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:

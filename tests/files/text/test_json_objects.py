@@ -8,7 +8,8 @@ from flaxformer_lite.files.text.json_objects import json_object
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"^x:3: not JSON \(.*\); each line must be one JSON object$"),
+        ("{a}", r"^x:3: not JSON \(.*\); each line must be one JSON object$"),
+        ("{", r"^x:3: JSON that does not end in its line; each line must be one JSON object$"),
         ("[" * 100_000, r"^x:3: not JSON"),
         ('["a"]', r"""^x:3: '\["a"\]' is no JSON object: write one in each line$"""),
         (r'{"a": ["\ud800"]}', r"^x:3: a text holds half a surrogate pair: correct the data$"),

@@ -45,7 +45,7 @@ def test_a_folder_has_documents_queries_and_judgements(folder: Path):
             r":9: a document needs the texts _id and text, and may have a title: correct the line",
         ),
         ("corpus.jsonl", "[1]", r":9: '\[1\]' is no JSON object: write one in each line"),
-        ("queries.jsonl", "{", r":4: not JSON \(.*\); each line must be one JSON object"),
+        ("queries.jsonl", "{a}", r":4: not JSON \(.*\); each line must be one JSON object"),
         (
             "queries.jsonl",
             '{"_id": "q1", "text": "x"}',
@@ -94,6 +94,9 @@ def test_results_come_back_from_their_file(folder: Path, tmp_path: Path):
     assert path.read_text() == "q1\tQ0\td3\t1\t0.5\tname\nq1\tQ0\td1\t2\t0.25\tname\n"
     path.write_text(path.read_text().replace("\t", " ") + "never Q0 d0 1 1.0 name\n")
     assert read_results(path, found) == results
+    (tmp_path / "spaced").write_text("q1 Q0  d\u00a01 1 0.5 x\n")  # a space that does not break is a part of an id
+    spaced = found._replace(corpus={"d\u00a01": "x"})
+    assert read_results(tmp_path / "spaced", spaced)["q1"] == {"d\u00a01": 0.5}
     for line, message in (
         ("q1 Q0 d9 1 1.0 name", r":4: no document has the id 'd9': take results of this corpus"),
         ("q1 Q0 d1 1 nan name", r":4: the score is 'nan': it must be a finite number"),
