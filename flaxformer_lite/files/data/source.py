@@ -202,7 +202,8 @@ class FieldSource(Checked, TextSource, at="data"):
     """Field of the labels of `words_field`, a list of texts, or of numbers, which are places in `objective.labels`."""
     spans_field: str | None = None
     """Field of the entities in the text of `target_field`: a list of objects with `start`, `end` and `label`, or of lists of these
-    three. Characters count from 0; `end` is behind the last. For the objective `token_labels`. None: no spans."""
+    three. Characters count from 0; `end` is behind the last; a field `text` must be the text there. For the objective
+    `token_labels`. None: no spans."""
 
     def __post_init__(self) -> None:
         """Raises: ValueError for fields of labelled words that do not go together."""

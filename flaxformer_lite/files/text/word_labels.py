@@ -30,6 +30,8 @@ READING = 2
 """Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
 LABEL_FIELDS = ("label", "type", "entity_group", "entity")
 """Names that other programs have for the type of a span."""
+COUNTED = (("units of UTF-16, as browsers do", "utf-16-le"), ("bytes", "utf-8"))
+"""What other programs count in the place of characters, with its encoding."""
 Place = tuple[int, int]
 
 
@@ -94,7 +96,7 @@ def pair_of_spans(text: str, spans: Any) -> Pair:
     spans = by_rows(spans) if isinstance(spans, Mapping) else spans
     if not isinstance(spans, list):
         raise ValueError(f"the spans are {str(spans)[:60]!r}: they must be a list, each with start, end and label")
-    marked = sorted((read_span(span, len(text)) for span in spans), key=lambda one: (one.start, -one.stop))
+    marked = sorted((read_span(span, text) for span in spans), key=lambda one: (one.start, -one.stop))
     for first, second in itertools.pairwise(marked):
         if second.start < first.stop:
             relation = "is nested in" if second.stop <= first.stop else "overlaps"
@@ -104,10 +106,11 @@ def pair_of_spans(text: str, spans: Any) -> Pair:
     return Pair("", text, json.dumps({"spans": marked}, ensure_ascii=False))
 
 
-def read_span(span: Any, length: int) -> Marked:
-    """Returns a span of a text of so many characters, from a list or an object. Raises: ValueError if it is none."""
-    fields = span
+def read_span(span: Any, text: str) -> Marked:
+    """Returns a span of a text, from a list or an object. Raises: ValueError if it is none, or has another text than its own."""
+    fields, said = span, None
     if isinstance(span, Mapping):
+        said = span.get("text")
         label = next((span[name] for name in LABEL_FIELDS if span.get(name) is not None), None)
         fields = [span.get("start"), span.get("end"), label]
     types = [type(field) for field in fields] if isinstance(fields, list | tuple) else []
@@ -120,11 +123,24 @@ def read_span(span: Any, length: int) -> Marked:
         raise ValueError(
             f"the span {place.shown} is empty: its end is the number of the character behind it, above its start"
         )
-    if place.start < 0 or place.stop > length:
+    there = text[max(place.start, 0) : place.stop]
+    if isinstance(said, str) and there.split() != said.split():
+        counted = [unit for unit, encoding in COUNTED if said == encoded_part(text, place, encoding)]
+        remedy = f"its places count {counted[0]}: count" if counted else "correct one of them, counted in"
         raise ValueError(
-            f"the span {place.shown} crosses the text, which has {length} characters: correct it, counted in characters from 0"
+            f"the span {place.shown} is {there[:60]!r}, but its text {said[:60]!r}: {remedy} characters from 0"
+        )
+    if place.start < 0 or place.stop > len(text):
+        raise ValueError(
+            f"the span {place.shown} crosses the text, which has {len(text)} characters: correct it, counted in characters from 0"
         )
     return place
+
+
+def encoded_part(text: str, place: Marked, encoding: str) -> str:
+    """Returns the part of a text at a place that counts the units of an encoding."""
+    width = len("a".encode(encoding))
+    return text.encode(encoding)[width * place.start : width * place.stop].decode(encoding, "replace")
 
 
 # Words and tokens -------------------------------------------------------------------------------------------------------

@@ -403,6 +403,34 @@ def test_spans_that_are_none_are_located(tmp_path: Path, given: object, expected
     assert message(spans(path)).startswith(f"{path}:2: {expected}")
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "said", "expected"),
+    [
+        (
+            4,
+            6,
+            "cd",
+            "the span (4, 6, 'A') is 'd.', but its text 'cd': its places count units of UTF-16, as browsers do: count ch",
+        ),
+        (6, 8, "cd", "the span (6, 8, 'A') is '', but its text 'cd': its places count bytes: count characters from 0"),
+        (
+            3,
+            5,
+            "ab",
+            "the span (3, 5, 'A') is 'cd', but its text 'ab': correct one of them, counted in characters from 0",
+        ),
+    ],
+)
+def test_a_span_that_contradicts_its_text_is_refused(
+    tmp_path: Path, start: int, end: int, said: str, expected: str
+) -> None:
+    text = "\U0001f680a cd."
+    span = {"start": start, "end": end, "text": said, "label": "A"}
+    good = {"text": "a  b", "spans": {"start": [0], "end": [4], "text": ["a b"], "label": ["A"]}}
+    path = in_lines(tmp_path, good, {"text": text, "spans": [span]})
+    assert message(spans(path)).startswith(f"{path}:2: {expected}")
+
+
 def told(source: DataSource) -> str:
     """The error of tokenizing a source."""
     with pytest.raises(ValueError) as caught:
