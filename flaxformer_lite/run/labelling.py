@@ -51,7 +51,7 @@ class Windows(NamedTuple):
     words: list[Place]
     """Words as a list gave them, or the units of a text."""
     units: list[Place]
-    """What is labelled: the units of the text that its tokens can tell apart, as in training, or whole words of a list."""
+    """Places that are labelled: the units of the text that its tokens can tell apart, as in training, or whole words of a list."""
     firsts: dict[int, int]
     """The first token of each unit that has one."""
     starts: list[int]

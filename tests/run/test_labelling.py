@@ -248,7 +248,7 @@ def test_the_command_writes_spans_and_columns(
     assert [label for _, _, label in json.loads(pair.label)["words"]] == [word.label for word in found.words]
 
     given = tmp_path / "words.jsonl"
-    given.write_text('{"w": ["a", "b c", "."]}\n{"w": 3}\nx\n{"id": 3, "u": {"v": []}}\n')
+    given.write_text('{"w": ["a", "b\\tc", "."]}\n{"w": 3}\nx\n{"id": 3, "u": {"v": []}}\n')
     type_command(monkeypatch, "label", tmp_path, given, "--words", "w", "--format", "conll")
     out, err = capsys.readouterr()
     assert [line.split("\t")[0] for line in out.splitlines()] == ["a", "b c", ".", "", "", "", ""]

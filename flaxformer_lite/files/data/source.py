@@ -199,7 +199,8 @@ class FieldSource(Checked, TextSource, at="data"):
     """Field of the words of a text, a list, in the place of source and target; `word_labels_field` has a label for each. For the
     objective `token_labels`. None: no words."""
     word_labels_field: str | None = None
-    """Field of the labels of `words_field`, a list of texts, or of numbers, which are places in `objective.labels`."""
+    """Field of the labels of `words_field`, a list of texts, or of numbers, which are places in `objective.labels`. A word with
+    null, an empty text or -100 has no label, and does not count."""
     spans_field: str | None = None
     """Field of the entities in the text of `target_field`: a list of objects with `start`, `end` and `label`, or of lists of these
     three. Characters count from 0; `end` is behind the last; a field `text` must be the text there. For the objective

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from flaxformer_lite.files.text.tables import (
     Format,
     Table,
     better_delimiter,
+    columns_in,
     container,
     is_blank,
     looks_like_a_header,
@@ -26,6 +28,9 @@ from flaxformer_lite.files.text.tables import (
     require_lines,
 )
 from flaxformer_lite.files.text.word_labels import pair_of_words
+
+CONLLU = 10
+"""The number of columns in CoNLL-U."""
 
 
 def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
@@ -302,7 +307,8 @@ class JSONLines(FieldSource, at="json_lines"):
 class CoNLL(Checked, TextSource, at="conll"):
     """Text files with a word and its label in each line, in columns between tabs or spaces; a blank line ends a text.
 
-    Lines that begin with -DOCSTART- are left out. For the objective `token_labels`.
+    Lines that begin with -DOCSTART- are left out, and those of CoNLL-U's ten columns for several words (1-2) or for none (3.1).
+    For the objective `token_labels`.
     """
 
     kind: Literal["conll"] = "conll"
@@ -332,14 +338,16 @@ class CoNLL(Checked, TextSource, at="conll"):
         """Returns the text of some lines with its labels, or what is wrong with it. first: the number of the first line."""
         words, labels = list[str](), list[str]()
         for number, row in enumerate(rows, first):
-            columns = row.split("\t") if "\t" in row else row.split()
+            columns = columns_in(row)
+            if len(columns) == CONLLU and self.word_column % CONLLU and re.fullmatch(r"\d+[-.]\d+", columns[0]):
+                continue
             for kept, setting in ((words, "word_column"), (labels, "label_column")):
                 column = getattr(self, setting)
                 if not -len(columns) <= column < len(columns) or len(columns) < 2:
-                    return (
-                        f"line {number}, {row[:60]!r}, has {len(columns)} columns, but conll.{setting} is {column}: correct it; if "
-                        "the line is a comment, set conll.comment to its beginning"
-                    )
+                    wrong = f"{len(columns)} columns, but conll.{setting} is {column}: correct it"
+                    if len(columns) < 2:
+                        wrong = "a word without a label: add it, or -100 for a word that does not count"
+                    return f"line {number}, {row[:60]!r}, has {wrong}; if it is a comment, set conll.comment to its beginning"
                 kept.append(columns[column])
         return pair_of_words(words, labels)
 

@@ -50,6 +50,11 @@ def is_blank(cells: Sequence[str]) -> bool:
     return not "".join(cells).strip()
 
 
+def columns_in(line: str) -> list[str]:
+    """Returns the columns of a line between tabs, or without a tab between spaces; other spaces, such as U+00A0, end no word."""
+    return line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
+
+
 def container(path: str) -> str:
     """Returns the container of texts that a file has by its name, compressed or not; an empty text if it may have lines."""
     name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())

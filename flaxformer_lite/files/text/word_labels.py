@@ -30,8 +30,10 @@ READING = 2
 """Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
 LABEL_FIELDS = ("label", "type", "entity_group", "entity")
 """Names that other programs have for the type of a span."""
+UNLABELLED = (None, "", -100, "-100")
+"""Labels of a word that has none: neither the loss nor a figure counts it."""
 COUNTED = (("units of UTF-16, as browsers do", "utf-16-le"), ("bytes", "utf-8"))
-"""What other programs count in the place of characters, with its encoding."""
+"""Units that other programs count in the place of characters, each with its encoding."""
 Place = tuple[int, int]
 
 
@@ -61,7 +63,7 @@ class Marked(NamedTuple):
 
     start: int
     stop: int
-    label: str | int
+    label: str | int | None
 
     @property
     def shown(self) -> str:
@@ -79,7 +81,7 @@ def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
 
 def pair_of_words(words: Any, labels: Any) -> Pair:
     """Returns a text from its words, with their labels. Raises: ValueError if they are not lists of the same length."""
-    for name, items, kinds in (("words", words, {str}), ("labels", labels, {str, int})):
+    for name, items, kinds in (("words", words, {str}), ("labels", labels, {str, int, type(None)})):
         wrong = [item for item in items if type(item) not in kinds] if isinstance(items, list) else [items]
         if wrong:
             what = "texts or whole numbers" if int in kinds else "texts"
@@ -87,7 +89,7 @@ def pair_of_words(words: Any, labels: Any) -> Pair:
     if len(words) != len(labels):
         raise ValueError(f"it has {len(words)} words and {len(labels)} labels: each word needs one label")
     text, places = joined(words)
-    marked = [[*place, label] for place, label in zip(places, labels, strict=True)]
+    marked = [[*place, None if label in UNLABELLED else label] for place, label in zip(places, labels, strict=True)]
     return Pair("", in_utf8(text, "a word"), json.dumps({"words": marked}, ensure_ascii=False))
 
 
@@ -255,18 +257,18 @@ class LabelTokenizers(Tokenizers):
         """Returns the mark of each token, and what of the pair has no token. Raises: ValueError for a pair without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
         if "words" in marked:
-            words, labels, of_word = list[Place](), list[int](), list[int]()
+            words, labels, of_word = list[Place](), list[int | None](), list[int]()
             names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b, _) in enumerate(marked["words"], 1)]
             for number, one in enumerate(marked["words"]):
                 units = [one[:2]] if self.whole else units_in(pair[1], one[:2])
-                label = self.objective.label_number(one.label, names[number])
-                labels += self._labels_of_units(label, len(units))
+                labels += self._labels_of_units(one.label, names[number], len(units))
                 words += units
                 of_word += [number] * len(units)
             owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
-            with_token = {of_word[unit] for unit in firsts}
-            lost = [name.rstrip(",") for number, name in enumerate(names) if number not in with_token]
+            unread = {number for number, one in enumerate(marked["words"]) if one.label is not None}
+            unread -= {of_word[unit] for unit in firsts}
+            lost = [names[number].rstrip(",") for number in sorted(unread)]
         elif "spans" in marked:
             words = cut_at(units_of(pair[1]), marked["spans"])
             owners = words_of_tokens(pair[1], words, tokens)
@@ -278,15 +280,19 @@ class LabelTokenizers(Tokenizers):
             )
         marks = [0] * len(tokens)
         for token, word in enumerate(owners.tolist()):
-            if word >= 0:
+            if word >= 0 and (label := labels[word]) is not None:
                 is_first = firsts[word] == token
-                label = labels[word] if is_first else self.objective.further_label(labels[word])
-                marks[token] = mark(label, is_first)
+                marks[token] = mark(label if is_first else self.objective.further_label(label), is_first)
         return marks, lost
 
-    def _labels_of_units(self, label: int, number: int) -> list[int]:
-        """Returns the labels of the units of a word: of an entity's first word B-, I-, …, of its last one …, I-, E-."""
-        labels, scheme = self.objective.labels, self.objective.scheme
+    def _labels_of_units(self, given: str | int | None, word: str, number: int) -> Sequence[int | None]:
+        """Returns the labels of the units of a word: of an entity's first word B-, I-, …, of its last one …, I-, E-.
+
+        Raises: ValueError for a label that the objective lacks.
+        """
+        if given is None:
+            return [None] * number
+        labels, scheme, label = self.objective.labels, self.objective.scheme, self.objective.label_number(given, word)
         prefix, kind = labels[label][:1], self.objective.type_of(labels[label])
         if number == 1 or scheme == "plain" or not kind:
             return [label] * number
@@ -296,10 +302,11 @@ class LabelTokenizers(Tokenizers):
 
     def _labels_of_spans(
         self, words: Sequence[Place], firsts: Mapping[int, int], spans: Sequence[Marked]
-    ) -> tuple[list[int], list[str]]:
+    ) -> tuple[list[int | None], list[str]]:
         """Returns the label of each word by the scheme, and the spans that have no word with a token. Raises: ValueError."""
         outside = self.objective.label_number(OUTSIDE, "a word outside of all spans") if len(firsts) else 0
-        labels, lost, starts = [outside] * len(words), list[str](), [start for start, _ in words]
+        labels: list[int | None] = [outside] * len(words)
+        lost, starts = list[str](), [start for start, _ in words]
         for span in spans:
             if span.label in self.objective.labels and (kind := self.objective.type_of(str(span.label))) not in (
                 "",

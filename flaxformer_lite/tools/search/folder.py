@@ -16,6 +16,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.search.ranking import ranked
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.json_objects import json_object
+from flaxformer_lite.files.text.tables import columns_in
 
 CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
 HEADER = "query-id\tcorpus-id\tscore"
@@ -125,7 +126,7 @@ def read_results(path: str | Path, folder: SearchFolder) -> Results:
     """Returns the results in a file for the queries of a folder. Raises: ValueError with the line for anything unknown."""
     results: dict[str, dict[str, float]] = {query: {} for query in folder.queries}
     for number, line in enumerate(lines_of(Path(path)), 1):
-        cells = line.split("\t") if "\t" in line else line.split()
+        cells = columns_in(line)
         if len(cells) != 6:
             raise ValueError(
                 f"{path}:{number}: {len(cells)} columns: TREC's results have query, Q0, document, rank, score and a name"

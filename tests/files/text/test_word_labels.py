@@ -370,8 +370,8 @@ GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
         ({"tokens": ["a", "b"], "tags": {"ner": ["O"]}}, "it has 2 words and 1 labels: each word needs one label"),
         ({"tokens": "a b", "tags": {"ner": ["O"]}}, "the words have 'a b': they must be a list of texts"),
         (
-            {"tokens": ["a"], "tags": {"ner": [None]}},
-            "the labels have 'None': they must be a list of texts or whole numbers",
+            {"tokens": ["a"], "tags": {"ner": [0.5]}},
+            "the labels have '0.5': they must be a list of texts or whole numbers",
         ),
         ({"tokens": ["a"]}, "no field tags.ner; the fields are tokens"),
         ({"tokens": ["\ud800"], "tags": {"ner": ["O"]}}, "a word holds half a surrogate pair: correct the data"),
@@ -506,10 +506,38 @@ def test_columns_are_read(tmp_path: Path) -> None:
     assert (first.target, json.loads(first.label)["words"][0]) == ("NNP NN", [0, 3, "Ab"])
     bad = file(tmp_path, "bad.conll", "a O\n\nb O\nc\n")
     assert message(CoNLL(path=bad)) == (
-        f"{bad}:3: line 4, 'c', has 1 columns, but conll.word_column is 0: correct it; if the line is a comment, set conll.comment "
-        "to its beginning"
+        f"{bad}:3: line 4, 'c', has a word without a label: add it, or -100 for a word that does not count; if it is a comment, "
+        "set conll.comment to its beginning"
     )
     assert "line 1, 'a O', has 2 columns, but conll.label_column is 2" in message(CoNLL(path=bad, label_column=2))
+
+
+def test_a_space_that_does_not_break_ends_no_word(tmp_path: Path) -> None:
+    path = file(tmp_path, "x.conll", "a O\n10\u00a0000  B-LOC\n\n1\u3000 2\tO\n")
+    assert [pair.target for pair in CoNLL(path=path).open()] == ["a 10\u00a0000", "1\u3000 2"]
+
+
+def test_ranges_and_empty_nodes_of_conllu_are_no_words(tmp_path: Path) -> None:
+    """By hand; a word such as 3.1 in columns of another format stays, and so does an index of a word."""
+    rows = [("1-2", "du", "_"), ("1", "de", "ADP"), ("2", "le", "DET"), ("2.1", "bon", "_"), ("3", "2-3", "NUM")]
+    lines = ["\t".join([number, word, word, tag, *"______"]) for number, word, tag in rows]
+    path = file(tmp_path, "x.conllu", "# text = du 2-3\n" + "\n".join(lines) + "\n")
+    (pair,) = CoNLL(path=path, word_column=1, label_column=3, comment="# ").open()
+    assert pair == pair_of_words(["de", "le", "2-3"], ["ADP", "DET", "NUM"])
+    other = file(tmp_path, "x.conll", "3.1\tO\n1-2\tB-LOC\n")
+    assert CoNLL(path=other).open() == [pair_of_words(["3.1", "1-2"], ["O", "B-LOC"])]
+    ten = file(tmp_path, "ten", "3.1" + "\tO" * 9 + "\n")
+    assert CoNLL(path=ten).open() == [pair_of_words(["3.1"], ["O"])]
+
+
+def test_a_word_without_a_label_does_not_count(tmp_path: Path) -> None:
+    """By hand: null, an empty text and -100 in lists and columns; a token of such a word has no mark, and is no loss of a label."""
+    record = {"tokens": ["ab", "c", "d", "", "e"], "tags": {"ner": [None, "", -100, "", 1]}}
+    (pair,) = words(in_lines(tmp_path, record)).open()
+    path = file(tmp_path, "x.conll", "ab\t\nc -100\nd O\n")
+    (columns,) = CoNLL(path=path).open()
+    assert labels_of(pair) == ["·"] * 8 + ["B-PER"] and reader().refusal(pair) is None
+    assert labels_of(columns) == ["·"] * 5 + ["O"]
 
 
 def test_columns_of_tables_are_lists(tmp_path: Path) -> None:
