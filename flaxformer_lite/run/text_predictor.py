@@ -483,7 +483,12 @@ class TextPredictor(ReadsTexts):
         return predictor.predict({"params": self.params}, rows, ends, progress)
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
-        """Returns one text or two with special ids, truncated with a warning that has the line's number."""
+        """Returns one text or two with special ids, truncated with a warning that has the line's number.
+
+        A pair whose first text has no token is one text, as in training.
+        """
+        if len(texts) > 1 and not len(texts[0]):
+            texts = texts[1:]
         most = self.config.data.max_source_length
         whole = self.tokenizer.with_special_tokens(*texts).tokens
         truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))

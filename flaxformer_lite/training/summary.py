@@ -36,12 +36,14 @@ def announce(config: Config, setup: Setup, num_processes: int, progress: Progres
 
 def describe_data(config: Config, data: RunData) -> str:
     plan, dropped = data.train.plan, data.train.dropped
-    held_out = config.data.held_out and config.data.eval is None and data.eval
+    held = config.data.held_out
+    held_out = held and config.data.eval is None and data.eval
     return (
         f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
         f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
         + (f"; {counted(dropped, 'longer pair')} dropped" if dropped else "")
         + (f"; {len(held_out.pairs):,} held out for data.eval" if held_out else "")
+        + (f"; a share of {held:g} held out for data.test" if held and config.data.test is None else "")
     )
 
 

@@ -119,6 +119,13 @@ def test_answers_stand_beside_the_rows_of_their_tables(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.splitlines() == lines
 
 
+@pytest.mark.parametrize(("name", "row"), [("a.tsv", "7\tA\ta b\t0.5"), ("a.csv", "7,A,a\tb,0.5")])
+def test_a_tab_in_the_name_of_a_class_makes_no_column(tmp_path: Path, name: str, row: str):
+    (tmp_path / name).write_text("7\tA\n" if name == "a.tsv" else "7,A\n")
+    (block,) = chosen_blocks([str(tmp_path / name)], "repeat", TextColumns(((0,),), typed=True))
+    assert block.beside(0, "a\tb\t0.5", 2) == row
+
+
 def test_one_mistake_among_prompts_stops_all(capsys: pytest.CaptureFixture):
     with pytest.raises(ValueError, match="the arguments, prompt 2: no number"):
         answer_lines([LineChunk(["1", "x"], "the arguments", 0, "prompt", NoBadLines())], Repeating())

@@ -21,6 +21,7 @@ import tokenizers
 
 from flaxformer_lite.cli.input_lines import TextColumns, table_blocks
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates
@@ -28,6 +29,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import Classification, MaskedLM, SentenceEmbeddings
 from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
@@ -36,6 +38,7 @@ from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device
+from tests.support.objectives import labelled
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import gapped
 
@@ -131,6 +134,15 @@ def test_pairs_have_types_and_names_have_probabilities(run: Run):
         wanted = np.exp(scores) / np.exp(scores).sum()
         assert answer.scores == pytest.approx(dict(zip(NAMES, wanted, strict=True)), rel=1e-4)
         assert answer.label == NAMES[int(scores.argmax())] and answer.score == max(answer.scores.values())
+
+
+def test_a_pair_whose_first_text_has_no_token_is_one_text(run: Run):
+    """Oracle: the rows of training."""
+    pair, text = run.required_tokenizers.source.encode_batch(["", "de"])
+    (row,) = run.config.objective.make_rows([labelled(pair, text, NAMES[0])], Lengths(16, 0), 0, run.tokenizer)
+    said: list[str] = []
+    assert run.encode([pair, text], 1, said.append).tokens == row.tokens.tolist()
+    assert run.encode([pair], 1, said.append).tokens == [BOS, EOS] and not said
 
 
 def test_several_labels_are_those_above_the_threshold():

@@ -1,6 +1,8 @@
 """Oracle: the words that the start and the end of a training have, by hand."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import Mock
 
 import jax
@@ -9,7 +11,7 @@ import pytest
 from flaxformer_lite.base import hardware
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import summary
-from flaxformer_lite.training.summary import describe_devices, describe_weights, device_warnings
+from flaxformer_lite.training.summary import describe_data, describe_devices, describe_weights, device_warnings
 from tests.support.experiments import tiny_config, with_train
 
 NO_TEXT = with_train(tiny_config(), text_metrics=())
@@ -20,6 +22,20 @@ def test_the_line_on_devices_names_the_axes_that_divide():
     assert describe_devices("mesh", make_mesh(devices=jax.devices()[:1]), 1) == "1 cpu device"
     mesh = make_mesh(MeshConfig(data=4, tensor=2))
     assert describe_devices("mesh", mesh, 2) == "8 cpu devices in 2 processes: mesh, data 4, tensor 2"
+
+
+def test_the_shares_that_are_held_out_are_told():
+    """By hand: a share for each split without data of its own."""
+    plan = SimpleNamespace(batches_per_epoch=2, buckets=[0])
+    train = SimpleNamespace(plan=plan, dropped=0, padding=0.25)
+    data = cast(Any, SimpleNamespace(records=[0] * 80, train=train, eval=SimpleNamespace(pairs=[0] * 9)))
+    held = dataclasses.replace(NO_TEXT, data=dataclasses.replace(NO_TEXT.data, eval=None, test=None, held_out=0.1))
+    line = "80 training pairs in 2 batches an epoch, 1 shape, 25.0% padding"
+    both = f"{line}; 9 held out for data.eval; a share of 0.1 held out for data.test"
+    assert describe_data(held, data) == both
+    tested = dataclasses.replace(held, data=dataclasses.replace(held.data, test=held.data.train))
+    assert describe_data(tested, data) == f"{line}; 9 held out for data.eval"
+    assert describe_data(NO_TEXT, data) == line
 
 
 def test_an_accelerator_that_is_left_alone_is_told(monkeypatch: pytest.MonkeyPatch):

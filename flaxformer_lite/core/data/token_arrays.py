@@ -87,6 +87,16 @@ class Rows(Lazy[Any]):
     ) -> "Rows":
         return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make, spans, note=note)
 
+    @classmethod
+    def truncated(
+        cls, num_special: Any, sizes: Int[np.ndarray, "I"], longest: int, make: Callable[[int], Any], note: str = ""
+    ) -> "Rows":
+        """Returns rows of texts that `make` cuts to `longest` positions, `num_special` of which are special tokens."""
+        number = int((num_special + sizes > longest).sum())
+        cut = f"{number:,} of {len(sizes):,} rows have texts that were cut, as data.max_source_length is {longest}"
+        used = num_special + np.minimum(sizes, np.maximum(longest - num_special, 0))
+        return cls.source_only(used, make, note="; ".join(filter(None, [note, cut if number else ""])))
+
 
 class TokenShard(NamedTuple):
     """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""

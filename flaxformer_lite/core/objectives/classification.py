@@ -87,8 +87,7 @@ class LabelledTexts(WholeTexts):
             return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), values[i])
 
         num_special = np.where(sizes[:, 0] > 0, two, one)
-        used = num_special + np.minimum(sizes.sum(1), np.maximum(longest.source - num_special, 0))
-        return Rows.source_only(used, make)
+        return Rows.truncated(num_special, sizes.sum(1), longest.source, make)
 
     def example(
         self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
@@ -182,7 +181,7 @@ class Classification(LabelledTexts, HeadObjective):
             is_list = not self.several and label_names(label) != [label]
             more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
-                f"{record} has the label {label!r}, which is none of objective.classes ({few}): add it there, "
+                f"{record} has the label {label[:60]!r}, which is none of objective.classes ({few}): add it there, "
                 f"or correct the data (data.train.label_column or label_field names the labels){more}"
             )
         return self.classes.index(label)
@@ -281,7 +280,7 @@ class Regression(LabelledTexts):
             value = math.nan
         if not math.isfinite(value):
             raise ValueError(
-                f"{record} has the label {label!r}, which is no finite number: correct the data "
+                f"{record} has the label {label[:60]!r}, which is no finite number: correct the data "
                 "(data.train.label_column or label_field names the labels)"
             )
         return value
@@ -317,7 +316,7 @@ def class_logits(outputs: Outputs) -> Float[Array, "B C"]:
 
 def label_names(label: str) -> list[str]:
     """Returns the labels of a text: those of a JSON list, else the one that the text is; an empty text is none."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         names = json.loads(label) if label.startswith("[") else None
         if isinstance(names, list):
             return list(map(str, names))

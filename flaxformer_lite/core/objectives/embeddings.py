@@ -180,8 +180,7 @@ class SentenceEmbeddings(CandidateTexts):
 
         num_special = len(reader.truncated([[]], 0).tokens)
         sizes = np.maximum(arrays.sizes[:, 0], arrays.longest_candidates)
-        used = num_special + np.minimum(sizes, max(longest.source - num_special, 0))
-        return Rows.source_only(used, make, note="; ".join(notes))
+        return Rows.truncated(num_special, sizes, longest.source, make, "; ".join(notes))
 
     def example(
         self, record: QueryCandidates, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

@@ -106,7 +106,7 @@ class Reranking(CandidateTexts):
 
         num_special = len(reader.truncated([[], []], 0).tokens)
         sizes = arrays.sizes[:, 0] + arrays.longest_candidates
-        return Rows.source_only(num_special + np.minimum(sizes, max(longest.source - num_special, 0)), make, note=note)
+        return Rows.truncated(num_special, sizes, longest.source, make, note)
 
     def evaluated_rows(self, rows: Rows, first: int) -> Rows:
         """Returns one row or several for each query, so that all of its candidates are read, in the shape of training's rows."""

@@ -31,6 +31,7 @@ def test_texts_and_pairs_by_hand():
     assert [row.types.tolist() for row in rows] == [[0] * 4, [0] * 3 + [1] * 4, [0] * 4 + [1] * 3]
     assert [row.label for row in rows] == [1, 0, 0]
     assert rows.lengths.tolist() == [[4, 0], [7, 0], [7, 0]]
+    assert rows.note == "2 of 3 rows have texts that were cut, as data.max_source_length is 7"
     batch = example(YES_NO, rows[0], Lengths(6, 0))
     assert batch.inputs.source_tokens.tolist() == [BOS, 4, 5, EOS, PAD, PAD]
     assert batch.inputs.source_mask.tolist() == [True] * 4 + [False] * 2
@@ -48,6 +49,7 @@ def test_texts_and_pairs_by_hand():
             r"^record 2 of the data has the label 'maybe', which is none of objective\.classes \(yes, no\)",
         ),
         (YES_NO, "", r"^record 2 of the data has the label '', "),
+        (YES_NO, "[" * 100_000, r"^record 2 of the data has the label '\[{60}', which is none of"),
         (Regression(), "much", r"^record 2 of the data has the label 'much', which is no finite number"),
         (Regression(), "nan", r"which is no finite number"),
     ],
