@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.run import attention
 from flaxformer_lite.run.attention import apply_with_intermediates, labels
 from tests.support.experiments import num_programs
+from tests.support.limits import assert_close
 from tests.support.served import runs
 from tests.support.tokenizers import gapped
 
@@ -24,7 +24,7 @@ def test_texts_share_a_program_and_padding_changes_no_weights(tmp_path: Path, mo
     alone = run.attention("xyz", "abcdef")
     assert num_programs(apply_with_intermediates) == before + 2 and alone.cross.shape == (1, 2, 7, 4)
     for kind in alone.kinds:
-        np.testing.assert_allclose(getattr(found, kind), getattr(alone, kind), rtol=1e-5, atol=1e-7)
+        assert_close(getattr(found, kind), getattr(alone, kind))
 
 
 def test_a_token_without_a_piece_is_a_masked_one_or_its_number():

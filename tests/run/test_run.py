@@ -20,6 +20,7 @@ from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiniest_config, use_one_device, with_train
+from tests.support.limits import assert_close
 from tests.support.served import as_run, runs
 from tests.support.tokenizers import NAMES, bytes_joined
 
@@ -121,7 +122,7 @@ def test_weights_are_the_requested_ones(folder: Path):
     }
     first, last, ema, first_ema, mean = ([np.asarray(leaf) for leaf in leaves] for leaves in params.values())
     for m, a, b in zip(mean, first, last, strict=True):
-        np.testing.assert_allclose(m, (a + b) / 2, rtol=1e-6, atol=1e-7)
+        assert_close(m, (a + b) / 2, 1e-6)
     assert len({b"".join(leaf.tobytes() for leaf in leaves) for leaves in (first, last, ema, first_ema, mean)}) == 5
     for weights in ("last", "best"):
         leaves = jax.tree.leaves(flaxformer_lite.load(folder, weights=weights).params)

@@ -38,6 +38,7 @@ from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device
+from tests.support.limits import assert_close
 from tests.support.objectives import labelled
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import gapped
@@ -273,13 +274,13 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
     for prompt, before in ((None, "the "), ("", ""), ("query", "find ")):
         np.testing.assert_array_equal(run.embed(["abc"], prompt=prompt)[0], plain[before])
     cut = plain["find "][:5] / np.linalg.norm(plain["find "][:5])
-    np.testing.assert_allclose(run.embed(["abc"], prompt="query", width=5), [cut], rtol=1e-6)
+    assert_close(run.embed(["abc"], prompt="query", width=5), [cut])
     assert run.embed([], width=5).shape == (0, 5)
     asked = ["--prompt", "query", "--width", "5"]
     (line,), _ = type_command(run, "embed", *asked, stdin=b"abc\n")
-    np.testing.assert_allclose(json.loads(line), cut, rtol=1e-6)
+    assert_close(json.loads(line), cut)
     type_command(run, "embed", *asked, "--output", str(tmp_path / "x.npy"), stdin=b"abc\nxyz\n")
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[0], cut, rtol=1e-6)
+    assert_close(np.load(tmp_path / "x.npy")[0], cut)
     (line,), _ = type_command(run, "embed", *asked, "--similarity", stdin=b"abc\tabc\n")
     assert float(line) == pytest.approx(1)
     sided = make_run(objective=SentenceEmbeddings(prompts=prompts["prompts"], query_prompt="query"))
@@ -406,7 +407,7 @@ def test_a_bad_line_is_reported_and_stops_no_other(
     for found in both:
         assert np.isnan(found[1]).all()
         for i in (0, 2):
-            np.testing.assert_allclose(found[i], whole[i], atol=2e-6)
+            assert_close(found[i], whole[i])
 
 
 def numbers(line: str) -> list[float]:

@@ -116,7 +116,7 @@ def answers(decoded):
 def assert_same(found, expected, tolerance=1e-5):
     for one, other in zip(found, expected, strict=True):
         assert [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
-        np.testing.assert_allclose([s for _, s in one], [s for _, s in other], rtol=0, atol=tolerance)
+        np.testing.assert_allclose([s for _, s in one], [s for _, s in other], rtol=tolerance, atol=tolerance)
 
 
 PROBABILITIES = [0.05, 0.01, 0.01, 0.3, 0.6] + 6 * [0.005]

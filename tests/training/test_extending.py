@@ -35,6 +35,7 @@ from flaxformer_lite.training import Hook, TrainingRun, setup, train_task
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
+from tests.support.limits import assert_close
 from tests.support.objectives import example, outputs, record
 
 # The examples ------------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def test_an_optimizer_of_optax_takes_its_own_steps(name: str):
             updates, state = optimizer.update(gradient, state, params)
             params = optax.apply_updates(params, updates)
         moved.append(params["kernel"])
-    np.testing.assert_allclose(*moved, rtol=1e-5, atol=1e-6)
+    assert_close(*moved)
     assert np.abs(moved[0] - start["kernel"]).min() > 0
 
 

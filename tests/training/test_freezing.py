@@ -31,6 +31,7 @@ from tests.support.experiments import (
     write_config_file,
 )
 from tests.support.final_state import final_state, open_run
+from tests.support.limits import assert_close
 
 PATTERNS = ("decoder/layers/*/attention/*", "encoder/layers/1/feed_forward/*")
 """Whole arrays of one stack, and one of two layers of the other."""
@@ -94,7 +95,7 @@ def test_what_trains_moves_as_under_the_whole_gradient():
         mask = trained_layers(path, x).reshape(-1, *[1] * (x.ndim - 1))
         decay = 0.01 * x if path.endswith("kernel") else 0
         expected = x - 1e-2 * mask * (updates[path] + decay)
-        np.testing.assert_allclose(leaves_by_path(after.params)[path], expected, rtol=1e-5, atol=1e-7, err_msg=path)
+        assert_close(leaves_by_path(after.params)[path], expected, message=path)
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from flaxformer_lite.workdir import managers
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.manifest import read_document, why_damaged
 from tests.support import needs
+from tests.support.limits import assert_close
 from tests.support.paths import ROOT
 
 API = "FLAXFORMER_LITE_TEST_ORBAX"
@@ -241,7 +242,7 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
         if found.dtype == jnp.bfloat16:  # rounded once, at the end
             assert np.array_equal(np.asarray(found), mean.astype(found.dtype))
         else:
-            np.testing.assert_allclose(found, mean, rtol=1e-6)
+            assert_close(found, mean, 1e-6)
 
 
 # --- what is kept ---
@@ -318,7 +319,7 @@ def test_an_average_leaves_checkpoints_of_stops_out(tmp_path):
         with pytest.raises(ValueError, match=message):
             checkpoints.average(state_at(0).params, 3)
     kernels = [np.asarray(state_at(step).params["layers"]["kernel"], np.float64) for step in (2, 3)]
-    np.testing.assert_allclose(average["layers"]["kernel"], np.mean(kernels, axis=0), rtol=1e-6)
+    assert_close(average["layers"]["kernel"], np.mean(kernels, axis=0), 1e-6)
     assert newest == 3
 
 
@@ -484,7 +485,7 @@ def test_an_average_passes_over_a_damaged_checkpoint_with_one_line(folder):
     assert newest == 2
     assert len(said) == 1
     kernels = [np.asarray(state_at(step).params["layers"]["kernel"], np.float64) for step in (1, 2)]
-    np.testing.assert_allclose(average["layers"]["kernel"], np.mean(kernels, axis=0), rtol=1e-6)
+    assert_close(average["layers"]["kernel"], np.mean(kernels, axis=0), 1e-6)
 
 
 def test_a_rejected_checkpoint_is_not_used_though_its_files_are_whole(folder):

@@ -25,6 +25,7 @@ from flaxformer_lite.workdir.hosts import OwnFolders
 from flaxformer_lite.workdir.manifest import read_manifest
 from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
 from tests.support.final_state import final_state
+from tests.support.limits import assert_close
 
 BASE = with_train(tiniest_config(), text_metrics=())
 
@@ -173,4 +174,4 @@ def test_a_run_without_adapters_starts_from_the_merged_kernels(tmp_path: Path, m
         expected = leaves_by_path(run.params)[path]
         if adapter[0] is not None:
             expected = expected + run.config.model.lora.scale * np.asarray(adapter[0]) @ np.asarray(adapter[1])
-        np.testing.assert_allclose(x, expected, atol=1e-6)
+        assert_close(x, expected)

@@ -18,6 +18,7 @@ from flaxformer_lite.core.model.attention import (
 from flaxformer_lite.core.model.masks import EXCLUDE, MaskStructure, Replace
 from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
+from tests.support.limits import assert_close
 
 B, T, S, D = 2, 3, 5, 14
 KEY = jax.random.key(23)
@@ -185,7 +186,7 @@ def test_bfloat16_scores_accumulate_in_float32():
         jnp.asarray(query, jnp.bfloat16), jnp.asarray(key, jnp.bfloat16)
     )
     assert weights.dtype == jnp.float32
-    np.testing.assert_allclose(weights[0, 0, 0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))], rtol=1e-6)
+    assert_close(weights[0, 0, 0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))])
 
 
 def test_weights_are_sown_before_dropout():

@@ -12,6 +12,7 @@ from flaxformer_lite.core.model.config import ModelConfig, Residual, SlidingWind
 from flaxformer_lite.core.model.inputs import Inputs, example_inputs
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.model.transformer import Transformer
+from tests.support.limits import assert_close
 
 T, SIZE = 11, 3
 BASE = ModelConfig(
@@ -68,18 +69,18 @@ def test_packed_texts_equal_each_alone():
     packed = memory(with_window(LOCAL), X, source_segments=segments, source_positions=places, source_mask=segments > 0)
     for text in (slice(0, 5), slice(5, 9)):
         alone = memory(with_window(LOCAL), X[:, text])
-        np.testing.assert_allclose(packed[:, text], alone, rtol=2e-6, atol=2e-6)
+        assert_close(packed[:, text], alone)
 
 
 def test_padding_changes_nothing():
     padded = jnp.pad(X, ((0, 0), (0, 4), (0, 0)), constant_values=9.0)
     found = memory(with_window(LOCAL), padded, source_mask=jnp.arange(T + 4)[None] < T)
-    np.testing.assert_allclose(found[:, :T], memory(with_window(LOCAL), X), rtol=2e-6, atol=2e-6)
+    assert_close(found[:, :T], memory(with_window(LOCAL), X))
 
 
 def test_a_window_longer_than_the_text_is_none():
     whole, shorter = (memory(with_window(SlidingWindow(size=size)), X) for size in (T, T - 1))
-    np.testing.assert_allclose(whole, memory(with_window(None), X), rtol=1e-6, atol=1e-6)
+    assert_close(whole, memory(with_window(None), X))
     assert not np.allclose(shorter, whole)
 
 
@@ -118,4 +119,4 @@ def test_without_a_norm_the_first_attention_reads_its_input_itself():
     found, wanted = (
         Transformer(one).apply({"params": params}, Inputs(source_tokens=X)).memory for one in (config, bare)
     )
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    assert_close(found, wanted)

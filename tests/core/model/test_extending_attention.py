@@ -40,6 +40,7 @@ from flaxformer_lite.core.text.special_ids import BOS
 from flaxformer_lite.training import train
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config
+from tests.support.limits import assert_close
 from tests.support.objectives import example
 from tests.support.quick import quick
 
@@ -263,8 +264,8 @@ def test_answers_without_weights_by_hand_and_no_weights_to_drop():
         q, k = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
         weights = np.einsum("btnh,bsnh->bnts", q, k) * np.asarray(jnp.broadcast_to(mask.allowed, (2, 1, 5, 5)))
         expected = np.einsum("bnts,bsnv->btnv", weights / weights.sum(-1, keepdims=True), value)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(alone, expected, rtol=1e-5, atol=1e-6)
+        assert_close(found, expected)
+        assert_close(alone, expected)
     module = MultiHeadAttention(8, 2, Linear(), dropout_rate=0.5)
     with pytest.raises(ValueError, match=r"^model\.dropout\.attention_rate is 0\.5, .*Linear, .*set it to 0"):
         module.init(jax.random.key(0), jnp.ones((1, 3, 8)))
@@ -287,13 +288,13 @@ def test_the_weights_by_hand():
         return np.asarray(sown["intermediates"]["weights"][0][0, 0])
 
     scores = np.array([[1.0, 0.0], [0.0, 4.0]])
-    np.testing.assert_allclose(weights(Sigmoid(bias=False, scale=1.0)), 1 / (1 + np.exp(np.log(2) - scores)), rtol=1e-6)
+    assert_close(weights(Sigmoid(bias=False, scale=1.0)), 1 / (1 + np.exp(np.log(2) - scores)))
     found = weights(CosineAttention(bias=False), log_factor=jnp.log(jnp.array([3.0])))
-    np.testing.assert_allclose(found, np.array([[np.e**3, 1], [1, np.e**3]]) / (np.e**3 + 1), rtol=1e-5)
+    assert_close(found, np.array([[np.e**3, 1], [1, np.e**3]]) / (np.e**3 + 1))
     found = weights(Differential(bias=False, initial=0.5), **{"lambda": jnp.zeros((4, 1)), "norm": jnp.ones(2)})
     first = np.array([[np.e, 1], [1, 1]]) / [[np.e + 1], [2]]
     second = np.array([[1, 1], [1, np.e**4]]) / [[2], [1 + np.e**4]]
-    np.testing.assert_allclose(found, first - 0.5 * second, rtol=1e-5)
+    assert_close(found, first - 0.5 * second)
 
 
 @each_variant

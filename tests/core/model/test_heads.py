@@ -8,6 +8,7 @@ import pytest
 from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.transformer import Pooling, TextVector, Transformer, last_token, sentence_embedding
+from tests.support.limits import assert_close
 
 RNG = np.random.default_rng(4)
 HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)
@@ -26,9 +27,9 @@ def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
     found = sentence_embedding(
         SentenceEmbedding(pooling=pooling, normalize=False), jnp.asarray(HIDDEN), jnp.asarray(SHOWN)
     )
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert_close(found, wanted)
     found = sentence_embedding(SentenceEmbedding(pooling=pooling), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
-    np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-6)
+    assert_close(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)))
 
 
 def test_dense_layers_follow_the_pooling_and_come_before_the_length():
@@ -41,7 +42,7 @@ def test_dense_layers_follow_the_pooling_and_come_before_the_length():
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, shapes)
     wanted = np.tanh(one_by_one("mean") @ kernels[0] + bias) @ kernels[1]
     found = vector.apply({"params": params}, jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
-    np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-5)
+    assert_close(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)))
     assert SentenceEmbedding(dense=layers).width(3) == 2 and SentenceEmbedding().width(3) == 3
 
 
@@ -75,7 +76,7 @@ def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, n
 def test_without_a_mask_all_are_tokens():
     np.testing.assert_array_equal(last_token(jnp.asarray(HIDDEN), None), HIDDEN[:, -1])
     found = sentence_embedding(SentenceEmbedding(normalize=False), jnp.asarray(HIDDEN), None)
-    np.testing.assert_allclose(found, HIDDEN.mean(1), rtol=1e-6)
+    assert_close(found, HIDDEN.mean(1))
 
 
 @pytest.mark.slow

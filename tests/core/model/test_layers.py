@@ -28,6 +28,7 @@ from flaxformer_lite.core.model.layers import (
 )
 from tests.support import reference
 from tests.support.experiments import tiniest_config
+from tests.support.limits import assert_close
 from tests.support.programs import products
 
 B, T, D, F = 2, 3, 5, 7
@@ -87,7 +88,7 @@ def test_a_product_with_a_bfloat16_kernel_rounds_its_input_and_sums_in_the_input
     rounded = [np.asarray(jnp.asarray(a, jnp.bfloat16), np.float64) for a in (x, kernel)]
     y = matrix_product(jnp.asarray(x), jnp.asarray(kernel, jnp.bfloat16))
     assert y.dtype == jnp.float32
-    np.testing.assert_allclose(y, np.tensordot(*rounded, 1), rtol=0, atol=1e-4)
+    assert_close(y, np.tensordot(*rounded, 1))
     assert np.abs(y - np.tensordot(x, kernel, 1)).max() > 1e-2
 
 

@@ -13,6 +13,7 @@ from flaxformer_lite.core.model.fast import with_layout
 from flaxformer_lite.core.model.layers import Dense
 from flaxformer_lite.core.model.lora import merged
 from flaxformer_lite.core.model.transformer import parameter_shapes, step_copies
+from tests.support.limits import assert_close
 
 KEY = jax.random.key(3)
 BASE = ModelConfig(
@@ -88,7 +89,7 @@ def test_a_projection_by_hand():
     dense = Dense(11, lora=dataclasses.replace(ALL, dropout=0.25))
     x64, w64, bias64, a64, b64 = (np.asarray(y, np.float64) for y in (x, w, bias, a, b))
     expected = x64 @ w64 + bias64 + 7 / 4 * x64 @ a64 @ b64
-    np.testing.assert_allclose(dense.apply({"params": params}, x), expected, rtol=1e-5, atol=1e-5)
+    assert_close(dense.apply({"params": params}, x), expected)
     dropped = dense.apply({"params": params}, x, rngs={"dropout": KEY})
     assert not np.allclose(dropped, expected, rtol=0.01)
     without = {**params, "lora_b": {"kernel": 0 * b}}

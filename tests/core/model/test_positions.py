@@ -25,6 +25,7 @@ from flaxformer_lite.core.model.positions import (
 )
 from flaxformer_lite.core.model.transformer import PositionBias, PositionEmbedding
 from tests.support import reference
+from tests.support.limits import assert_close
 from tests.support.small_models import amplitude, rates
 
 B, T, D = 2, 3, 5
@@ -71,7 +72,7 @@ def test_sinusoidal_adds_the_waves_and_has_no_parameters(layout):
     got, variables = embedded(Sinusoidal(layout=layout), x)
     assert variables == {}
     want = x + np.array([[reference.sinusoid(int(p), D, layout) for p in row] for row in POSITIONS])
-    np.testing.assert_allclose(got, want, atol=2e-6)
+    assert_close(got, want)
 
 
 def test_learned_adds_the_row_of_each_position():
@@ -148,7 +149,7 @@ def test_rotary_by_hand(layout, expected):
     """The head 1 2 3 4 at position 3, where pairs turn by 3 and 0.03: (1, 3) and (2, 4), or (1, 2) and (3, 4)."""
     turned = jax.jit(Rotary(layout=layout).rotate)(jnp.array([[[[1.0, 2, 3, 4]]] * 2]), jnp.array([[0, 3]]))
     np.testing.assert_array_equal(turned[0, 0, 0], [1, 2, 3, 4])
-    np.testing.assert_allclose(turned[0, 1, 0], expected, atol=2e-6)
+    assert_close(turned[0, 1, 0], expected)
 
 
 def test_every_rotary_scaling_is_tested():

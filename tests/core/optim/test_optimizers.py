@@ -263,8 +263,8 @@ def test_clipping_divides_by_the_norm_and_a_millionth():
     updates = {"a": jnp.array([3.0]), "b": jnp.array([4.0])}
     for norm, factor in ((10.0, 1.0), (0.5, 0.5 / 5.000001)):
         clipped, _ = clip(norm).update(updates, clip(norm).init(updates))
-        np.testing.assert_allclose(clipped["a"], [3 * factor], rtol=1e-7)
-        np.testing.assert_allclose(clipped["b"], [4 * factor], rtol=1e-7)
+        np.testing.assert_allclose(clipped["a"], [3 * factor], rtol=1e-6)
+        np.testing.assert_allclose(clipped["b"], [4 * factor], rtol=1e-6)
     with jax.enable_x64(True):
         small = {"a": jnp.array([3e-6]), "b": jnp.array([4e-6])}  # where the millionth matters
         clipped, _ = clip(1e-6).update(small, clip(1e-6).init(small))

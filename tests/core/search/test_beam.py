@@ -13,6 +13,7 @@ from flaxformer_lite.core.search.beam import BEAM_SEARCH, cache_positions, log_m
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support import reference_search
+from tests.support.limits import assert_close
 from tests.support.reference_search import (
     ALONE,
     BEAMS,
@@ -108,7 +109,7 @@ def test_the_mean_is_of_probabilities_not_of_their_logarithms():
     """Oracle: by hand. A single model's log-probabilities are passed on as they are."""
     first, second = np.float32([0.5, 0.25, 0.25]), np.float32([0.1, 0.8, 0.1])
     logs = [jnp.log(x)[None, None] for x in (first, second)]
-    np.testing.assert_allclose(np.exp(log_mean_probs(logs))[0, 0], [0.3, 0.525, 0.175], rtol=1e-6)
+    assert_close(np.exp(log_mean_probs(logs))[0, 0], [0.3, 0.525, 0.175])
     assert log_mean_probs(logs[:1]) is logs[0]
 
 

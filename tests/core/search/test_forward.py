@@ -15,6 +15,7 @@ from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search.forward import forward, model_inputs
 from flaxformer_lite.core.search.settings import DecodeConfig
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
+from tests.support.limits import assert_close
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]])
 MASK = np.array([[1, 1, 1], [1, 1, 0]])
@@ -112,7 +113,7 @@ def test_positions_are_rows_of_a_table() -> None:
     model = dataclasses.replace(TRAINED_HERE["distilbert"], positions=table, position_padding_id=1)
     ids = np.array([[5, 6, 7], [8, 1, 9]])
     same = ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, 1, 3]]).logits
-    np.testing.assert_allclose(same, ask(model, input_ids=ids).logits, rtol=1e-5)
+    assert_close(same, ask(model, input_ids=ids).logits)
     for wrong in (7, -1):
         with pytest.raises(
             ValueError,

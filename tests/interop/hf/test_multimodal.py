@@ -18,6 +18,7 @@ from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import load
 from tests.support import needs
+from tests.support.limits import assert_close
 
 PUBLISHED = {
     "architectures": ["Gemma3ForConditionalGeneration"],
@@ -125,7 +126,7 @@ def test_the_text_half_answers_as_the_whole_model(tmp_path: Path, start: str, ti
         expected = model(input_ids=torch.tensor(IDS)).logits.numpy()
         greedy = model.generate(torch.tensor(IDS), max_new_tokens=8, do_sample=False)[0, IDS.shape[1] :].tolist()
     logits = forward(Transformer(found.model), {"params": found.params}, found.decode, input_ids=IDS).logits
-    np.testing.assert_allclose(logits, expected, atol=1e-5, rtol=0)
+    assert_close(logits, expected)
 
     run = load(import_hf(tmp_path / "whole", tmp_path / "run"))
     assert isinstance(run.decode, DecodeConfig)
@@ -141,7 +142,7 @@ def test_the_text_half_answers_as_the_whole_model(tmp_path: Path, start: str, ti
     )
     assert not info["missing_keys"] and not info["unexpected_keys"]
     with torch.no_grad():
-        np.testing.assert_allclose(half(torch.tensor(IDS)).logits.numpy(), expected, atol=1e-5, rtol=0)
+        assert_close(half(torch.tensor(IDS)).logits.numpy(), expected)
     whole, text = load_file(file), load_file(tmp_path / "again" / "model.safetensors")
     kept, _ = text_tensors(whole)
     assert text.keys() == kept.keys() and all(text[name].tobytes() == kept[name].tobytes() for name in text)

@@ -9,6 +9,7 @@ import pytest
 from flaxformer_lite import export_hf, import_hf, load
 from tests.support import needs
 from tests.support.hf_folders import DATA
+from tests.support.limits import assert_close
 from tests.support.paths import ROOT
 
 
@@ -34,7 +35,7 @@ def test_onnx_runtime_computes_the_logits_of_the_run(
     names: dict = {}
     exec(code_of_the_page().replace("AutoModelForCausalLM", name), names)
     ours = run.forward(**{key: x.numpy() for key, x in names["inputs"].items()}).logits
-    np.testing.assert_allclose(names["logits"], ours, atol=1e-5)
+    assert_close(names["logits"], ours)
     other = np.asarray([[5, 7, 11, 3, 2], [2, 9, 5, 1, 7], [1, 2, 3, 4, 5]], np.int64)
     found = names["session"].run(["logits"], {"input_ids": other, "attention_mask": np.ones_like(other)})[0]
-    np.testing.assert_allclose(found, run.forward(input_ids=other).logits, atol=1e-5)
+    assert_close(found, run.forward(input_ids=other).logits)

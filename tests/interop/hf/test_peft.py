@@ -24,6 +24,7 @@ from flaxformer_lite.files.text.chat import PLAIN
 from flaxformer_lite.run import Run
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
+from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES, ROOT
 from tests.support.quick import quick
 
@@ -51,7 +52,7 @@ def assert_answers(run: Run, folder: Path) -> None:
     inputs = inputs_of(folder)
     shown = inputs.get("decoder_attention_mask", inputs["attention_mask"]).astype(bool)
     expected = np.load(folder / "io.npz")["logits"]
-    np.testing.assert_allclose(run.forward(**inputs).logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
+    assert_close(run.forward(**inputs).logits[shown], expected[shown])
 
 
 @pytest.mark.slow
@@ -88,7 +89,7 @@ def test_adapters_are_written_as_peft_reads_them(folder: Path, tmp_path: Path):
     adapted = peft.PeftModel.from_pretrained(model, str(tmp_path / "adapters")).eval()
     with torch.no_grad():
         found = adapted(**{name: torch.tensor(x) for name, x in inputs_of(folder).items()}).logits.numpy()
-    np.testing.assert_allclose(found, np.load(folder / "io.npz")["logits"], rtol=1e-5, atol=1e-5)
+    assert_close(found, np.load(folder / "io.npz")["logits"])
 
 
 @pytest.mark.parametrize("name", ["llama_plain", "bert_default"])
@@ -300,7 +301,7 @@ def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, monkeypatc
     assert (tmp_path / "adapters/chat_template.jinja").read_text() == PLAIN
     found = load(import_hf(tmp_path / "adapters", tmp_path / "again"))
     ids = {"input_ids": [[1, 4, 5, 2]]}
-    np.testing.assert_allclose(found.forward(**ids).logits, trained.forward(**ids).logits, rtol=1e-5, atol=1e-5)
+    assert_close(found.forward(**ids).logits, trained.forward(**ids).logits)
     before = load(tmp_path / "imported").forward(**ids).logits
     assert np.abs(np.asarray(found.forward(**ids).logits) - before).max() > 1e-3
     # The base of adapters on a model that was tuned before is not the imported one.

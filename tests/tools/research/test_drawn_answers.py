@@ -22,6 +22,7 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.step import TrainState, TrainTask, gradient, loss_terms
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.tools.research.minimum_risk import DrawnAnswers, MinimumRisk, draw_answers, with_answers
+from tests.support.limits import assert_close
 from tests.support.objectives import example, record
 from tests.support.small_models import NO_DROPOUT
 
@@ -143,7 +144,7 @@ def test_one_encoded_source_serves_all_its_targets():
     found, expected = (
         model.apply({"params": params_of()}, inputs).logits for inputs in (both.inputs, both.inputs._replace(**copies))
     )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert_close(found, expected)
 
 
 def test_training_lowers_the_risk_on_one_device_and_on_a_mesh():
