@@ -106,6 +106,8 @@ class Run(TextTranslator, TextPredictor):
     """The exports that CTranslate2 has read."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
+    stopped: bool = False
+    """Whether Ctrl-C came in the training that returned this run."""
 
     def __repr__(self) -> str:
         return describe(self.folder, self.config, parameter_shapes(self.config.model), self.step)

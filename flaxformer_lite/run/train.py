@@ -1,6 +1,8 @@
 """Training from Python: `flaxformer_lite.train(config, workdir)` returns the trained run."""
 
+import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ def train(
 ) -> Run:
     """Trains in the folder `workdir`, or continues the run in it; returns the run, as `load(workdir)` does.
 
-    Ctrl-C, in a notebook its stop button, saves a checkpoint after the step in progress, and that run is returned. The same call
-    continues it.
+    Ctrl-C, in a notebook its stop button, saves a checkpoint after the step in progress, and that run is returned; its `stopped` is
+    True. The same call continues it.
 
     Args:
         config: A Config; or the path of a config file; or the name of a config that comes with the package, such as "quickstart".
@@ -31,11 +33,15 @@ def train(
         on_row: Called with each row of metrics.jsonl, a dict, once it is written, for example to draw a curve.
         continue_with_changes: Whether the run in `workdir` continues with other settings, as `--continue-with-changes` does.
 
-    Raises: ValueError for a mistake in the config, the data or the folder; KeyboardInterrupt if Ctrl-C came before the first step.
+    Raises: ValueError for a mistake in the config, the data or the folder; KeyboardInterrupt if Ctrl-C came before the first step;
+        after SIGTERM and SIGHUP, once the run is saved, SystemExit with 143 or 129: a script trains nothing else in the time that a
+        scheduler leaves it.
     """
     config = config if isinstance(config, Config) else load_config(str(config))
     of_rows = [] if on_row is None else [EachRow(on_row)]
-    loop.train(config, workdir, [*hooks, *of_rows], with_changes=continue_with_changes)
+    number = loop.train(config, workdir, [*hooks, *of_rows], with_changes=continue_with_changes)
+    if number not in (0, signal.SIGINT):
+        raise SystemExit(128 + number)
     if not RunFolder(workdir).trained:
         raise KeyboardInterrupt
-    return load(workdir)
+    return replace(load(workdir), stopped=bool(number))

@@ -130,4 +130,4 @@ class Hooks(Hook):
             except Exception as error:  # a mistake in a hook costs no trained step
                 self.failed.add(number)
                 self.error = self.error or error
-                self.stop.signal = f"{type(hook).__name__}.{method} raised {type(error).__name__}"
+                self.stop.ask(f"{type(hook).__name__}.{method} raised {type(error).__name__}")

@@ -26,42 +26,47 @@ from flaxformer_lite.training.summary import announce, summarize, why_finished
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds
 
 
-def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> str | None:
+def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, with_changes: bool = False) -> int:
     """Trains `config` in the folder `workdir`, or continues the run in it.
 
     Calls the hooks of the settings, those of `train.hooks`, and `hooks`. `with_changes` continues a run with other settings
     (those with the mark `Resume.ON_REQUEST`).
 
-    Returns why no step is left; None if a signal stopped the run earlier.
+    Returns the number of the signal that came meanwhile, the same in all processes; 0: none came, and no step is left.
 
     Raises: ValueError for a mistake of the user's; what a hook raised, once the run is saved.
     """
     with session(config, workdir, hooks, with_changes=with_changes) as run:
-        folder, checkpoints, progress = run.folder, run.checkpoints, run.progress
-        finished = why_finished(config, checkpoints)
-        if finished is not None:
-            kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
-            progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
-            return finished
-        try:
-            setup = set_up(run)
-        except Interrupted:
-            progress.say(f"{run.stop.signal}: before the first step; the same command continues from there")
-            return None
-        announce(config, setup, run.processes.count, progress)
-        with kernels.report_choices(progress.say):
-            Loop.of(run, setup).run(setup.changes)
-        finished = why_finished(config, checkpoints)
-        if finished is not None:
-            summarize(config, folder, checkpoints, finished, progress)
-        else:
-            step = checkpoints.latest()
-            saved = "before the first step" if step is None else f"saved after step {step}"
-            reason = run.stop.signal or "a signal to another process"
-            progress.say(f"{reason}: {saved}; the same command continues from there")
-        if run.hooks.error is not None:
-            raise run.hooks.error
-        return finished
+        train_in(run)
+    return run.stop.agreed
+
+
+def train_in(run: Session) -> None:
+    """Trains in a session until no step is left, or a signal comes; says which of both."""
+    config, folder, checkpoints, progress = run.config, run.folder, run.checkpoints, run.progress
+    finished = why_finished(config, checkpoints)
+    if finished is not None:
+        kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
+        progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
+        return
+    try:
+        setup = set_up(run)
+    except Interrupted:
+        progress.say(f"{run.stop.signal}: before the first step; the same command continues from there")
+        return
+    announce(config, setup, run.processes.count, progress)
+    with kernels.report_choices(progress.say):
+        Loop.of(run, setup).run(setup.changes)
+    finished = why_finished(config, checkpoints)
+    if finished is not None:
+        summarize(config, folder, checkpoints, finished, progress)
+    else:
+        step = checkpoints.latest()
+        saved = "before the first step" if step is None else f"saved after step {step}"
+        reason = run.stop.signal or "a signal to another process"
+        progress.say(f"{reason}: {saved}; the same command continues from there")
+    if run.hooks.error is not None:
+        raise run.hooks.error
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -251,7 +256,7 @@ class Loop(TrainingRun):
                 if isinstance(error, Failure) or jax.process_count() > 1:
                     raise
                 mistake = error
-        saves = self.counts() or self.stop.agreed or mistake is not None
+        saves = self.counts() or bool(self.stop.agreed) or mistake is not None
         if saves:
             self.folder.check_lock()  # an evaluation may take hours
             self.save(metrics, regular=self.counts())

@@ -18,6 +18,12 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: str | None = None
+        """Why the run is to stop, as messages say it."""
+        self.number = 0
+        """The signal; 0: nothing asks the run to stop."""
+
+    def ask(self, why: str, number: int = signal.SIGINT) -> None:
+        self.signal, self.number = why, number
 
     def exchange(self, *, now: bool = False) -> None:
         """Exchanges requests with the other processes: after every step, and `now` after every batch of an evaluation.
@@ -26,9 +32,9 @@ class StopRequest:
         """
 
     @property
-    def agreed(self) -> bool:
-        """Whether all processes stop now."""
-        return self.signal is not None
+    def agreed(self) -> int:
+        """The number of the signal at which all processes stop now; 0: they go on."""
+        return self.number
 
     def raise_if_agreed(self) -> None:
         """Raises Interrupted if the run is to stop, while data is tokenized or during an evaluation."""
@@ -37,12 +43,12 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles the signals within this context."""
+        """Handles the signals within this context, and exchanges requests a last time at its end: all processes leave alike."""
 
         def record(number: int, frame: Any) -> None:
-            if self.signal is not None and number == signal.SIGINT:
+            if self.number and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.signal = signal.Signals(number).name
+            self.ask(signal.Signals(number).name, number)
 
         numbers = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -50,6 +56,7 @@ class StopRequest:
         old = {number: signal.signal(number, record) for number in numbers}
         try:
             yield
+            self.exchange(now=True)
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)

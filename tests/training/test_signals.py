@@ -13,7 +13,7 @@ def test_a_second_interrupt_stops_at_once():
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == "SIGINT"
-        assert stop.agreed
+        assert stop.agreed == signal.SIGINT
         with pytest.raises(Interrupted):
             stop.raise_if_agreed()
         with pytest.raises(KeyboardInterrupt):

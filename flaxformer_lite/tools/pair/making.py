@@ -62,7 +62,7 @@ def make(
     """
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     config = prepare(files, keep, folder, deadline, columns, models, engine)
-    if train(config, folder) is None:
+    if train(config, folder):
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
     run, data = load(folder), scored_data(config, "test", None, None)

@@ -299,10 +299,10 @@ def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder
     try:
         with tempfile.TemporaryDirectory() as scratch:
             config = dataclasses.replace(config, data=data, train=train)
-            finished = loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
+            stopped = loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
     finally:
         verbosity.quiet = quiet
-    if finished is None:
+    if stopped:
         note("interrupted while the speed was measured; the same command continues from there")
         raise KeyboardInterrupt
     return float(rows[-1]["tokens_per_second"]) / float(lengths[:, 1].mean()) * longest

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -172,24 +173,24 @@ class StopConsensus(StopRequest):
         super().__init__()
         mesh = Mesh(np.array(jax.devices()), ("all",), axis_types=(AxisType.Auto,))
         self._sharding = NamedSharding(mesh, PartitionSpec("all"))
-        self._any = jax.jit(jnp.max, out_shardings=replicated(mesh))
+        self._highest = jax.jit(jnp.max, out_shardings=replicated(mesh))
         self._answer: Array | None = None
-        self._agreed = False
+        self._agreed = 0
         self._exchanges = 0
 
     def exchange(self, *, now: bool = False) -> None:
         self._exchanges += 1
         with contextlib.suppress(RuntimeError):  # the service is off: JAX_ENABLE_PREEMPTION_SERVICE=0
             if multihost_utils.reached_preemption_sync_point(self._exchanges):
-                self.signal = "a preemption notice"
-        here = np.full(jax.local_device_count(), self.signal is not None, np.int32)
+                self.ask("a preemption notice", signal.SIGTERM)
+        here = np.full(jax.local_device_count(), self.number, np.int32)
         before = self._answer
-        self._answer = self._any(jax.make_array_from_process_local_data(self._sharding, here))
+        self._answer = self._highest(jax.make_array_from_process_local_data(self._sharding, here))
         answer = self._answer if now else before
-        self._agreed = answer is not None and bool(answer)
+        self._agreed = 0 if answer is None else int(answer)
 
     @property
-    def agreed(self) -> bool:
+    def agreed(self) -> int:
         return self._agreed
 
 

@@ -249,7 +249,7 @@ def test_a_training_that_is_stopped_says_what_is_left(
     toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     monkeypatch.setattr("flaxformer_lite.tools.pair.making.prepare", lambda *_: load_config("multi30k_en_de_rotary"))
-    monkeypatch.setattr("flaxformer_lite.tools.pair.making.train", lambda *_: None)
+    monkeypatch.setattr("flaxformer_lite.tools.pair.making.train", lambda *_: signal.SIGTERM)
     with pytest.raises(SystemExit, match="130"):
         main(["pair", *write(toy, languages()[:300]), "-o", "run"])
     assert "run is not finished: the same command trains to step 12,000, scores" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Laws of how processes agree, without others: their answers are made up. Real ones: test_multihost.py."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -75,15 +76,15 @@ def test_a_stop_is_agreed_one_exchange_later_or_now():
     """Oracle: by hand. The answer to an exchange is read at the next one, during an evaluation at once."""
     stop = StopConsensus()
     agreed = []
-    for signal in (None, "SIGTERM", "SIGTERM"):
-        stop.signal = signal
+    for number in (0, signal.SIGTERM, signal.SIGTERM):
+        stop.ask("a signal", number)
         stop.exchange()
         agreed.append(stop.agreed)
-    assert agreed == [False, False, True]
+    assert agreed == [0, 0, signal.SIGTERM]
     stop = StopConsensus()
     stop.exchange(now=True)
     stop.raise_if_agreed()
-    stop.signal = "SIGTERM"
+    stop.ask("SIGHUP", signal.SIGHUP)
     stop.exchange(now=True)
     with pytest.raises(Interrupted):
         stop.raise_if_agreed()
@@ -97,7 +98,7 @@ def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pyt
     for _ in range(3):
         assert not stop.agreed
         stop.exchange()
-    assert stop.agreed and stop.signal == "a preemption notice" and calls == [1, 2, 3]
+    assert stop.agreed == signal.SIGTERM and stop.signal == "a preemption notice" and calls == [1, 2, 3]
 
 
 NOTICED = """
@@ -118,18 +119,43 @@ jax.distributed.shutdown()
 """
 
 
-@pytest.mark.slow
-def test_a_notice_to_one_process_stops_all_after_the_same_step():
-    """Oracle: JAX's preemption service itself, between two processes."""
+def two_processes(program: str) -> list[str]:
+    """Returns the last line of each of two processes, which get the address of the first one and their number."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", NOTICED, address, str(i)], env=environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", program, address, str(i)], env=environment, stdout=subprocess.PIPE, text=True
         )
         for i in range(2)
     ]
-    first, second = (process.communicate(timeout=240)[0].splitlines()[-1] for process in started)
+    return [process.communicate(timeout=240)[0].splitlines()[-1] for process in started]
+
+
+@pytest.mark.slow
+def test_a_notice_to_one_process_stops_all_after_the_same_step():
+    """Oracle: JAX's preemption service itself, between two processes."""
+    first, second = two_processes(NOTICED)
     assert first == second and first.endswith(" a preemption notice")
+
+
+LATE = """
+import os, signal, sys
+import jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from flaxformer_lite.training.multihost.agreement import StopConsensus
+stop = StopConsensus()
+with stop.listening():
+    stop.exchange()
+    if sys.argv[2] == "1":
+        os.kill(os.getpid(), signal.SIGHUP)
+print(stop.agreed)
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_all_leave_alike_where_one_gets_a_signal_after_the_last_step():
+    assert two_processes(LATE) == ["1", "1"]
