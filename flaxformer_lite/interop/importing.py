@@ -179,7 +179,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         except ValueError as error:
             raise with_path(config_file, error) from None
         try:
-            arrays, renamed = unwrapped(read_weights(weights), names)
+            arrays, renamed = unwrapped(read_weights(weights), {name for weight in names for name in weight.names})
             params = to_params(arrays, names, model)
         except ValueError as error:
             raise with_path(weights, error) from None

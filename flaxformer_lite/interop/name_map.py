@@ -6,7 +6,7 @@ our parameters (`to_params`) and back (`from_params`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from typing import NamedTuple
 
@@ -144,10 +144,9 @@ def renamings(weights: Arrays) -> Iterator[tuple[dict[str, np.ndarray], str]]:
             yield renamed, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
 
 
-def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str]:
-    """Returns the weights under the names of the list, with the note of `renamings`; as they are where no renaming fits."""
-    wanted = {name for weight in names for name in weight.names}
-    return next(((renamed, note) for renamed, note in renamings(weights) if renamed.keys() == wanted), (weights, ""))
+def unwrapped(weights: Arrays, known: Set[str]) -> tuple[Arrays, str]:
+    """Returns the weights under names that are all known, with the note of `renamings`; as they are where no renaming fits."""
+    return next(((renamed, note) for renamed, note in renamings(weights) if renamed.keys() <= known), (weights, ""))
 
 
 # Both directions ------------------------------------------------------------------------------------------------------

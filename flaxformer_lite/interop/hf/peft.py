@@ -12,7 +12,7 @@ Reference: https://huggingface.co/docs/peft/package_reference/lora
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ from flaxformer_lite.core.model import LoRA, ModelConfig
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json, stored
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.hf.multimodal import text_names
-from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
+from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes, unwrapped
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
 ADAPTER_CONFIG = "adapter_config.json"
 START, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 """The start and the ends of the names of tensors."""
+NAMED = re.compile(r"(\.lora_[AB])(\.[^.]+)(\.weight)$")
+"""The end of a name with that of the adapter, such as `default`, which PEFT leaves out in a file."""
 
 WITHOUT_EFFECT = (
     *(
@@ -87,7 +89,14 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
         rule = "it should be above 0: with 0 the adapters do nothing, so import the base; with less, merge them by PEFT"
         raise options.wrong("lora_alpha", rule)
 
-    stored = text_names(read_tensors(folder))
+    known = {
+        f"{name.removesuffix('.weight')}{end}"
+        for weight in base.names
+        if weight.path.endswith("/kernel")
+        for name in weight.names
+        for end in (A, B)
+    }
+    stored, renamed = unwrapped(text_names(read_tensors(folder)), known)
     tensors = base.family.full_names(stored)
     most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
     factor = alpha / rank**power
@@ -125,12 +134,12 @@ def read_adapters(folder: Path, base: Imported) -> Imported:
         targets.append(path)
         for name, x in (("lora_a", a), ("lora_b", b)):
             params[f"{path}/{name}/kernel"] = x if weight.stacked else x[0]
-    check_read(tensors, base, targets)
+    check_read(tensors, known, targets)
     lora = LoRA(rank=most, alpha=lora_alpha, targets=tuple(targets), dropout=dropout)
     model = dataclasses.replace(base.model, lora=lora)
     if lost := sorted(params.keys() ^ our_shapes(model).keys()):
         raise ValueError(f"{lost[0].partition('/lora_')[0]} has an adapter: only projections can have one here")
-    notes = [*base.notes, *training_notes(scaled, shared)]
+    notes = [*base.notes, *filter(None, [renamed]), *training_notes(scaled, shared)]
     return base._replace(model=model, params=unflatten_dict(params, sep="/"), notes=notes)
 
 
@@ -166,22 +175,20 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns the tensors by names of the adapted class. Raises: ValueError where the file is missing or damaged."""
     if (path := stored(folder, ADAPTER_WEIGHTS)) is None:
         raise ValueError(f"{folder} has no {ADAPTER_WEIGHTS}: copy it there too")
-    tensors = {name.removeprefix(START): x for name, x in read_file(path).items()}
+    weights = read_file(path)
+    tensors = {NAMED.sub(r"\1\3", name).removeprefix(START): x for name, x in weights.items()}
+    if len(tensors) < len(weights):
+        raise ValueError(
+            f"{path} holds several adapters, by {cut(min(weights))}: save each in a folder of its own by PEFT"
+        )
     if damaged := [name for name, x in tensors.items() if not is_finite(x)]:
         raise ValueError(f"{damaged[0]} has a NaN or an infinity: the file is damaged, or its training failed")
     return tensors
 
 
-def check_read(tensors: Arrays, base: Imported, targets: Sequence[str]) -> None:
+def check_read(tensors: Arrays, known: Set[str], targets: Sequence[str]) -> None:
     """Raises: ValueError that lists the tensors that belong to no projection of the base."""
-    read = [
-        f"{name.removesuffix('.weight')}{end}"
-        for weight in base.names
-        if weight.path.removesuffix("/kernel") in targets
-        for name in weight.names
-        for end in (A, B)
-    ]
-    if left := listed("left over", tensors.keys() - set(read)):
+    if left := listed("left over", tensors.keys() - known):
         raise ValueError(f"{left}: only adapters of projections of the base are read; merge the others by PEFT")
     if not targets:
         raise ValueError(f"{ADAPTER_WEIGHTS} holds no adapter: name another folder")

@@ -21,6 +21,8 @@ from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.files.text.chat import PLAIN
+from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.hf.peft import read_adapters
 from flaxformer_lite.run import Run
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
@@ -253,6 +255,35 @@ def test_a_pattern_from_the_beginning_is_of_the_names_of_the_adapted_class(tmp_p
     chex.assert_trees_all_equal(found, expected)
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name: name.replace(".weight", ".default.weight"),
+        lambda name: name.replace(".weight", ".another.weight"),
+        lambda name: f"module.{name}",
+        lambda name: name.replace("base_model.", "base_model._orig_mod."),
+        lambda name: f"_fsdp_wrapped_module.net.{name.replace('.weight', '.default.weight')}",
+    ],
+    ids=["default", "another", "devices", "compiled", "all"],
+)
+def test_names_of_a_wrapped_model_are_read_as_plain_ones(change: Callable[[str], str], tmp_path: Path):
+    """Oracle: the file under PEFT's own names. A wrong name is still refused, and so are two adapters in one file."""
+    folder = edited(FIXTURES / "peft/llama_plain", tmp_path / "adapters")
+    base = read_folder(base_of(folder))
+    wanted, tensors = read_adapters(folder, base), load_file(folder / "adapter_model.safetensors")
+    renamed = {change(name): x for name, x in tensors.items()}
+    save_file(renamed, folder / "adapter_model.safetensors")
+    chex.assert_trees_all_equal(read_adapters(folder, base).params, wanted.params)
+    stray = {change(min(tensors)).replace("layers.0", "layers.77"): min(tensors.items())[1]}
+    save_file(renamed | stray, folder / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"arrays? left over: .*lora_"):
+        read_adapters(folder, base)
+    second = {name.replace(".weight", ".second.weight"): x for name, x in tensors.items()}
+    save_file(tensors | second, folder / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"holds several adapters, by .*: save each in a folder of its own"):
+        read_adapters(folder, base)
 
 
 def test_a_tokenizer_and_a_template_beside_the_adapters_come_first(tmp_path: Path, capsys: pytest.CaptureFixture):
