@@ -37,8 +37,8 @@ def extend(
     language: str,
     like: str,
     pieces: int,
-    text: str,
-    old: str | None = None,
+    text: str | Sequence[str],
+    old: str | Sequence[str] | None = None,
     tokenizer: Literal["shared", "own"] = "shared",
     weights: str | None = None,
 ) -> Path:
@@ -125,13 +125,21 @@ def extend(
     return folder.path
 
 
-def lines_of(pattern: str) -> Iterator[str]:
-    """Yields the lines of the files that match a pattern. Raises: ValueError for none, or another kind of file."""
-    require_lines(pattern)
-    return (line for file in matching_files(pattern) for chunk in line_chunks(file) for line in chunk)
+def lines_of(files: str | Sequence[str]) -> Iterator[str]:
+    """Yields the lines of the files that match a pattern or several. Raises: ValueError for none, or another kind of file."""
+    patterns = [files] if isinstance(files, str) else files
+    for pattern in patterns:
+        require_lines(pattern)
+    return (
+        line
+        for pattern in patterns
+        for file in matching_files(pattern)
+        for chunk in line_chunks(file)
+        for line in chunk
+    )
 
 
-def old_text(data: DataConfig, files: str | None) -> list[str]:
+def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
     """Returns a sample of lines in the run's languages, each once: of the files, or else of its data; [] where that is not here."""
     train = data.source("train")
     if files is not None:

@@ -10,11 +10,12 @@ import pytest
 
 from flaxformer_lite import export_hf, import_hf, load
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.subword_sampling import BPEDropout
 from flaxformer_lite.run import Run, write_run
-from flaxformer_lite.run.extending import extend
+from flaxformer_lite.run.extending import extend, lines_of, old_text
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
@@ -96,6 +97,21 @@ def test_old_languages_are_translated_bit_for_bit_as_before(
         one.hypotheses_of_ids([one.tokenizer.as_source([5])], max_new_tokens=12)[0][0].tokens for one in (reads, writes)
     ]
     assert max(tokens[0], default=0) < size <= max(tokens[1][1:], default=0)  # its own token may be the loudest
+
+
+def test_text_is_of_one_file_or_of_several(tmp_path: Path) -> None:
+    """By hand: a pattern, several files in their order, and one that is missing."""
+    for name, text in (("a.txt", "1\n2\n"), ("b.txt", "3\n")):
+        (tmp_path / name).write_text(text)
+    first, second = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
+    assert [[*lines_of(files)] for files in (first, str(tmp_path / "*.txt"), [second, first])] == [
+        ["1", "2"],
+        ["1", "2", "3"],
+        ["3", "1", "2"],
+    ]
+    assert old_text(DataConfig(), [first, second]) == ["1", "2", "3"]
+    with pytest.raises(ValueError, match=r"c\.txt: no such file"):
+        old_text(DataConfig(), [first, str(tmp_path / "c.txt")])
 
 
 @pytest.mark.slow

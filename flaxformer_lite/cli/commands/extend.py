@@ -14,12 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--like", metavar="CODE", required=True, help="a related language of the run")
     parser.add_argument("--pieces", metavar="N", type=int, required=True, help="most pieces to add to the vocabulary")
     parser.add_argument(
-        "--from", dest="text", metavar="FILE", required=True, help="text of the language, a file or pattern"
+        "--from", dest="text", metavar="FILE", nargs="+", required=True, help="text of the language, files or patterns"
     )
     parser.add_argument(
         "--old",
         metavar="FILE",
-        help="text of the run's languages, a file or pattern; by default the run's training data",
+        nargs="+",
+        help="text of the run's languages, files or patterns; by default the run's training data",
     )
     parser.add_argument(
         "--tokenizer",
