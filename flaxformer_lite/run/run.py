@@ -774,6 +774,7 @@ def load_ensemble(
 
     Raises: ValueError as `load` does, or if the runs do not fit together.
     """
+    check_list("paths", paths)
     path, *further = paths
     first = load(path, weights=weights, weights_dtype=weights_dtype, mesh=mesh)
     shared = MeshConfig(tensor=first.placement.tensor)

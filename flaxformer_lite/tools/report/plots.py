@@ -6,6 +6,7 @@ shows it; `chart.save("x.png")` writes it without a browser. Altair is imported 
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.run import AttentionWeights, Run
+from flaxformer_lite.run import AttentionWeights, Run, load
 from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import run_names
 from flaxformer_lite.tools.report.facts import text_lengths
@@ -195,14 +196,19 @@ def bars(title: str, shares: Mapping[str, float], unit: str) -> Chart:
 # Of a run ---------------------------------------------------------------------------------------------------------------
 
 
-def plot_curves(*runs: Run, metric: str = "loss") -> Chart:
-    """Returns the curves of a metric in training and in evaluations of one or more runs.
+def loaded(run: Run | str | Path) -> Run:
+    """Returns a run, after reading it where only its folder is named."""
+    return run if isinstance(run, Run) else load(run)
 
-    Example: `plot_curves(load("runs/a"), load("runs/b"), metric="learning_rate")`.
+
+def plot_curves(*runs: Run | str | Path, metric: str = "loss") -> Chart:
+    """Returns the curves of a metric in training and in evaluations of one or more runs, or folders of runs.
+
+    Example: `plot_curves("runs/a", "runs/b", metric="learning_rate")`.
 
     Raises: ValueError if no run has the metric.
     """
-    folders = [run.folder for run in runs]
+    folders = [loaded(run).folder for run in runs]
     curves = curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
     if metric not in curves:
         raise ValueError(
@@ -212,7 +218,7 @@ def plot_curves(*runs: Run, metric: str = "loss") -> Chart:
 
 
 def plot_attention(
-    run: Run,
+    run: Run | str | Path,
     source: str,
     target: str | None = None,
     *,
@@ -229,14 +235,15 @@ def plot_attention(
 
     Raises: ValueError if the model has no such attention, layer or head.
     """
-    return attention_chart(run.attention(source, target), kind, layer, head)
+    return attention_chart(loaded(run).attention(source, target), kind, layer, head)
 
 
-def plot_lengths(run: Run) -> Chart:
+def plot_lengths(run: Run | str | Path) -> Chart:
     """Returns the histogram of the lengths of the first 10,000 training texts, in tokens.
 
     Raises: ValueError if the data cannot be read, or the run has no tokenizer.
     """
+    run = loaded(run)
     lengths = text_lengths(run.config, run.required_tokenizers)
     return histogram("lengths of training texts", lengths.counts, "tokens")
 

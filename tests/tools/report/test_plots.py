@@ -1,5 +1,6 @@
 """The charts of a run: which layer, head and tokens a map shows, and the names of runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,14 @@ from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.search.generation import encode_prompt
 from flaxformer_lite.core.text.characters import ByteTokenizer, Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.run import AttentionWeights, Run
+from flaxformer_lite.run import AttentionWeights, Run, load_ensemble, write_run
 from flaxformer_lite.run.attention import attention_axes
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.tools.report.plots import attention_chart, head_weights, plot_curves
+from flaxformer_lite.tools.report.plots import attention_chart, head_weights, plot_attention, plot_curves, plot_lengths
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
 from tests.support.experiments import tiny_config
+from tests.support.hf_folders import random_params
 from tests.support.served import runs
 
 WEIGHTS = AttentionWeights(
@@ -145,6 +147,20 @@ def test_a_metric_that_no_row_has_is_refused_with_those_there(tmp_path: Path):
         ValueError, match="'gradient_nrom': it has loss, gradient_norm; perhaps you meant gradient_norm"
     ):
         plot_curves(run, metric="gradient_nrom")
+
+
+def test_a_folder_stands_for_its_run(tmp_path: Path):
+    """Law: a chart of a named folder is that of the run; a folder that is not there is said."""
+    config = tiny_config()
+    config = replace(config, data=replace(config.data, tokenizer=None))
+    write_run(RunFolder(tmp_path / "a"), config, 0, random_params(config.model), "made")
+    with pytest.raises(ValueError, match="'loss': it has no rows"):
+        plot_curves(str(tmp_path / "a"), tmp_path / "a")
+    for draw in (plot_curves, plot_lengths, lambda run: plot_attention(run, "a")):
+        with pytest.raises(ValueError, match="the run folder runs/nowhere does not exist"):
+            draw("runs/nowhere")
+    with pytest.raises(ValueError, match="paths is one string, 'runs/a': pass a list of strings"):
+        load_ensemble("runs/a")
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path):
