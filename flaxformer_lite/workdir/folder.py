@@ -148,7 +148,8 @@ class RunFolder:
         if not file.is_file():
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
             raise ValueError(
-                f"the run folder {self.path} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.path}`"
+                f"the run folder {self.path} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.path}`, or "
+                "import a model of the hub with `flaxformer-lite import hf ORG/NAME RUN`, and name RUN"
             )
         return from_json(file.read_bytes(), str(file))
 
