@@ -123,7 +123,7 @@ def run(name: str, words: Sequence[str]) -> None:
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     verbosity.quiet = arguments.quiet
-    options = re.findall(r"--[\w-]+", parser.format_usage())
+    options = re.findall(r"--[\w.-]+", parser.format_usage())
     wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
     if wrong:
         hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"

@@ -15,6 +15,7 @@ WRONG = {
     "--train.stpes 9": "--train.stpes; perhaps you meant --train.steps",
     "--train.step 20": "--train.step; perhaps you meant --train.steps",
     "--steps 20": "--steps; perhaps you meant --train.steps",
+    "--seed 3": "--seed; perhaps you meant --train.seed",
     "--batch-size 32": "--batch-size; a batch is counted in tokens: --data.tokens-per-batch 4096 is ",
     "--train.num-epochs 3": "--train.num-epochs; training is counted in steps: --train.steps N, for E epo",
     "--train.dtype bf16": "--train.dtype; perhaps you meant --model.dtype",
