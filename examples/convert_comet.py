@@ -7,6 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
+
 import torch
 import yaml
 from huggingface_hub import snapshot_download

@@ -7,6 +7,9 @@ import json
 import sys
 from pathlib import Path
 
+if len(sys.argv) != 5:
+    sys.exit(__doc__)
+
 import torch
 from huggingface_hub import snapshot_download
 from safetensors.torch import save_file

@@ -24,3 +24,10 @@ def test_the_spine_learns_to_reverse():
     answers = [line.split(" (")[0].split(" → ") for line in done.stdout.splitlines() if "→" in line]
     pairs = [(ast.literal_eval(source), ast.literal_eval(answer)) for source, answer in answers]
     assert len(pairs) == 3 and all(source[::-1] == answer for source, answer in pairs)
+
+
+@pytest.mark.parametrize("name", ["convert_metricx.py", "convert_comet.py"])
+def test_a_script_without_arguments_says_what_it_takes(name: str):
+    """Without PyTorch too: the libraries are imported afterwards."""
+    done = subprocess.run([sys.executable, "-S", ROOT / "examples" / name], capture_output=True, text=True)
+    assert done.returncode == 1 and f"python examples/{name} " in done.stderr and "Traceback" not in done.stderr
