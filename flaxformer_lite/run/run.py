@@ -52,7 +52,7 @@ from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_lis
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.files.text.asking import Asking, Question
+from flaxformer_lite.files.text.asking import Asking, Question, warn_of_left_out
 from flaxformer_lite.files.text.chat import ChatTokenizers, encode_marked, joined, read_chat_template
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
@@ -404,11 +404,12 @@ class Run(TextTranslator, TextPredictor):
         if asking is None:
             return super().answered(decoder, requests, texts, progress)
         places = [i for i, request in enumerate(requests) if request.source]
-        answers = [[ScoredText("", 0.0)] for _ in requests]
+        answers, notes = [[ScoredText("", 0.0)] for _ in requests], list[str]()
         weights = self.weights(decoder)  # type: ignore[call-overload]  # of a decoder: CTranslate2 answers no prompts
         ranked_answers = decoder.generate(weights, [requests[i] for i in places], progress)
         for i, ranked in zip(places, ranked_answers, strict=True):
-            answers[i] = [ScoredText(asking.written(one.tokens, texts[i]), one.score) for one in ranked]
+            answers[i] = [ScoredText(asking.written(one.tokens, texts[i], notes.append), one.score) for one in ranked]
+        warn_of_left_out(notes)
         return answers
 
     # Generation --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 | all up to the last `</think>`; all, if `<think>` begins the answer and has no end | the source has the same tag |
 | `<answer>` and `</answer>` around the rest | the source has the same tag |
 | a lead-in: "Translation:", "Here is the translation in German:", "German:" | the source has a colon, or nothing follows |
+| all behind an empty line, such as a note | the source has several lines, or a colon ends the line before |
 | quotation marks around the rest, not '…' or ‘…’ | the source has one, or the rest has one of them inside too |
 | white space at both ends | |
 """
@@ -17,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.console import counted, note_once, warn_once
+from flaxformer_lite.base.console import counted, note_once, warn, warn_once
+from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, encode_marked, joined
@@ -149,7 +151,7 @@ class Asking:
         ends = () if self.end_id in (None, *config.eos_ids) else (self.end_id,)
         return replace(config.changed(changes), eos_ids=(*config.eos_ids, *ends))
 
-    def written(self, tokens: Sequence[int], source: str | None) -> str:
+    def written(self, tokens: Sequence[int], source: str | None, left_out: Callable[[str], object] = len) -> str:
         """Returns an answer as one line of text: of a translation what `translation_in` leaves, else all but thoughts."""
         for tag in (THOUGHTS, "<think>"):  # special tokens have no text
             ids = self.tokenizer.encode(tag)
@@ -162,7 +164,7 @@ class Asking:
         text = self.tokenizer.decode(self.tokenizer.with_pieces(tokens))
         if source is None:
             return in_line(without_thoughts(text, "").strip())
-        return in_line(translation_in(text, source, self.translation.target_language))
+        return in_line(translation_in(text, source, self.translation.target_language, left_out))
 
 
 QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
@@ -176,8 +178,8 @@ LEAD_IN = (
 """A text before a translation; other words there may be of the translation itself."""
 
 
-def translation_in(answer: str, source: str, target_language: str = "") -> str:
-    """Returns the translation in an answer: see the table of this file."""
+def translation_in(answer: str, source: str, target_language: str = "", left_out: Callable[[str], object] = len) -> str:
+    """Returns the translation in an answer: see the table of this file. `left_out` gets what stands behind an empty line."""
     text = without_thoughts(answer, source)
     tagged = re.fullmatch(r"\s*<answer>((?:(?!</answer>).)*)(?:</answer>\s*)?", text, re.DOTALL)
     if tagged and "<answer>" not in source:
@@ -186,9 +188,19 @@ def translation_in(answer: str, source: str, target_language: str = "") -> str:
     if lead_in and not re.search("[:：]", source):
         text = text[lead_in.end() :]
     text = text.strip()
+    first, *more = re.split(r"\s*\n\s*\n", text, maxsplit=1)
+    if more and "\n" not in source.strip() and first[-1] not in ":：":
+        text = first
+        left_out(more[0])
     inside = text[1:-1].strip()
     is_quoted = len(text) > 2 and text[-1] in QUOTES.get(text[0], "") and not {text[0], text[-1]} & {*inside}
     return inside if is_quoted and not QUOTED.search(source) else text
+
+
+def warn_of_left_out(notes: Sequence[str]) -> None:
+    """Warns of what was left out of answers, in one line."""
+    if notes:
+        warn(f"{counted(len(notes), 'answer')} had more behind an empty line, which is left out: {cut(repr(notes[0]))}")
 
 
 def without_thoughts(answer: str, source: str) -> str:

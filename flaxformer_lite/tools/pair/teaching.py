@@ -21,6 +21,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
+from flaxformer_lite.files.text.asking import warn_of_left_out
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import text_report
@@ -108,10 +109,12 @@ def labelled(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressC
     sources = {i: as_read(run, line) for i, line in enumerate(lines) if line.strip()}
     read = [ids for ids, _ in sources.values()]
     answers, rows = run.hypotheses_of_ids(read, progress=progress, engine=engine), [("", "")] * len(lines)
+    notes = list[str]()
     for (i, (ids, is_cut)), (best, *_) in zip(sources.items(), answers, strict=True):
         cut = is_cut or len(best.tokens) + end >= decoder.max_length(ids)
-        text = target(best.tokens) if run.asking is None else run.asking.written(best.tokens, lines[i])
+        text = target(best.tokens) if run.asking is None else run.asking.written(best.tokens, lines[i], notes.append)
         rows[i] = ("cut" if cut else "", text)
+    warn_of_left_out(notes)
     return rows
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.files.text.asking import Asking, translation_in
+from flaxformer_lite.files.text.asking import Asking, translation_in, warn_of_left_out
 from flaxformer_lite.files.text.chat import ChatTemplate, ChatTokenizers, chat_template
 from flaxformer_lite.files.text.translation_prompt import PLAIN, PRESETS, SOURCE_ALONE, TranslationPrompt, preset
 from tests.support import needs
@@ -182,6 +182,11 @@ CUT = {
     "kept: no colon": ("Translation ist ein Beruf.", "Translation is a job.", "Translation ist ein Beruf."),
     "kept: nothing follows": ("Translation:", "Translation", "Translation:"),
     "kept: another language": ("Spanish: Ein Hund.", "A dog.", "Spanish: Ein Hund."),
+    "a note": ("Ein Hund.\n\nNote: 'Hund' is masculine.\n\nAsk for more!", "A dog.", "Ein Hund."),
+    "a note behind a lead-in and quotes": ('Translation:\n\n"Ein Hund."\n \n(Literal.)', "A dog.\n", "Ein Hund."),
+    "kept: a single end of a line": ("Ein Hund.\nEine Katze.", "A dog. A cat.", "Ein Hund.\nEine Katze."),
+    "kept: a source of several lines": ("Ein Hund.\n\nEine Katze.", "A dog.\nA cat.", "Ein Hund.\n\nEine Katze."),
+    "kept: a lead-in before an empty line": ("In German:\n\nHund: bellt", "Dog: barks", "In German:\n\nHund: bellt"),
     "quotes": ('"Ein Hund."', "A dog.", "Ein Hund."),
     "German quotes": ("„Ein Hund.“", "A dog's bone.", "Ein Hund."),
     "a lead-in and quotes": ("Translation: «Ein Hund.»", "A dog.", "Ein Hund."),
@@ -197,6 +202,17 @@ def test_what_is_cut_from_an_answer(case: str) -> None:
     answer, source, expected = CUT[case]
     assert translation_in(answer, source, "German") == expected
     assert not case.startswith("kept") or expected == answer
+
+
+def test_what_stands_behind_an_empty_line_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer, notes = ours(), list[str]()
+    one = Asking(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
+    for answer in ("Ja\n\nNote: yes", "Nein", "So\n\nso"):
+        one.written(tokenizer.encode(answer), "A dog", notes.append)
+    warn_of_left_out(notes)
+    assert "2 answers had more behind an empty line, which is left out: " in capsys.readouterr().err
+    warn_of_left_out([])
+    assert capsys.readouterr().err == ""
 
 
 def test_thoughts_between_special_tokens_are_cut_although_these_have_no_text() -> None:
