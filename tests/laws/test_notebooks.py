@@ -1,6 +1,7 @@
 """Law: the notebooks run from top to bottom, and are kept with what they show: a badge, an install, pictures."""
 
 import inspect
+import itertools
 import json
 import os
 import re
@@ -40,6 +41,15 @@ def test_its_cells_are_short(path: Path):
     """One idea a cell; an idea with a picture takes some twenty lines."""
     for cell in cells(path, "code"):
         assert len(cell["source"].splitlines()) <= 30, cell["source"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_may_be_run_again_from_top_to_bottom(path: Path):
+    """What makes a folder, which a command refuses to make twice, stands below a look at the folder."""
+    for cell in cells(path, "code"):
+        for before, line in itertools.pairwise(["", *cell["source"].splitlines()]):
+            makes = re.match(r"\s*(main\(\[\"(import|export)\"|extend\(|(\w+\.)?(import|export)_\w+\()", line)
+            assert makes is None or ".exists():" in before or "overwrite" in line, line
 
 
 SMALL = "--model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.scan-unroll 1"
