@@ -287,9 +287,19 @@ def text_columns(
     return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form)
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks of files, which are read again at each iteration."""
+
+    read: Callable[[], Iterator[LineChunk]]
+
+    def __iter__(self) -> Iterator[LineChunk]:
+        return self.read()
+
+
 def chosen_blocks(
     paths: list[str], action: str, columns: TextColumns | None = None, size: int | None = None
-) -> Iterator[LineChunk]:
+) -> Iterable[LineChunk]:
     """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
 
     columns: those of the texts in files that are tables by their names; typed ones make every file a table.
@@ -311,7 +321,7 @@ def chosen_blocks(
         if container(path) != "a table" and not columns.whole_lines:
             require_lines(path)
     if paths:
-        return numbered(files_blocks(paths, columns, size or LINES_AT_ONCE))
+        return Chunks(lambda: numbered(files_blocks(paths, columns, size or LINES_AT_ONCE)))
     if columns.typed:
         raise ValueError("--column is for a table, but stdin is read line by line: give the name of the file")
     if sys.stdin is None:

@@ -103,7 +103,7 @@ def write_answers(
     is_table = answering.beside and container(path.name) == "a table"
     kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix if is_table else ".txt"
     packed = path.suffix if path.suffix in corpus.PACKERS else ""
-    write_pieces(texts_of(blocks, answering), arguments, run, kind + packed, rater)
+    write_pieces(functools.partial(texts_of, blocks, answering), arguments, run, kind + packed, rater)
 
 
 def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Iterator[tuple[LineChunk, Write]]:
@@ -117,16 +117,23 @@ def texts_of(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> Itera
 
 
 def write_pieces(
-    blocks: Iterable[tuple[LineChunk, Write]],
+    blocks: Callable[[], Iterable[tuple[LineChunk, Write]]],
     arguments: argparse.Namespace,
     run: "Run | EngineRun",
     ending: str,
     rater: "Run | None" = None,
 ) -> None:
-    """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing."""
+    """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing.
+
+    Without `--part`, first those of the process's place, then whatever no other one answers: it may have FILEs of its own.
+    """
     folder = corpus.Corpus(Path(arguments.output), ending)
     share = corpus.part_of_process(os.environ) if arguments.part is None else corpus.typed_part(arguments.part)
-    missing = corpus.answer_pieces(folder, facts(arguments, run, rater), pieces_of(blocks), share)
+    decides = facts(arguments, run, rater)
+    missing = corpus.answer_pieces(folder, decides, pieces_of(blocks()), share)
+    if missing and arguments.part is None:
+        rest = corpus.Part(origin="what no other process answers")
+        missing = corpus.answer_pieces(folder, decides, pieces_of(blocks()), rest)
     if arguments.join and missing:
         note(f"{folder.folder} is not joined: {counted(missing, 'piece')} of other processes are missing")
     elif arguments.join:
@@ -141,11 +148,12 @@ def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piec
 
     for index, (block, write) in enumerate(blocks):
         names = [] if block.table is None else block.table.names
+        bad = sorted(block.bad.numbers & {*range(block.before + 1, block.before + len(block.lines) + 1)})
         yield corpus.Piece(
             index,
             f"{block.name}, {block.unit}s {block.before + 1} to {block.before + len(block.lines)}",
             len(block.lines),
-            corpus.digest(json.dumps([names, block.lines, block.rows]).encode()),
+            corpus.digest(json.dumps([names, block.lines, block.rows, bad]).encode()),
             functools.partial(answer, block, write),
             block.share,
         )

@@ -64,7 +64,7 @@ class EngineRun(TextTranslator):
 
     @property
     def origin(self) -> list[tuple[int, str, str]]:
-        """What decides an answer, as `Run.origin`."""
+        """The step and the digests of the run that was exported, as `Run.origin`."""
         return [tuple(self.export.facts["origin"])]
 
     def searching(self, **options: Any) -> EngineSearch:

@@ -127,7 +127,7 @@ class Run(TextTranslator, TextPredictor):
 
     @property
     def origin(self) -> list[tuple[int, str, str]]:
-        """What decides an answer of each member: step, digest of config, tokenizers and chat template, digest of parameters."""
+        """The step of each member, a digest of its config, tokenizers and chat template, and one of its parameters."""
         origins = []
         for run in self.members:
             template = "" if run.asking is None else run.asking.template.source

@@ -129,6 +129,32 @@ def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):
         write(parsed("translate", *words), Shouting())
 
 
+def test_a_line_that_is_no_text_is_another_one_than_a_blank_line(tmp_path: Path):
+    """Else a piece of the old input stands for the mended one."""
+    words = (tmp_path / "in", "-o", f"{tmp_path}/out/", "--pieces", "2")
+    (tmp_path / "in").write_bytes(b"a\n\xff\nb\n\n")
+    write(parsed("translate", *words), Shouting())
+    (tmp_path / "in").write_bytes(b"a\n\nb\n\n")
+    with pytest.raises(ValueError, match="in, lines 1 to 2 are not the lines that "):
+        write(parsed("translate", *words), Shouting())
+
+
+def test_a_task_of_a_cluster_answers_what_no_other_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Oracle: the folder of a process alone. Each task of a step may have files of its own; `--part` is obeyed as it is."""
+    (tmp_path / "in").write_text("".join(f"line {number}\n" for number in range(20)))
+    folders = {name: f"{tmp_path}/{name}/" for name in ("alone", "task", "part")}
+    words = (tmp_path / "in", "--pieces", "2", "-o")
+    write(parsed("translate", *words, folders["alone"], "--join"), Shouting())
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    write(parsed("translate", *words, folders["task"], "--join"), Shouting())
+    write(parsed("translate", *words, folders["part"], "--part", "2/4"), Shouting())
+    files = {
+        name: {file.name: file.read_bytes() for file in Path(folder).glob("[!.]*")} for name, folder in folders.items()
+    }
+    assert files["task"] == files["alone"] and len(files["part"]) == 2 * 3 + 1
+
+
 class Measuring:
     """A run whose vector of a text has its length."""
 

@@ -54,7 +54,7 @@ def write_vectors(blocks: Iterable[LineChunk], run: "Run", arguments: argparse.N
     embedding = Embedding(run, {"prompt": arguments.prompt, "width": arguments.width})
     embedding.run.embed([], **embedding.options)  # an unknown prompt is refused before anything is written
     if is_folder(arguments):
-        write_pieces(((block, embedding.as_file) for block in blocks), arguments, run, ".npy")
+        write_pieces(lambda: ((block, embedding.as_file) for block in blocks), arguments, run, ".npy")
     elif arguments.output is not None:
         save_vectors(blocks, embedding, Path(arguments.output))
     else:
