@@ -126,8 +126,10 @@ RULES: Rules = {
     rule.__name__: rule for rule in (empty, encoding, markup, identical, duplicate, length, language, translation)
 }
 BY_COUNTS = (length, language, translation)
-REPEATED = re.compile(r"(.{2,60}?)\1{3,}")
-"""A part of a text that comes four times in a row."""
+REPEATED = re.compile(r"(.{2,60}?)\1{3}|(.{20,}?)\2")
+"""A part of a text that comes four times in a row, or a long one twice."""
+AGAIN = re.compile(r"\b(.+? )\1")
+"""Words that come twice in a row."""
 
 
 def cut(pairs: Sequence[Pair]) -> Broken:
@@ -137,12 +139,8 @@ def cut(pairs: Sequence[Pair]) -> Broken:
 
 def repeats(pairs: Sequence[Pair]) -> Broken:
     """a translation that says the same again and again, of a source that does not"""
-    return np.array([is_repeated(pair.target) and not is_repeated(pair.source) for pair in pairs], bool)
-
-
-def is_repeated(text: str) -> bool:
-    """Returns whether a part with a letter or a digit comes four times in a row."""
-    return any(any(map(str.isalnum, match[1])) for match in REPEATED.finditer(text))
+    texts = [[f"{plain(text)} " for text in pair[:2]] for pair in pairs]
+    return np.array([bool(REPEATED.search(target) and not AGAIN.search(source)) for source, target in texts], bool)
 
 
 OF_ANSWERS: Rules = {rule.__name__: rule for rule in (cut, repeats)}

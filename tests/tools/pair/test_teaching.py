@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
+from flaxformer_lite.tools.pair.cleaning import repeats
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import normal_params, tiniest_config
@@ -137,6 +139,39 @@ def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkey
     assert labels(run, {4: 20}, monkeypatch) == ["cut"]
     monkeypatch.setattr(run.decoders[run.decode.program], "max_positions", 17)
     assert labels(run, {4: 16, 3: 17}, monkeypatch) == ["", "cut"]
+
+
+def test_an_answer_that_ends_by_force_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
+    """By hand: of the 20 tokens of a source of 4 letters the last one is the forced end, which no answer lists."""
+    run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
+    forced = replace(run, config=replace(run.config, decode=replace(run.decode, forced_eos_id=run.decode.eos_ids[0])))
+    assert labels(forced, {4: 18}, monkeypatch) == [""] and labels(forced, {4: 19}, monkeypatch) == ["cut"]
+
+
+def test_repetitions_are_found_unless_the_source_has_them():
+    """By hand: four equal words, with and without signs; a sentence of twelve words twice, and one of Chinese."""
+    long = "the small dog that lives in the old house runs to me"
+    loops = [
+        "la la la la",
+        "Ja, ja, ja, ja.",
+        f"{long}. {long.capitalize()}!",
+        f"so {long} {long} {long}",
+        "他每天早上都和他的小狗一起去公园散步并且很开心。" * 2,
+    ]
+    fine = [
+        "la la la",
+        "no, no, no!",
+        "very, very good",
+        "the dog and the dog",
+        f"{long}, and {long[:15]}",
+        "1,000,000",
+    ]
+    pairs = [
+        Pair(source, text)
+        for source in ("Ein Hund läuft.", "Danke schön. Danke schön.", "谢谢。谢谢。")
+        for text in loops + fine
+    ]
+    assert repeats(pairs).tolist() == [True] * len(loops) + [False] * (len(pairs) - len(loops))
 
 
 def labels(run: Run, answers: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
