@@ -4,8 +4,10 @@ Other seeds: `FLAXFORMER_LITE_SEED=7 pytest -m slow` with this file.
 """
 
 import dataclasses
+import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -265,3 +267,38 @@ def test_eight_bits_are_near_the_scores_of_all(tmp_path: Path):
     pairs = zip(both.ours(decode, requests), both.theirs(decode, requests), strict=True)
     near = [abs(own[0].score - other[0].score) < 0.1 for own, other in pairs]
     assert sum(near) >= 7
+
+
+class Foreseen(NamedTuple):
+    """A translator that ends behind the forced token 7 with a probability, and else writes 9 and ends with another one."""
+
+    early: float
+    later: float
+    calls: list[dict[str, Any]]
+
+    def translate_batch(self, sources: Any, prefixes: Any, **options: Any) -> list[Any]:
+        self.calls.append(options)
+        if options["max_decoding_length"] == 2:  # asked whether a beam may end there
+            return [found([["7", "9"], ["7", "3"]], [math.log(self.later) / 2, -1e9])]
+        return [found([["7", "9", "3"]], [math.log(self.later) / 3])]
+
+    def score_batch(self, sources: Any, targets: Any, **options: Any) -> list[Any]:
+        assert targets == [["2", "7", "3"]]
+        return [SimpleNamespace(result=lambda: SimpleNamespace(log_probs=[0.0, math.log(self.early)]))]
+
+
+def found(tokens: list[list[str]], scores: list[float]) -> Any:
+    return SimpleNamespace(result=lambda: SimpleNamespace(hypotheses=tokens, scores=scores))
+
+
+@pytest.mark.parametrize(
+    ("early", "tokens", "score"), [(0.6, [7], math.log(0.6) / 2), (0.1, [7, 9], math.log(0.5 * 0.9) / 3)]
+)
+def test_an_end_behind_the_forced_token_is_an_answer_of_two_tokens(early: float, tokens: list[int], score: float):
+    """By hand: the mean of its two log-probabilities, the forced one's 0; of the others the search knows what is left of 1."""
+    decode = DecodeConfig(beam_size=2, length_penalty="average", alpha=1.0, forced_bos_id=7)
+    translator = Foreseen(early, 0.5, [])
+    ((best,),) = EngineSearch(translator, decode, Sizes(37, 37, None, 64, 20)).generate(None, [Request([5, 3])])
+    assert best.tokens == tokens and best.score == pytest.approx(score)
+    asked = translator.calls[-1]
+    assert (asked["min_decoding_length"], asked["num_hypotheses"], asked["patience"]) == (2, 1, 0.5)

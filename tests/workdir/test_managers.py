@@ -94,6 +94,17 @@ def test_one_interface_continues_what_the_other_has_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3", "4"]
 
 
+def test_the_steps_of_an_open_folder_are_those_on_the_disk(tmp_path: Path, api: str):
+    """Law: after each save that drops an older step, and after a deletion."""
+    with Checkpoints(tmp_path, RETENTION) as checkpoints:
+        for step in range(1, 6):
+            checkpoints.save(step, STATE, {})
+            checkpoints.wait()
+            assert checkpoints.steps() == [*range(max(1, step - 2), step + 1)]
+        checkpoints.delete_after(4)
+        assert checkpoints.steps() == [3, 4] == sorted(int(path.name) for path in tmp_path.iterdir())
+
+
 @needs.orbax_v1
 def test_several_processes_without_a_shared_folder_are_refused_by_v1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Orbax would wait for processes that write nothing."""
