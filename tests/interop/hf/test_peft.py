@@ -22,13 +22,14 @@ from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.files.text.chat import PLAIN
 from flaxformer_lite.interop.hf.import_folder import read_folder
-from flaxformer_lite.interop.hf.peft import read_adapters
+from flaxformer_lite.interop.hf.peft import is_adapter, read_adapters
 from flaxformer_lite.run import Run
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES, ROOT
 from tests.support.quick import quick
+from tests.support.torch_files import write_torch
 
 FOLDERS = sorted(path.parent for path in (FIXTURES / "peft").glob("*/io.npz"))
 UNFUSED = [folder for folder in FOLDERS if folder.name != "gpt2_fused"]
@@ -255,6 +256,22 @@ def test_a_pattern_from_the_beginning_is_of_the_names_of_the_adapted_class(tmp_p
     chex.assert_trees_all_equal(found, expected)
     with pytest.raises(AssertionError):
         chex.assert_trees_all_equal(found, plain)
+
+
+def test_adapters_of_torch_save_are_read_as_those_in_safetensors(tmp_path: Path):
+    """Oracle: the folder as it is. A whole model of `torch.save` beside safetensors of adapters is not the folder's model."""
+    folder = edited(FIXTURES / "peft/llama_plain", tmp_path / "adapters")
+    base, file = read_folder(base_of(folder)), folder / "adapter_model.safetensors"
+    wanted = read_adapters(folder, base).params
+    write_torch(folder / "pytorch_model.bin", load_file(file))
+    assert is_adapter(folder)
+    (folder / "pytorch_model.bin").rename(folder / "adapter_model.bin")
+    file.unlink()
+    assert is_adapter(folder)
+    chex.assert_trees_all_equal(read_adapters(folder, base).params, wanted)
+    (folder / "adapter_model.bin").unlink()
+    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors: copy it there too"):
+        read_adapters(folder, base)
 
 
 @pytest.mark.parametrize(
