@@ -37,7 +37,8 @@ def read_sealed(path: Path, **form: type | UnionType) -> dict[str, Any]:
         digest = document.pop("sha256")
         # Older token stores have the hash among the content.
         content: dict[str, Any] = document.pop("content", document)
-        if sealed(content)["sha256"] == digest and all(isinstance(content.get(x), form[x]) for x in form):
+        is_whole = isinstance(content, dict) and sealed(content)["sha256"] == digest
+        if is_whole and all(isinstance(content.get(name), kind) for name, kind in form.items()):
             return content
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass  # not JSON, or not of this form

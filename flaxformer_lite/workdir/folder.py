@@ -28,9 +28,9 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, warn
@@ -58,6 +58,7 @@ from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, ste
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.state import STATE, mark, marks
 
+T = TypeVar("T")
 MOST_ANSWERS = 20
 """The most evaluations in training whose samples and hypotheses are kept; those of existing checkpoints are kept too."""
 TAUGHT_BY = "taught_by.json"
@@ -330,14 +331,20 @@ class RunFolder:
     @property
     def imported(self) -> dict[str, Any]:
         """The content of imported.json; {} without it."""
-        file = self.path / IMPORTED
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return self._read(IMPORTED, dict)
 
     @property
     def teachers(self) -> list[dict[str, Any]]:
         """The models whose translations the run learns from, as `as_teacher` describes them."""
-        file = self.path / TAUGHT_BY
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        return self._read(TAUGHT_BY, lambda found: [{"name": one["name"], "license": one["license"]} for one in found])
+
+    def _read(self, name: str, form: Callable[[Any], T]) -> T:
+        """Returns the content of a JSON file in a form, of which an empty one has no file. Raises: ValueError for another form."""
+        file = self.path / name
+        try:
+            return form(json.loads(file.read_bytes()) if file.is_file() else [])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise ValueError(f"{file} is garbled: restore it from a copy of the run") from None
 
     def add_teachers(self, more: Iterable[Mapping[str, Any]]) -> None:
         """Adds models to `teachers`, each once."""

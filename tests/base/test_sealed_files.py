@@ -42,3 +42,19 @@ def test_a_file_that_was_never_sealed_is_damaged(tmp_path, text):
     (tmp_path / "file.json").write_bytes(text)
     with pytest.raises(DamageError, match=r"^file\.json is garbled$"):
         read_sealed(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize("content", [[], ["a"], "text", 5, None])
+def test_a_sealed_file_holds_an_object(tmp_path, content):
+    (tmp_path / "file.json").write_text(json.dumps(sealed(content)))
+    with pytest.raises(DamageError, match=r"^file\.json is garbled$"):
+        read_sealed(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize(
+    ("form", "fits"), [({"a": int, "b": str | None}, True), ({"a": str}, False), ({"c": int}, False)]
+)
+def test_a_sealed_file_has_the_form_that_is_asked_for(tmp_path, form, fits):
+    write_sealed(tmp_path / "file.json", {"a": 1})
+    with contextlib.nullcontext() if fits else pytest.raises(DamageError):
+        assert read_sealed(tmp_path / "file.json", **form) == {"a": 1}

@@ -365,3 +365,15 @@ def test_a_mistake_before_anything_was_trained_leaves_no_run_behind(tmp_path: Pa
     crashed = sorted([*made, "checkpoints"])
     assert begin(tmp_path / "crashed", (), KeyError("may be looked into")) == crashed
     assert begin(tmp_path / "crashed", (), mistake) == crashed, "an earlier command made it"
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "null", '"a"', "[5]", "{", "", "[" * 100_000, "\xff", '[{"name": "a"}]', "[[1]]"]
+)
+def test_a_garbled_file_of_origins_is_refused_in_one_line(tmp_path: Path, text: str):
+    """Law: whatever imported.json and taught_by.json hold."""
+    for name, read in (("imported.json", lambda run: run.imported), ("taught_by.json", lambda run: run.teachers)):
+        assert not read(RunFolder(tmp_path))
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(ValueError, match=rf"{name} is garbled: restore it"):
+            read(RunFolder(tmp_path))
