@@ -32,6 +32,7 @@ LABEL_FIELDS = ("label", "type", "entity_group", "entity")
 """Names that other programs have for the type of a span."""
 UNLABELLED = (None, "", -100, "-100")
 """Labels of a word that has none: neither the loss nor a figure counts it."""
+NO_TOKEN = "has no token of its own, so the label does not count"
 COUNTED = (("units of UTF-16, as browsers do", "utf-16-le"), ("bytes", "utf-8"))
 """Units that other programs count in the place of characters, each with its encoding."""
 Place = tuple[int, int]
@@ -200,23 +201,13 @@ def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> l
     return [(start, stops[number]) for number, (start, _) in enumerate(words) if number not in inner]
 
 
-def cut_at(units: Sequence[Place], spans: Sequence[Marked]) -> list[Place]:
-    """Returns the units, each cut in two where a span begins or ends in it."""
-    edges = sorted({edge for span in spans for edge in span[:2]})
-    pieces = list[Place]()
-    for start, stop in units:
-        low, high = np.searchsorted(edges, [start, stop], side="right").tolist()
-        inner = [edge for edge in edges[low:high] if start < edge < stop]
-        pieces += itertools.pairwise([start, *inner, stop])
-    return pieces
-
-
 @dataclass(frozen=True)
 class LabelTokenizers(Tokenizers):
     """Reads texts whose words have labels, as targets alone. The marks of their tokens are those of `TokenLabels`.
 
     A text is read in its `units_of`, as `Run.label` reads it: those of a list's words, each with a label of its word, and those of
-    a text with spans, cut where a span begins or ends. A word without a token has no label: the labels of all others stay.
+    a text with spans, each with the span that it shares a character with. A word without a token has no label: the labels of all
+    others stay.
     """
 
     objective: LabelsWords
@@ -241,8 +232,8 @@ class LabelTokenizers(Tokenizers):
             _, lost = self._marks(pair, self.target.encode_spans([pair[1]])[0].spans)
         except ValueError as error:
             return str(error)
-        more = f" and {len(lost) - 1} more have" if len(lost) > 1 else " has"
-        return f"{lost[0]}{more} no token of this tokenizer, so the label does not count" if lost else None
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        return lost[0] + more if lost else None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         for pair, (ids, spans) in zip(pairs, self.target.encode_spans([pair[1] for pair in pairs]), strict=True):
@@ -254,7 +245,7 @@ class LabelTokenizers(Tokenizers):
             yield EncodedPair([], ids, PARTLY if lost else "", marks)
 
     def _marks(self, pair: Sequence[str], tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
-        """Returns the mark of each token, and what of the pair has no token. Raises: ValueError for a pair without labels."""
+        """Returns the mark of each token, and what of the pair is not read. Raises: ValueError for a pair without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
         if "words" in marked:
             words, labels, of_word = list[Place](), list[int | None](), list[int]()
@@ -268,12 +259,12 @@ class LabelTokenizers(Tokenizers):
             firsts = first_tokens(owners)
             unread = {number for number, one in enumerate(marked["words"]) if one.label is not None}
             unread -= {of_word[unit] for unit in firsts}
-            lost = [names[number].rstrip(",") for number in sorted(unread)]
+            lost = [f"{names[number].rstrip(',')} {NO_TOKEN}" for number in sorted(unread)]
         elif "spans" in marked:
-            words = cut_at(units_of(pair[1]), marked["spans"])
+            words = units_of(pair[1])
             owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
-            labels, lost = self._labels_of_spans(words, firsts, marked["spans"])
+            labels, lost = self._labels_of_spans(pair[1], words, firsts, marked["spans"])
         else:
             raise ValueError(
                 "it has no labels of words: set words_field and word_labels_field, or spans_field, of its source"
@@ -301,12 +292,16 @@ class LabelTokenizers(Tokenizers):
         return [labels.index(name) if name in labels else label for name in names]
 
     def _labels_of_spans(
-        self, words: Sequence[Place], firsts: Mapping[int, int], spans: Sequence[Marked]
+        self, text: str, words: Sequence[Place], firsts: Mapping[int, int], spans: Sequence[Marked]
     ) -> tuple[list[int | None], list[str]]:
-        """Returns the label of each word by the scheme, and the spans that have no word with a token. Raises: ValueError."""
+        """Returns the label of each word by the scheme, and the spans that are not read as they are. Raises: ValueError.
+
+        A word belongs to the first span that has a character of it.
+        """
         outside = self.objective.label_number(OUTSIDE, "a word outside of all spans") if len(firsts) else 0
         labels: list[int | None] = [outside] * len(words)
-        lost, starts = list[str](), [start for start, _ in words]
+        lost, free = list[str](), 0
+        starts, stops = np.array(words, np.int64).reshape(-1, 2).T
         for span in spans:
             if span.label in self.objective.labels and (kind := self.objective.type_of(str(span.label))) not in (
                 "",
@@ -315,10 +310,16 @@ class LabelTokenizers(Tokenizers):
                 raise ValueError(
                     f"the span {span.shown} has the label of a word: a span has the type of its entity, {kind!r}"
                 )
-            low, high = np.searchsorted(starts, span[:2]).tolist()
-            inside = [word for word in range(low, high) if word in firsts]
+            low = max(free, int(np.searchsorted(stops, span.start, side="right")))
+            free = max(low, int(np.searchsorted(starts, span.stop)))
+            inside = [word for word in range(low, free) if word in firsts]
             if not inside:
-                lost.append(f"the span {span.shown}")
+                lost.append(f"the span {span.shown} {NO_TOKEN}")
+            elif starts[low] < span.start or stops[free - 1] > span.stop:
+                learned = text[starts[low] : stops[free - 1]]
+                lost.append(
+                    f"the span {span.shown} cuts a word, and is learned as {learned[:60]!r}, as a text is labelled"
+                )
             for word, label in zip(inside, in_scheme(str(span.label), len(inside), self.objective.scheme), strict=True):
                 labels[word] = self.objective.label_number(label, f"the span {span.shown}")
         return labels, lost

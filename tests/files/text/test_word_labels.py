@@ -277,7 +277,7 @@ def test_a_word_without_a_token_has_no_label_and_shifts_no_other() -> None:
     pair = pair_of_words(["ab", "", "c", "d"], ["B-PER", "O", 2, "B-LOC"])
     assert pair == Pair("", "ab  c d", '{"words": [[0, 2, "B-PER"], [3, 3, "O"], [4, 5, 2], [6, 7, "B-LOC"]]}')
     assert labels_of(pair) == ["B-PER", "I-PER*", "·", "·", "I-PER", "·", "B-LOC"]
-    assert reader().refusal(pair) == "word 2, '' has no token of this tokenizer, so the label does not count"
+    assert reader().refusal(pair) == "word 2, '' has no token of its own, so the label does not count"
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,22 @@ def test_a_model_from_elsewhere_reads_whole_words() -> None:
 
 
 def test_spans_become_labels_by_the_scheme() -> None:
-    """By hand: a span begins inside a word, one of three words, one of one; a comma is a word."""
+    """By hand: a span begins inside a word, which is learned whole, one of three words, one of one; a comma is a word."""
     pair = pair_of_spans("ab, cde f", [{"start": 5, "end": 9, "type": "PER"}, [0, 2, "PER"]])
     assert pair.label == '{"spans": [[0, 2, "PER"], [5, 9, "PER"]]}'
-    assert labels_of(pair) == ["B-PER", "I-PER*", "O", "·", "O", "B-PER", "I-PER*", "·", "I-PER"]
+    assert labels_of(pair) == ["B-PER", "I-PER*", "O", "·", "B-PER", "I-PER*", "I-PER*", "·", "I-PER"]
+    assert (
+        reader().refusal(pair) == "the span (5, 9, 'PER') cuts a word, and is learned as 'cde f', as a text is labelled"
+    )
     bioes = TokenLabels(labels=("O", "B-PER", "I-PER", "E-PER", "S-PER"), scheme="bioes")
-    assert labels_of(pair, bioes) == ["S-PER", "S-PER*", "O", "·", "O", "B-PER", "I-PER*", "·", "E-PER"]
+    assert labels_of(pair, bioes) == ["S-PER", "S-PER*", "O", "·", "B-PER", "I-PER*", "I-PER*", "·", "E-PER"]
+    both = pair_of_spans("abc d", [[0, 1, "PER"], [1, 3, "LOC"]])
+    assert labels_of(both) == ["B-PER", "I-PER*", "I-PER*", "·", "O"]
+    assert (
+        reader().refusal(both)
+        == "the span (0, 1, 'PER') cuts a word, and is learned as 'abc', as a text is labelled, and 1 more"
+    )
+    assert reader().refusal(pair_of_spans("ab, c", [[0, 2, "PER"], [2, 5, "PER"]])) is None
     three = pair_of_spans("a b c", [[0, 5, "PER"]])
     assert labels_of(three, bioes) == ["B-PER", "·", "I-PER", "·", "E-PER"]
     plain = TokenLabels(labels=("O", "PER"), scheme="plain")
@@ -481,7 +491,10 @@ def test_rows_that_are_dropped_and_words_without_a_token_are_told(
     assert [row.marks.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
     said = capsys.readouterr().err
     assert f"1 bad rows were left out, the first of them: {path}:2: word 1, 'a', has the label 'X'" in said
-    assert f"1 rows were not read as a whole: {path}:3: word 2, '' and 1 more have no token of this tokenizer" in said
+    assert (
+        f"1 rows were not read as a whole: {path}:3: word 2, '' has no token of its own, so the label does not count, and 1 more"
+        in said
+    )
 
 
 CONLL = """-DOCSTART- -X- O
