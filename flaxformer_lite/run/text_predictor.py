@@ -189,7 +189,9 @@ class TextPredictor(ReadsTexts):
     ) -> Float[np.ndarray, "N D"]:
         """Returns the vector of each text, by `model.sentence_embedding`.
 
-        prompt: the name of the one of `objective.prompts` that stands before each text; None: `objective.default_prompt`, "": none.
+        prompt: the name of the one of `objective.prompts` that stands before each text; "": none; None: the run's own. That is
+        the one of its side (`objective.query_prompt`, `document_prompt`) for a text of a pair, of a ranking or of a search, and
+        else `objective.default_prompt`.
         width: the number of values of a vector, its first ones scaled to length 1 (`objective.widths`); None: the whole vector.
 
         Truncates texts of more than `data.max_source_length` tokens, with a warning each.
@@ -280,14 +282,29 @@ class TextPredictor(ReadsTexts):
                 f"the run {self.path} gives pairs of texts no score (model.pooler.num_classes is not 1) and makes no vectors "
                 "(model.sentence_embedding is None), so it cannot rank: use a reranker, or a run that embeds"
             )
+        return self.similarity(pairs, **report)
+
+    def similarity(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        prompt: str | None = None,
+        width: int | None = None,
+        **report: Unpack[Reporting],
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the cosine of the vectors of each pair, of a query and a document. The arguments are those of `embed`.
+
+        Example: `run.similarity([("capital of France", "Paris is its capital.")])`.
+        """
         check_list("pairs", pairs)
         sides, first = [], report.get("first_line", 1)
         lines = report.get("lines") or range(first, first + len(pairs))
-        for texts, prompt in zip(zip(*pairs, strict=True), self.config.objective.side_prompts, strict=False):
+        for texts, side_prompt in zip(zip(*pairs, strict=True), self.config.objective.side_prompts, strict=False):
             unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
             places = dict(zip(reversed(texts), reversed(lines), strict=True))  # the first of each text
             report["lines"] = [places[text] for text in unique]
-            vectors = unit_length(self.embed(list(unique), prompt=prompt, **report))
+            chosen = side_prompt if prompt is None else prompt
+            vectors = unit_length(self.embed(list(unique), prompt=chosen, width=width, **report))
             sides.append(vectors[[unique[text] for text in texts]])
         return np.einsum("ND,ND->N", *sides) if sides else np.zeros(0, np.float32)
 

@@ -114,7 +114,7 @@ def tokenizer_settings(config: Config) -> tuple[Any, ...]:
 
 def adds_text(objective: BaseObjective) -> bool:
     """Returns whether texts are read with more than the data has: a chat template, or prompts."""
-    return objective.reads_messages or objective.side_prompts != (None, None)
+    return objective.reads_messages or any(map(objective.text_before, objective.side_prompts))
 
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:

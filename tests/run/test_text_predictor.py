@@ -35,6 +35,8 @@ from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
+from flaxformer_lite.tools.serve.runs import ServedRun
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import num_programs, tiny_config, use_one_device
@@ -286,6 +288,38 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
     sided = make_run(objective=SentenceEmbeddings(prompts=prompts["prompts"], query_prompt="query"))
     cosine = plain["find "] @ plain[""] / np.linalg.norm(plain["find "]) / np.linalg.norm(plain[""])
     assert sided.relevance([("abc", "abc")])[0] == pytest.approx(cosine, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "query", "document"),
+    [
+        ({"prompts": (("document", "the "), ("query", "find "))}, "find ", "the "),
+        ({"prompts": (("corpus", "xyz "), ("passage", "the "), ("query", "find "))}, "find ", "the "),
+        (
+            {"prompts": (("document", "the "), ("query", "find ")), "query_prompt": "", "default_prompt": "query"},
+            "",
+            "the ",
+        ),
+        ({"prompts": (("corpus", "the "), ("a", "find ")), "query_prompt": "a"}, "find ", "the "),
+        ({"prompts": (("query", "find "),)}, "find ", ""),
+        ({"prompts": (("a", "the "), ("b", "find ")), "default_prompt": "a"}, "the ", "the "),
+        ({"prompts": (("a", "the "), ("b", "find "))}, "", ""),
+    ],
+)
+def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document: str, type_command: Typed):
+    """Oracle: the cosine of the texts with their prompts written out. Training, `rank`, `embed --similarity` and a server agree."""
+    run = make_run(objective=SentenceEmbeddings(**settings))
+    assert run.config.objective.prompt_texts == (query, document)
+    first, second = run.embed([query + "abc", document + "abcdefgh"], prompt="").astype(np.float64)
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    (line,), _ = type_command(run, "embed", "--similarity", stdin=b"abc\tabcdefgh\n")
+    (ranked,), _ = type_command(run, "rank", stdin=b'{"query": "abc", "candidates": ["abcdefgh"]}\n')
+    assert float(line) == json.loads(ranked)[0]["score"] == pytest.approx(cosine, abs=2e-6)
+    served = ServedRun("run", run, Limits())
+    longest = "abcdefghijklmn"[: 14 - len(document)]  # 16 tokens with those at its ends
+    assert served.text_job("rank", [("abc", longest)]).items == [("abc", longest)]
+    with pytest.raises(Refusal, match=r"^text 2 has 17 tokens, but run reads at most 16"):
+        served.text_job("rank", [("abc", longest + "o")])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Writes one vector for each line: as a JSON list, or all of them into an .npy file, or a folder of them.
 
-With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors. A line that is not UTF-8 is
-reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one more column.
+With --similarity a line is a query and a document, separated by a tab, and the result is the cosine of their vectors. A line that
+is not UTF-8 is reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one
+more column.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
     add_output(parser, "embed", "FILE.npy")
     parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
-    parser.add_argument("--prompt", metavar="NAME", help="which of objective.prompts stands before each text; '': none")
+    parser.add_argument("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
     parser.add_argument("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
 
 
@@ -106,11 +107,9 @@ class Comparing(Answering[float]):
         return columns(block, number, wanted=2)
 
     def answers(self, block: LineChunk) -> list[float]:
-        from flaxformer_lite.run.text_predictor import unit_length  # with JAX
-
-        sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*block.read, strict=True))
-        first, second = (unit_length(self.embedding.answers(side)) for side in sides)
-        return list(map(float, (first * second).sum(1)))
+        with block.reporting("embedding") as report:
+            pairs = [(first, second) for first, second in block.read]
+            return self.embedding.run.similarity(pairs, **self.embedding.options, **report).tolist()
 
     def written(self, index: int, answer: float) -> list[str]:
         return [f"{answer:.6f}"]

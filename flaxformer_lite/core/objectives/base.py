@@ -177,7 +177,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         return None, None
 
     def text_before(self, prompt: str | None) -> str:
-        """Returns the text before a text, by the name of a prompt; None: that of the default one. "": none.
+        """Returns the text before a text, by the name of a prompt; None: that of `default_prompt`; "": none.
 
         Raises: ValueError for a prompt that the objective does not have.
         """

@@ -71,7 +71,8 @@ class CandidateTexts(WholeTexts):
     @property
     def prompt_texts(self) -> tuple[str, str]:
         """The texts before each query and before each candidate."""
-        return "", ""
+        query, document = self.side_prompts
+        return self.text_before(query), self.text_before(document)
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """Returns the texts `[B, K, S]` as rows `[B·K, S]`: those of the first query, then those of the next."""

@@ -27,6 +27,9 @@ from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accur
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
+QUERIES, DOCUMENTS = ("query",), ("document", "passage", "corpus")
+"""The names that prompts of queries and of documents usually have, as `encode_query` and `encode_document` of sentence-transformers
+look for them."""
 LOWEST = 0.01
 """The lowest learned temperature."""
 
@@ -65,9 +68,10 @@ class SentenceEmbeddings(CandidateTexts):
     prompts: tuple[tuple[str, str], ...] = ()
     """Names of prompts, each with the text that stands before a text: (("query", "query: "), ("document", "passage: "))."""
     query_prompt: str | None = None
-    """The name of the prompt before queries in training; None: none."""
+    """The name of the prompt before queries, in training and in use; "": none; None: `query`, if `prompts` has it."""
     document_prompt: str | None = None
-    """The name of the prompt before their candidates in training; None: none."""
+    """The name of the prompt before their candidates; "": none; None: the first of `document`, `passage` and `corpus` that
+    `prompts` has. Without a prompt of either side, both have the default one."""
     default_prompt: str | None = None
     """The name of the prompt before texts that are embedded without the choice of one; None: none."""
 
@@ -82,8 +86,7 @@ class SentenceEmbeddings(CandidateTexts):
                 f"objective.prompts is {self.prompts}: it must be pairs of a name and a text, all names different"
             )
         for setting in ("query_prompt", "document_prompt", "default_prompt"):
-            if (name := getattr(self, setting)) is not None:
-                self.prompt_text(name, f"objective.{setting}")
+            self.prompt_text(getattr(self, setting), f"objective.{setting}")
         if self.width_weights and len(self.width_weights) != len(self.widths):
             raise ValueError(
                 f"objective.width_weights is {self.width_weights}, but objective.widths is {self.widths}: give each width a weight"
@@ -102,24 +105,24 @@ class SentenceEmbeddings(CandidateTexts):
             )
 
     def prompt_text(self, name: str | None, setting: str = "the prompt") -> str:
-        """Returns the text of a prompt, "" for None. Raises: ValueError for an unknown name."""
+        """Returns the text of a prompt, "" for None and "". Raises: ValueError for an unknown name."""
         texts = dict(self.prompts)
-        if name is not None and name not in texts:
+        if name and name not in texts:
             known = ", ".join(map(repr, texts)) or "none: leave it out, or set objective.prompts"
             raise ValueError(f"{setting} is {name!r}: the prompts are {known}{suggest(name, texts)}")
-        return "" if name is None else texts[name]
+        return texts[name] if name else ""
 
     def text_before(self, prompt: str | None) -> str:
-        return "" if prompt == "" else self.prompt_text(self.default_prompt if prompt is None else prompt)
+        return self.prompt_text(self.default_prompt if prompt is None else prompt)
 
     @property
     def side_prompts(self) -> tuple[str | None, str | None]:
-        names = (self.query_prompt, self.document_prompt)
-        return (None, None) if names == (None, None) else (names[0] or "", names[1] or "")
+        query, document = self.named(self.query_prompt, QUERIES), self.named(self.document_prompt, DOCUMENTS)
+        return (None, None) if query is document is None else (query or "", document or "")
 
-    @property
-    def prompt_texts(self) -> tuple[str, str]:
-        return self.prompt_text(self.query_prompt), self.prompt_text(self.document_prompt)
+    def named(self, given: str | None, usual: Sequence[str]) -> str | None:
+        """Returns the given prompt, else the first of the usual ones that there is."""
+        return next((name for name in usual if name in dict(self.prompts)), None) if given is None else given
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -258,7 +258,8 @@ class ServedRun:
         if task == "label":  # words of one text, which is read in windows
             groups, most = [(" ".join(group),) for group in groups], most * MAX_WINDOWS
         if task == "rank" and not run.scores_pairs:
-            groups = [(text,) for group in groups for text in group]
+            before = list(map(run.config.objective.text_before, run.config.objective.side_prompts))
+            groups = [(prompt + text,) for group in groups for prompt, text in zip(before, group, strict=True)]
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
         self.check_lengths(lengths, most)
         return Job(Key(self.name, task, self.run.config.decode), texts)
