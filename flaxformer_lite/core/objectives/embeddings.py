@@ -1,5 +1,6 @@
 """Sentence embeddings: texts that belong together get similar vectors."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +31,8 @@ from flaxformer_lite.core.text.characters import ByteTokenizer
 QUERIES, DOCUMENTS = ("query",), ("document", "passage", "corpus")
 """The names that prompts of queries and of documents usually have, as `encode_query` and `encode_document` of sentence-transformers
 look for them."""
+MOST_ANSWERS = 16
+"""The most positives of a query that a batch knows besides the drawn one."""
 LOWEST = 0.01
 """The lowest learned temperature."""
 
@@ -40,10 +43,11 @@ class SentenceEmbeddings(CandidateTexts):
 
     A record is a query with one or several positives and any negatives, or a pair, whose target is the positive of its source. The
     loss is the cross-entropy over the cosines divided by `temperature`. The candidates of all other queries of the batch are
-    negatives too, so larger batches are harder. `train.num_micro_batches` divides the computation of the vectors alone: the loss
-    compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own positive is the
-    nearest in its evaluation batch. An evaluation reads one positive and `num_negatives` of each query, the same each time: its
-    figures compare runs of equal settings, and those of a search are `evaluate --search`'s.
+    negatives too, so larger batches are harder. Another positive of a query, in its record or in a row of an equal query, is none,
+    nor is a text with the tokens of the query or of a positive. `train.num_micro_batches` divides the computation of the vectors
+    alone: the loss compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own
+    positive is the nearest in its evaluation batch. An evaluation reads one positive and `num_negatives` of each query, the same
+    each time: its figures compare runs of equal settings, and those of a search are `evaluate --search`'s.
 
     Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4; Gao et al. 2021, arXiv:2101.06983, section 3, for the memory.
     """
@@ -190,7 +194,8 @@ class SentenceEmbeddings(CandidateTexts):
     ) -> Batch:
         """Returns a row without the axis B, of K texts `[K, S]`: a query, a positive, and negatives; absent ones are masked.
 
-        Its targets are the scores of the candidates for `margin_mse`, and else not used.
+        Its targets are the scores of the candidates for `margin_mse`, and else not used. `extra` has the digests of its texts, and
+        those of the positives of its query.
         """
         negatives = np.arange(record.num_positives, len(record.candidates))
         if len(negatives) > self.num_negatives:
@@ -202,12 +207,14 @@ class SentenceEmbeddings(CandidateTexts):
         if self.criterion == "margin_mse":
             targets = np.zeros(self.num_negatives + 1, np.float32)
             targets[: len(chosen)] = 0 if record.scores is None else record.scores[chosen]
-        return host_row(
+        row = host_row(
             targets,
             np.ones(1, np.float32),
             source_tokens=np.stack([pad_tokens(text, lengths.source, special.pad) for text in texts]),
             source_mask=np.stack([np.arange(lengths.source) < len(text) for text in texts]),
         )
+        answers = list(map(digest, record.candidates[: record.num_positives][:MOST_ANSWERS]))
+        return row._replace(extra=(np.array([*map(digest, texts)]), pad_tokens(answers, MOST_ANSWERS)))
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of each width: nats per query, or squared differences of scores per negative."""
@@ -238,6 +245,11 @@ class SentenceEmbeddings(CandidateTexts):
         return {name: value for name, value in super().report(totals).items() if name in self.metric_names}
 
 
+def digest(text: Int[np.ndarray, "_"]) -> np.int32:
+    """Returns a number of a text, by which equal ones are found."""
+    return np.frombuffer(hashlib.sha256(text.tobytes()).digest(), np.int32)[0]
+
+
 @dataclass(frozen=True)
 class Vectors:
     """The vectors of a batch."""
@@ -247,6 +259,8 @@ class Vectors:
     """The positive of each query, then its negatives."""
     present: Bool[Array, "B K"]
     """False for a candidate that a row does not have, and for those of a padding row."""
+    compared: Bool[Array, "B B K"]
+    """The candidates of all rows that each query is compared with: its own positive, and what neither answers nor is the query."""
     temperature: float | Float[Array, ""]
 
     @classmethod
@@ -264,20 +278,27 @@ class Vectors:
         temperature: float | Array = first
         if outputs.log_scale is not None:
             temperature = jnp.maximum(first * jnp.exp(-outputs.log_scale), LOWEST)
-        return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:], temperature)
+        texts, answers = map(jnp.asarray, batch.extra)
+        known = jnp.concatenate([texts[:, :2], answers], 1)
+        excluded = (known[:, :, None, None] == texts[:, 1:]).any(1)
+        excluded = excluded.at[..., 0].set(
+            (excluded[..., 0] | (texts[:, :1] == texts[:, 0])) & ~jnp.eye(len(texts), dtype=bool)
+        )
+        compared = ~excluded & present[:, :1, None] & present[:, 1:]
+        return cls(of_rows[:, 0], of_rows[:, 1:], present[:, 1:], compared, temperature)
 
     def forward(self) -> tuple[Float[Array, "B C"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the logits of all candidates for every query, the place of its own positive, and the weight of each row."""
         number, several, width = self.candidates.shape
         candidates = unit_length(self.candidates.reshape(-1, width)).reshape(self.candidates.shape)
         cosines = jnp.einsum("BD,CKD->BCK", unit_length(self.query), candidates)
-        logits = jnp.where(self.present, cosines / self.temperature, ABSENT)
+        logits = jnp.where(self.compared, cosines / self.temperature, ABSENT)
         return logits.reshape(number, -1), several * jnp.arange(number), self.weights
 
     def backward(self) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
         """Returns the same of all queries for every positive."""
         cosines = jnp.einsum("BD,CD->BC", unit_length(self.candidates[:, 0]), unit_length(self.query))
-        logits = jnp.where(self.present[:, 0], cosines / self.temperature, ABSENT)
+        logits = jnp.where(self.compared[..., 0].T, cosines / self.temperature, ABSENT)
         return logits, jnp.arange(len(logits)), self.weights
 
     @property

@@ -16,6 +16,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidates_label
 from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
 from flaxformer_lite.files.text.files import in_utf8
+from flaxformer_lite.files.text.normal_form import comparable
 
 CANDIDATES = "candidates\n"
 """The label of a pair whose target is candidates in JSON; no class has a line break in its name."""
@@ -43,8 +44,9 @@ class TextCandidates(NamedTuple):
                 raise ValueError(
                     f"candidate {number} of the query is {str(text)[:60]!r}: it must be a text that is not blank"
                 )
-        if both := set(given.positives).intersection(given.negatives):
-            raise ValueError(f"{min(both)[:60]!r} is a positive and a negative of the query: leave out one of them")
+        positives = set(map(comparable, given.positives))
+        if both := [text for text in given.negatives if comparable(text) in positives]:
+            raise ValueError(f"{both[0][:60]!r} is a positive and a negative of the query: leave out one of them")
         number = len(given.texts)
         if number > MOST_CANDIDATES:
             raise ValueError(

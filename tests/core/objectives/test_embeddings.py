@@ -58,8 +58,12 @@ def loss_of(
 ) -> Any:
     """The training loss of vectors [B, K, D], whose last row is padding if `present` says so."""
     mask = np.ones(vectors.shape[:2], bool) if present is None else present
+    digests = np.arange(mask.size, dtype=np.int32).reshape(mask.shape)
     batch = Batch(
-        Inputs(source_mask=jnp.asarray(mask)[..., None]), jnp.asarray(scores), jnp.asarray(mask[:, :1], float)
+        Inputs(source_mask=jnp.asarray(mask)[..., None]),
+        jnp.asarray(scores),
+        jnp.asarray(mask[:, :1], float),
+        extra=(digests, digests[:, 1:2]),
     )
     terms = objective.loss(Outputs(embedding=vectors.reshape(-1, vectors.shape[-1]), **more), batch)
     return sum(term.weight * term.sum / term.count for term in terms.values())
@@ -163,6 +167,55 @@ def test_a_row_has_a_positive_and_drawn_negatives():
     assert batch.inputs.source_mask[3].sum() == 0 and batch.targets.tolist() == [7, -7, 0]
 
 
+RELATED = [
+    *(([4, 4], [[7]], [[8]]), ([5], [[7]], [[9]])),  # two queries with one answer
+    *(([6], [[10]], [[7]]), ([6], [[11]], [[12]])),  # one query in two rows
+    *(([13], [[14], [15]], [[16]]), ([17], [[15], [14]], [[18, 5]])),  # answers of a query, of which a row has one
+    *(
+        ([7], [[18, 5]], [[7]]),
+        ([19], [[19, 4]], [[19, 4]]),
+    ),  # a query that is an answer, and negatives that are answers
+]
+"""Queries, their positives and their negatives."""
+
+
+@pytest.mark.parametrize("variant", ["forward", "both"])
+def test_what_answers_a_query_is_no_negative_of_it(variant: str):
+    """Oracle: the loss text by text, over what may be compared by the records; a row of padding changes nothing."""
+    records = [candidate_record(query, [*yes, *no], f"{len(yes)} {len(yes) + len(no)}") for query, yes, no in RELATED]
+    data = dataclasses.replace(DATA, rows_multiple=9)
+    batch = Dataset.evaluation(records, objective := objective_of(variant, num_negatives=1), data, TOKENIZER).batch(0)
+    tokens = np.where(batch.inputs.source_mask, batch.inputs.source_tokens, 0).tolist()
+    texts = [[[i for i in ids if i not in (0, BOS, EOS)] for ids in row] for row in tokens]
+    vectors = np.random.default_rng(5).normal(size=(9, 3, WIDTH))
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    known = {tuple(query): yes for query, yes, _ in RELATED}
+    rows = [i for i in range(9) if texts[i][0]]
+    assert len(rows) == 8
+
+    def compared(i: int, j: int, k: int) -> bool:
+        (query, *_), other = texts[i], texts[j][k]
+        is_known = other == query or other in [*known[tuple(query)], texts[i][1]] or (k == 1 and texts[j][0] == query)
+        return (i, k) == (j, 1) or not is_known
+
+    def nats(pairs: list[tuple[int, int]], own: float, of: Any) -> float:
+        logits = np.array([of(*pair) for pair in pairs]) / objective.temperature
+        return np.log(np.exp(logits).sum()) - own / objective.temperature
+
+    forward, backward = 0.0, 0.0
+    for i in rows:
+        own = unit[i, 0] @ unit[i, 1]
+        others = [(j, k) for j in rows for k in (1, 2) if compared(i, j, k)]
+        forward += nats(others, own, lambda j, k, i=i: unit[i, 0] @ unit[j, k]) / 8
+        queries = [(j, 0) for j in rows if compared(j, i, 1)]
+        backward += nats(queries, own, lambda j, k, i=i: unit[i, 1] @ unit[j, 0]) / 8
+    wanted = (forward + backward) / 2 if variant == "both" else forward
+    with jax.enable_x64(True):
+        terms = jax.jit(objective.loss)(Outputs(embedding=jnp.asarray(vectors.reshape(-1, WIDTH))), batch)
+        found = sum(term.weight * term.sum / term.count for term in terms.values())
+    assert float(found) == pytest.approx(wanted, rel=1e-6)
+
+
 def test_an_evaluation_reads_candidates_of_several_lengths():
     data = DataConfig(tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,), max_source_length=9)
     objective = SentenceEmbeddings(num_negatives=1)
@@ -224,6 +277,7 @@ def test_data_that_does_not_fit_is_refused_or_told():
             {"default_prompt": "a"},
             r"objective\.default_prompt is 'a': the prompts are none: leave it out, or set objective\.prompts",
         ),
+        ({"document_prompt": "x"}, r"objective\.document_prompt is 'x': the prompts are none"),
         ({"widths": (3, 2), "width_weights": (1.0,)}, r"width_weights is \(1\.0,\), but objective\.widths is \(3, 2\)"),
         ({"criterion": "margin_mse"}, r"objective\.num_negatives is 0, but objective\.criterion 'margin_mse'"),
         (MARGIN | {"directions": "both"}, r"objective\.directions is 'both', but objective\.criterion 'margin_mse'"),

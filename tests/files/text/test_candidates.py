@@ -110,6 +110,7 @@ def test_columns_of_negatives(tmp_path: Path):
         ({"pos": " "}, "candidate 1 of the query is ' ': it must be a text that is not blank"),
         ({"neg": ["b", 7]}, "candidate 3 of the query is '7': it must be a text"),
         ({"neg": ["alpha"]}, "'alpha' is a positive and a negative of the query: leave out one of them"),
+        ({"neg": [" Alpha"]}, "' Alpha' is a positive and a negative of the query: leave out one of them"),
         ({"neg_scores": [1]}, "the query has 3 candidates but 2 scores: give each candidate one"),
         ({"neg_scores": [1, "2"]}, "each must be a finite number"),
         ({"neg_scores": [1, float("nan")]}, "each must be a finite number"),
