@@ -4,6 +4,7 @@ A row is a JSON object with a query, and one or several positives in a list. It 
 `JSONLines(source_field="query", target_field="positive", negatives_fields=("negatives",))` reads.
 """
 
+import collections
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ class MinedRow(NamedTuple):
     record: dict[str, Any]
     query: str
     positives: Sequence[str]
+    """All texts that answer the query, of any row."""
 
 
 def mine(run: Run, rows: Path, corpus: Path, output: Path, mining: Mining) -> None:
@@ -64,7 +66,7 @@ def mine(run: Run, rows: Path, corpus: Path, output: Path, mining: Mining) -> No
     Raises: ValueError for a run without vectors, for bad lines of the rows or the corpus, or if the output exists already.
     """
     require_absent(output, "file")
-    asked, documents = read_rows(rows), list(read_corpus(corpus).values())
+    asked, documents = read_rows(rows), read_corpus(corpus)
     numbers = list[int]()
 
     def lines(progress: Progress) -> Iterator[bytes]:
@@ -99,14 +101,18 @@ def read_rows(path: Path) -> list[MinedRow]:
         rows.append(MinedRow(record, query, candidates.positives))
     if not rows:
         raise ValueError(f"{path}: the file has no row: add some")
-    return rows
+    positives = collections.defaultdict[str, list[str]](list)
+    for row in rows:
+        positives[comparable(row.query)] += row.positives
+    return [row._replace(positives=positives[comparable(row.query)]) for row in rows]
 
 
 def mined(
-    run: Run, rows: Sequence[MinedRow], documents: Sequence[str], mining: Mining, progress: Progress
+    run: Run, rows: Sequence[MinedRow], corpus: Mapping[str, str], mining: Mining, progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    """Yields the record of each row with its negatives."""
-    most = min(mining.last + 1 + max(len(row.positives) for row in rows), len(documents))
+    """Yields the record of each row with its negatives. A document with the id of the row (`_id`) is its query."""
+    documents = list(corpus.values())
+    most = min(mining.last + 2 + max(len(row.positives) for row in rows), len(documents))
     with counting_cuts() as report:
         asked = [row.query for row in rows]
         nearest, queries = nearest_documents(run, asked, documents, most, progress, report)
@@ -116,15 +122,19 @@ def mined(
         limit = np.inf if mining.margin is None else lowest - mining.margin
         places = zip(nearest.numbers[i].tolist(), nearest.scores[i].tolist(), strict=True)
         ranked = [(documents[number], score) for number, score in places if number != NO_DOCUMENT]
-        yield row.record | {"negatives": negatives(row, ranked, limit, mining)}
+        itself = corpus.get(str(row.record.get("_id")), "")  # empty documents are no negatives either
+        yield row.record | {"negatives": negatives(row, itself, ranked, limit, mining)}
 
 
-def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining) -> list[str]:
+def negatives(
+    row: MinedRow, itself: str, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining
+) -> list[str]:
     """Returns the negatives among ranked documents with their scores. limit: a number above their scores.
 
-    A document is its title and text: one that ends with a positive may be that text behind its title.
+    itself: the document that is the query. A document is its title and text: one that ends with a positive may be that text behind
+    its title.
     """
-    seen = set(map(comparable, (row.query, *row.positives)))
+    seen = set(map(comparable, ("", itself, row.query, *row.positives)))
     behind_title = tuple(f" {comparable(text)}" for text in row.positives)
     rank, chosen = 0, list[str]()
     for text, score in ranked:

@@ -1,5 +1,6 @@
 """Oracle: cosines of all vectors one by one, sorted; positives and the query itself by hand."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -29,8 +30,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+load_once = functools.cache(load)
+
+
 def cosines(place: Path, query: str, texts: list[str]) -> dict[str, float]:
-    vectors = load(place / "embeds").embed([query, *texts]).astype(np.float64)
+    vectors = load_once(place / "embeds").embed([query, *texts]).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return dict(zip(texts, vectors[1:] @ vectors[0], strict=True))
 
@@ -72,6 +76,40 @@ def test_a_margin_leaves_out_what_may_answer_the_query(place: Path, capsys: pyte
     assert "none.jsonl: 2 rows without any negative: choose wider --ranks, or lower --margin" in capsys.readouterr().err
     mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", place / "far.jsonl", Mining(9, first=99))
     assert "far.jsonl: 2 rows without any negative: choose wider --ranks\n" in capsys.readouterr().err
+
+
+def negatives(
+    place: Path, tmp_path: Path, rows: list[dict], corpus: Path | None = None, margin: float | None = None
+) -> list[list[str]]:
+    """What is mined for each row."""
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    output, run = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", load_once(place / "embeds")
+    mine(run, tmp_path / "rows.jsonl", corpus or place / "corpus", output, Mining(99, margin=margin))
+    return [json.loads(line)["negatives"] for line in output.read_text().splitlines()]
+
+
+def test_a_positive_of_the_same_query_in_another_row_is_no_negative(place: Path, tmp_path: Path):
+    """Whatever the case of the query; the document with the id of a row is its query."""
+    rows = [{"query": "kite", "positive": CORPUS["d1"]}, {"query": " Kite", "positive": [CORPUS["d2"].upper()]}]
+    found = negatives(place, tmp_path, [*rows, {"query": "ink", "positive": CORPUS["d3"], "_id": "d5"}])
+    left_out = [{*CORPUS.values()} - {*negatives} for negatives in found]
+    assert left_out == [{CORPUS["d1"], CORPUS["d2"]}] * 2 + [{CORPUS["d3"], CORPUS["d5"]}]
+
+
+def test_an_empty_document_is_no_negative(place: Path, tmp_path: Path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "a", "text": ""}\n{"_id": "b", "text": "ink"}\n')
+    assert negatives(place, tmp_path, [{"query": "kite", "positive": "hill"}], corpus) == [["ink"]]
+
+
+def test_a_margin_is_below_the_lowest_positive(place: Path, tmp_path: Path):
+    """Two positives, the nearest and the farthest document of the query; the margin leaves out what is nearer than the second."""
+    near = cosines(place, "kite", list(CORPUS.values()))
+    *others, lowest = sorted(near, key=lambda text: -near[text])
+    (found,) = negatives(place, tmp_path, [{"query": "kite", "positive": [others[0], lowest]}], margin=0.0)
+    assert found == []
+    (found,) = negatives(place, tmp_path, [{"query": "kite", "positive": others[:2]}], margin=0.0)
+    assert found == [*others[2:], lowest]
 
 
 def test_a_positive_behind_the_title_of_its_document_is_no_negative(place: Path, tmp_path: Path):
