@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -266,6 +266,22 @@ def counted(number: int, noun: str) -> str:
 
 def warn(line: str) -> None:
     write_line(WARNING + line)
+
+
+@contextlib.contextmanager
+def one_of_each(tell: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yields a function for warnings that begin with the number of a line.
+
+    In the end `tell` gets the first of those that differ in their numbers alone, with the lines of the others.
+    """
+    kinds: dict[str, list[str]] = {}
+    try:
+        yield lambda line: kinds.setdefault(re.sub("[0-9]+", "", line), []).append(line)
+    finally:
+        for first, *others in kinds.values():
+            numbers = ", ".join(re.findall("[0-9]+", line)[0] for line in others[:5])
+            more = f" (and {counted(len(others), 'other line')}, such as {numbers})" if others else ""
+            tell(first + more)
 
 
 warn_once = functools.cache(warn)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.console import Progress, note, warn
+from flaxformer_lite.base.console import Progress, note, one_of_each, warn
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -168,7 +168,8 @@ class LineChunk:
                 tell(activity, done, len(self.lines))
 
             update(activity, 0, 0)
-            yield {"progress": update, "warn": self.warn, "first_line": self.before + 1}
+            say = stack.enter_context(one_of_each(self.warn))
+            yield {"progress": update, "warn": say, "first_line": self.before + 1}
 
     @contextlib.contextmanager
     def naming(self, number: int) -> Iterator[None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.core.search.ranking import ranked
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.json_objects import json_object
@@ -77,6 +78,7 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
     """Returns the texts of a file of JSON lines, by their ids."""
     texts: dict[str, str] = {}
     places: dict[str, int] = {}
+    empty = list[int]()
     for number, line in enumerate(lines_of(path), 1):
         record = json_object(line, f"{path}:{number}")
         id_, text = record.get("_id"), record.get("text")
@@ -87,7 +89,7 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
             )
         whole = f"{title} {text}".strip()
         if not whole:
-            raise ValueError(f"{path}:{number}: the {kind} {id_!r} is empty: remove it, or write its text")
+            empty.append(number)
         if (before := places.setdefault(str(id_), number)) != number:
             raise ValueError(
                 f"{path}:{number}: line {before} has the id {id_!r} too: give each {kind} an id of its own"
@@ -95,6 +97,10 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
         texts[str(id_)] = whole
     if not texts:
         raise ValueError(f"{path}: the file has no {kind}: add some")
+    if empty:
+        note(
+            f"{path}: an empty {kind} is read as an empty text: {counted(len(empty), 'line')}, the first is {empty[0]}"
+        )
     return texts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite.base.console import Progress, counted, warn
+from flaxformer_lite.base.console import Progress, counted, note, one_of_each, warn
 from flaxformer_lite.core.search.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.search.ranking import mean_figures
 from flaxformer_lite.run import Run
@@ -24,7 +24,8 @@ FOUND = 100
 def search_report(run: Run, folder: SearchFolder, candidates: Results | None = None) -> tuple[dict[str, Any], Results]:
     """Returns the figures of a run on a folder, and what it found.
 
-    candidates: the run orders these. None: it finds the nearest in the whole corpus.
+    candidates: the run orders these. None: it finds the nearest in the whole corpus. A document with the id of the query is none of
+    its results, as BEIR counts.
 
     Raises: ValueError for a run without vectors if no candidates are given.
     """
@@ -33,20 +34,28 @@ def search_report(run: Run, folder: SearchFolder, candidates: Results | None = N
             f"the run {run.path} makes no vectors, so it cannot search a corpus: give it the results of a first search to "
             "order, by --candidates FILE"
         )
+    if same := len(folder.queries.keys() & folder.corpus.keys()):
+        note(f"{counted(same, 'document')} with the id of a query: left out of its results, as BEIR counts")
     with Progress() as progress:
         results = search(run, folder, progress) if candidates is None else reranked(run, folder, candidates, progress)
     sizes = {"queries": len(folder.queries), "documents": len(folder.corpus)}
     return sizes | mean_figures(results, folder.judgements), results
 
 
-def search(run: Run, folder: SearchFolder, progress: Progress, most: int = FOUND) -> Results:
+def search(run: Run, folder: SearchFolder, progress: Progress) -> Results:
     """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
     ids, texts = list(folder.corpus), list(folder.corpus.values())
     with counting_cuts() as report:
-        nearest, _ = nearest_documents(run, list(folder.queries.values()), texts, most, progress, report)
+        nearest, _ = nearest_documents(run, list(folder.queries.values()), texts, FOUND + 1, progress, report)
     rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
     return {
-        query: {ids[number]: score for score, number in zip(scores, numbers, strict=True) if number != NO_DOCUMENT}
+        query: dict(
+            [
+                (ids[number], score)
+                for score, number in zip(scores, numbers, strict=True)
+                if number != NO_DOCUMENT and ids[number] != query
+            ][:FOUND]
+        )
         for query, scores, numbers in rows
     }
 
@@ -66,7 +75,7 @@ def nearest_documents(
 
 def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress) -> Results:
     """Returns the candidates with the scores that the run gives them; a number whose lowest is the best changes its sign."""
-    pairs = [(query, document) for query, scores in candidates.items() for document in scores]
+    pairs = [(query, document) for query, scores in candidates.items() for document in scores if document != query]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
     with counting_cuts() as report:
         for start in range(0, len(pairs), AT_ONCE):
@@ -89,10 +98,7 @@ def vector_chunks(
 
 @contextlib.contextmanager
 def counting_cuts() -> Iterator[dict[str, Any]]:
-    """Yields arguments of a `Run` that count its warnings, of which one line is written in the end."""
-    lines: list[str] = []
-    yield {"warn": lines.append}
-    if lines:
-        # Without its number, which is that of a text of the call, and of no line of a file.
-        first = re.sub(r"^line \d+: ", "", lines[0])
-        warn(f"{counted(len(lines), 'warning')}, the first of them: {first}")
+    """Yields arguments of a `Run` that count its warnings, of which one line of each kind is written in the end."""
+    # Without numbers of lines, which are those of texts of a call.
+    with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as [0-9, ]+", "", line))) as say:
+        yield {"warn": say}

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.objectives import Reranking
+from flaxformer_lite.core.search.ranking import ranked
 from flaxformer_lite.run import load
-from flaxformer_lite.tools.search import searching
+from flaxformer_lite.tools.search import SearchFolder, searching
 from tests.support.commands import type_command
 from tests.support.search_runs import CORPUS, QUERIES, write_search_folder, write_search_run
 
@@ -59,6 +60,20 @@ def test_a_search_and_a_second_order_of_it(runs, monkeypatch: pytest.MonkeyPatch
     documents = list(CORPUS.values())
     order = load(reranks).rank(QUERIES["q2"], documents)
     assert [row[2] for row in rows if row[0] == "q2"] == [f"d{one.index}" for one in order]
+
+
+def test_a_document_with_the_id_of_the_query_is_no_result(runs, monkeypatch: pytest.MonkeyPatch, capsys):
+    """By BEIR's custom, in both orders: the others are those of the corpus without it. An empty document is one of them."""
+    corpus = {**dict(list(CORPUS.items())[:4]), "e": ""}
+    folder = SearchFolder(corpus, {"d1": CORPUS["d1"]}, {"d1": {"d3": 1, "d1": 1}})
+    run, others = load(runs[1]), [id_ for id_ in corpus if id_ != "d1"]
+    monkeypatch.setattr(searching, "FOUND", 3)
+    nearest = [others[one.index] for one in run.rank(CORPUS["d1"], [corpus[id_] for id_ in others])]
+    for candidates, number in ((None, 3), ({"d1": dict.fromkeys(corpus, 1.0)}, 4)):
+        figures, results = searching.search_report(run, folder, candidates)
+        assert ranked(results["d1"]) == nearest[:number]
+        assert figures["mrr@10"] == (1 / (1 + nearest.index("d3")) if "d3" in nearest[:number] else 0)
+        assert "1 document with the id of a query: left out of its results, as BEIR counts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
