@@ -249,9 +249,10 @@ def show_row(model: ModelConfig, row: Batch, tokenizers: Tokenizers, most: int |
     most: tokens that are shown of a text; None: all.
     """
     source, target, lines = tokenizers.source, tokenizers.target, []
-    if row.inputs.source_tokens is not None and model.num_encoder_layers:
+    if row.inputs.source_tokens is not None:
+        reader = "encoder" if model.num_encoder_layers else "decoder"  # of whole texts
         for ids in np.atleast_2d(np.asarray(row.inputs.source_tokens)):
-            lines.append(f"  encoder reads   {pieces(source, ids, most=most)}")
+            lines.append(f"  {reader} reads   {pieces(source, ids, most=most)}")
     if row.inputs.target_tokens is not None and model.num_decoder_layers:
         lines.append(f"  decoder reads   {pieces(target, np.asarray(row.inputs.target_tokens), most=most)}")
     if np.issubdtype(row.targets.dtype, np.integer) and row.targets.shape == row.weights.shape and model.pooler is None:

@@ -8,14 +8,19 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import Dates, ParallelText
 from flaxformer_lite.files.data import store as token_store
-from flaxformer_lite.run.recording import pieces
+from flaxformer_lite.run.recording import pieces, show_row
 from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, shape_in_words
 from flaxformer_lite.training.data import RunData, look_at_data, read_data
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
+from tests.support.objectives import example
 from tests.support.tokenizers import gapped
 
 
@@ -28,6 +33,18 @@ def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective
     assert pieces(tokenizer, np.full(70, a), most=60).endswith("a a … (70 tokens)")
     assert pieces(tokenizer, np.zeros(3, int)) == ""
     assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
+
+
+@pytest.mark.parametrize(("encoders", "reader"), [(1, "encoder"), (0, "decoder")])
+def test_the_texts_of_either_stack_are_shown(encoders: int, reader: str):
+    """A row of vectors has a query and its candidates, which one stack reads."""
+    tokenizer = CharacterTokenizer("ab")
+    record = TokenPair(np.array(tokenizer.encode("ab")), np.array(tokenizer.encode("b")))
+    objective, lengths = SentenceEmbeddings(), Lengths(6, 0)
+    row = example(objective, objective.make_rows([record], lengths, 0, tokenizer)[0], lengths)
+    model = ModelConfig(vocab_size=8, num_encoder_layers=encoders, num_decoder_layers=1 - encoders)
+    shown = show_row(model, row, Tokenizers(tokenizer, tokenizer))
+    assert shown[:2] == [f"  {reader} reads   <s> a b </s>", f"  {reader} reads   <s> b </s>"]
 
 
 def test_the_settings_that_differ_from_the_defaults_are_a_line_a_group():
