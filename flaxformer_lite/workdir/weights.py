@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import counted, warn
-from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.config.settings import has_mark
 from flaxformer_lite.core.base.annotations import Answers
@@ -229,12 +229,17 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 
 
 def other_settings(there: Config, here: Config) -> list[str]:
-    """Returns the model settings in which two runs differ, except those that only affect training."""
-    different = changed(flatten(there.model, "model"), flatten(here.model, "model"))
+    """Returns the model settings that another run has with other values, except those that only affect training.
+
+    The settings of a group that is None here are left out: its parameters are not used.
+    """
+    ours = flatten(here.model, "model")
     return [
         f"{setting} {value!r}"
-        for setting, (value, _) in different.items()
-        if not (
+        for setting, value in flatten(there.model, "model").items()
+        if (setting in ours or setting.rpartition(".")[0] not in ours)
+        and value != ours.get(setting)
+        and not (
             has_mark(setting, Answers.SAME) or has_mark(setting, Answers.CHOSEN) or setting.startswith("model.lora")
         )
     ]

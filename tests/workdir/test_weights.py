@@ -18,9 +18,9 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.sealed_files import read_sealed, sealed
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.core.model.config import Pooler
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.layers import round_kernels
-from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import weights
 from flaxformer_lite.workdir.folder import RunFolder
@@ -135,6 +135,17 @@ def test_another_model_of_the_same_shapes_is_told(source: tuple[Path, dict[str, 
     params = unflatten_dict(jax.tree.map(jax.numpy.zeros_like, flat), sep="/")
     _, said = warm_start(params, dataclasses.replace(config, model=model))
     assert said.endswith("; other settings in that run: model.num_heads 3")
+
+
+def test_settings_of_a_part_that_one_run_lacks_are_not_told() -> None:
+    """A pooler in either run: its parameters are fresh, or not used."""
+    sizes: dict[str, Any] = {"d_model": 12, "num_heads": 3, "num_encoder_layers": 1, "num_decoder_layers": 0}
+    model = ModelConfig(vocab_size=31, sentence_embedding=SentenceEmbedding(), pooler=Pooler(num_classes=2), **sizes)
+    base = with_train(tiny_config(), text_metrics=())
+    data = dataclasses.replace(base.data, train=None, eval=None)
+    classes = dataclasses.replace(base, model=model, data=data, objective=SentenceEmbeddings())
+    vectors = dataclasses.replace(classes, model=dataclasses.replace(model, pooler=None))
+    assert weights.other_settings(classes, vectors) == weights.other_settings(vectors, classes) == []
 
 
 def test_what_is_not_used_is_named(source: tuple[Path, dict[str, Any]]) -> None:
