@@ -174,14 +174,15 @@ def test_more_candidates_than_a_step_reads_are_drawn_with_a_positive():
     (row,) = objective.make_rows(
         [record("2 7 ", [4], *candidates)], Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk")
     )
-    seen = set()
+    seen, first = set(), set()
     for key in range(40):
         batch = example(objective, row, Lengths(8, 0), 0, key)
         read = batch.inputs.source_tokens[:, 3].tolist()
         assert len(set(read)) == 3 and read[0] in (4, 5)
         assert batch.extra[0].tolist() == batch.targets.tolist() == [float(token in (4, 5)) for token in read]
         seen.update(read)
-    assert seen == set(range(4, 11))
+        first.add(read[0])
+    assert seen == set(range(4, 11)) and first == {4, 5}
 
 
 def test_ranks_of_the_positives_by_hand():

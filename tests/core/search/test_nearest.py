@@ -23,6 +23,14 @@ def test_the_best_of_all_chunks_are_the_best_of_all(devices: int, size: int, mon
     np.testing.assert_allclose(found.scores, np.take_along_axis(products, wanted, 1), rtol=1e-5)
 
 
+def test_what_fills_the_shares_of_devices_is_no_document():
+    """Three documents on eight devices, all with a negative product."""
+    documents = -np.arange(1, 4, dtype=np.float32)[:, None]
+    found = NearestSearch(5, placed(8, 1)).search(np.ones((1, 1), np.float32), [documents])
+    assert found.numbers.tolist() == [[0, 1, 2, NO_DOCUMENT, NO_DOCUMENT]]
+    assert found.scores.tolist() == [[-1, -2, -3, -np.inf, -np.inf]]
+
+
 def test_equal_documents_keep_their_order_and_missing_ones_have_no_number():
     found = NearestSearch(4).search(
         np.ones((1, 2), np.float32), [np.ones((2, 2), np.float32), np.zeros((1, 2), np.float32)]
