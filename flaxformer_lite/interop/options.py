@@ -7,7 +7,7 @@ A template, which is a config of ours, holds the constants of the family and the
     our config  →  `write_table`:  each entry returns options  →  options
 
 "Options" always are those of the other system; "settings" are ours. At the end `Options.finish` refuses every option that no entry
-asked for, so that none is skipped in silence.
+asked for, so that none is skipped in silence; of a system whose options are listed, it returns those that are not in the list.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from flaxformer_lite.core.base.bounds import cut
 
 T = TypeVar("T")
+UNKNOWN = "this option is not implemented here, and the model may differ by it"
 
 
 class Options:
@@ -106,19 +107,27 @@ class Options:
         """Accepts options with any value: they change nothing in this family."""
         self._asked.update(names)
 
-    def finish(self, harmless: Collection[str] = (), only: Mapping[str, Any] | None = None) -> None:
+    def finish(
+        self,
+        harmless: Collection[str] = (),
+        only: Mapping[str, Any] | None = None,
+        rules: Mapping[str, str] | None = None,
+    ) -> list[str]:
         """Refuses the options that no reader asked for, but for `harmless` ones and those with the value that `only` has for them.
+
+        `rules` are the options to refuse, with what the error says of each; None: all. Returns the names of the others.
 
         Raises: ValueError that names the option and its value.
         """
         for name, value in (only or {}).items():
             if name not in self._asked:
                 self.only(name, value)
-        for group in self._groups.values():
-            group.finish()
+        left = [f"{name}.{inner}" for name, group in self._groups.items() for inner in group.finish(rules=rules)]
         for name in sorted(self._values.keys() - self._asked - set(harmless)):
-            if self.has(name):
-                raise self.wrong(name, "this option is not implemented here, and the model may differ by it")
+            if self.has(name) and (rules is None or name in rules):
+                raise self.wrong(name, UNKNOWN if rules is None else rules[name])
+            left += [cut(name)] if self.has(name) else []
+        return left
 
     def wrong(self, name: str, rule: str) -> ValueError:
         """Returns the error to raise for an option: its name, its value and the rule."""
@@ -166,7 +175,7 @@ class Draft(dict[str, Any]):
 class Entry(NamedTuple):
     """Some options and the settings that they decide, both ways."""
 
-    read: Callable[[Options, Draft], None] = lambda options, draft: None
+    read: Callable[[Options, Draft], object] = lambda options, draft: None
     """Sets settings of the draft from the options. Entries are read in the order of the table."""
     write: Callable[[Any], dict[str, Any]] = lambda config: {}
     """Returns the options for a config of ours."""

@@ -60,6 +60,7 @@ TABLE = (
     option("attention_probs_dropout_prob", "dropout.attention_rate"),
     option("initializer_range", "positions.stddev", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
+    only("position_embedding_type", "absolute"),  # the library had others up to version 4
 )
 
 

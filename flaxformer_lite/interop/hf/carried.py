@@ -22,7 +22,7 @@ from flaxformer_lite.interop.options import Options
 
 PROGRAM = (
     *("transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map", "_from_model_config"),
-    *("unsloth_fixed", "unsloth_version"),
+    *("unsloth_fixed", "unsloth_version", "_model_name_or_path"),
 )
 """Options that name the folder, and the program that wrote it."""
 NUMBER_TYPES = ("torch_dtype", "dtype", "use_bfloat16")

@@ -82,7 +82,7 @@ FAMILIES = (
             # Of the files that came with code of their own.
             only("is_causal", False),
             only("clf_pooling", "late"),
-            ignored("hidden_dropout", "bos_token", "eos_token", "pad_token", "mask_token"),
+            ignored("auto_map", "hidden_dropout", "bos_token", "eos_token", "pad_token", "mask_token"),
         ),
         read_heads=read_heads,
         architecture=CLASSES.of,

@@ -16,7 +16,7 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
-from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
+from flaxformer_lite.interop.hf.options import finish
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
@@ -60,6 +60,8 @@ class Fitted(NamedTuple):
     tensors: dict[str, np.ndarray]
     """The tensors of the file that the model needs, and those that it does not know."""
     skipped: list[str]
+    unread: str
+    """A note on options that the library does not read; empty: there are none."""
     misfits: int
     """The number of names that are missing or left over."""
 
@@ -103,7 +105,11 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         skipped=fit.skipped,
         steps=steps,
         metric=metric,
-        notes=[note for note in (no_pictures, renamed, *notes, similarity_note(folder, steps.embedding)) if note],
+        notes=[
+            note
+            for note in (no_pictures, renamed, fit.unread, *notes, similarity_note(folder, steps.embedding))
+            if note
+        ],
     )
 
 
@@ -132,12 +138,12 @@ def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted
     """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
     options = Options(config)
     model = family.model_config(options, tensors)
-    options.finish(HARMLESS, ONLY)
+    unread = finish(options, family.model_type)
     architecture = family.architecture(model, tensors.keys())
     names = family.name_map(model, architecture)
     wanted = {name for weight in names for name in weight.names}
     needed, skipped = family.split_ignorable(tensors, wanted, model)
-    return Fitted(model, architecture, names, needed, skipped, misfits=len(needed.keys() ^ wanted))
+    return Fitted(model, architecture, names, needed, skipped, unread, misfits=len(needed.keys() ^ wanted))
 
 
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:

@@ -398,6 +398,7 @@ OF_SISTERS = (
     *("vit_used_rms_norm", "vit_remove_prenorm", "vit_add_patchemb_bias", "num_media_embeds", "skip_cls_token"),
     *("anyres_vit_max_image_size", "anyres_pooling_size", "anyres_vit_two_views", "class_num", "pool_type"),
     *("im_start_id", "im_end_id", "im_newline_id", "image_token_id", "video_start_id", "video_end_id"),
+    "auto_map",  # to the code that the library has since
     # ids of texts that the tokenizer states, and training
     *("text_start_id", "text_end_id", "mask_init_id", "pad_id", "eod_token_id", "org_vocab_size", "hidden_dropout"),
 )

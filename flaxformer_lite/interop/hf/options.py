@@ -1,11 +1,13 @@
 """The options of Hugging Face's `config.json` that all families share: activations, special ids, and those that change nothing."""
 
+import functools
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.layers import Activation
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.options import Kind, Options, choice
+from flaxformer_lite.interop.options import UNKNOWN, Kind, Options, choice
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -82,7 +84,8 @@ HARMLESS = frozenset(
     {
         # the name of the folder, and the program that wrote it
         *("_name_or_path", "_commit_hash", "architectures", "model_type", "transformers_version", "tokenizer_class"),
-        *("auto_map", "name_or_path", "language", "datasets", "_num_labels", "finetuning_task", "task_specific_params"),
+        *("_model_name_or_path", "name_or_path", "language", "datasets", "_num_labels", "finetuning_task"),
+        "task_specific_params",
         # the names of classes, and their loss
         *("id2label", "label2id", "num_labels", "problem_type", "prefix", "is_encoder_decoder"),
         # the function that a cross-encoder of sentence-transformers applies to its logit, and its release
@@ -109,9 +112,40 @@ ONLY: dict[str, Any] = {
     "tie_encoder_decoder": False,
     "pruned_heads": {},
     "quantization_config": None,
-    "position_embedding_type": "absolute",
 }
 """Options with one value that is implemented, in every family that does not read them itself."""
+
+OBEYED = {
+    "auto_map": "the folder has code of its own, which is not run: delete the option if it computes what transformers has",
+    "dual_chunk_attention_config": "vLLM reads long texts by it, transformers reads them otherwise: delete the option",
+}
+"""Options that no class of the library has and that others obey, with what the error says of them."""
+
+
+@functools.cache
+def library_options() -> dict[str, list[str]]:
+    """Returns the options that transformers reads, by family; `every` has those of all families.
+
+    The file has the present release. Options that only older ones read are in the tables of the families.
+    """
+    _, *lines = Path(__file__).with_name("words.txt").read_text("utf-8").replace("\n  ", " ").splitlines()
+    return {name: words.split() for name, _, words in (line.partition(":") for line in lines)}
+
+
+def finish(options: Options, model_type: str) -> str:
+    """Refuses options that were not asked for, where they may change the model. Returns a note on the others; empty: none is left.
+
+    A family that the library does not have may read any option.
+    """
+    known = library_options()
+    if model_type not in known:
+        options.finish({*HARMLESS, "auto_map"}, ONLY)
+        return ""
+    words = (*known["every"], *known[model_type])
+    left = options.finish(HARMLESS, ONLY, dict.fromkeys(words, UNKNOWN) | OBEYED)
+    if not left:
+        return ""
+    return f"config.json has {', '.join(left)}: transformers reads no such option of a {model_type} model, left out"
 
 
 def padding_before(model: ModelConfig) -> int:

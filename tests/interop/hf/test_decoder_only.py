@@ -27,7 +27,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.llama import layer_types
-from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
+from flaxformer_lite.interop.hf.options import finish
 from flaxformer_lite.interop.options import Options
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
@@ -50,7 +50,7 @@ def read(model_type: str, tensors: tuple[str, ...] = (), /, **options: Any) -> M
 def read_config(config: dict[str, Any], tensors: tuple[str, ...] = ()) -> ModelConfig:
     options = Options(config)
     model = FAMILIES[config["model_type"]].model_config(options, dict.fromkeys(tensors, np.zeros(1)))
-    options.finish(HARMLESS, ONLY)
+    finish(options, config["model_type"])
     return model
 
 

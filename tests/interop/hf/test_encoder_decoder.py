@@ -140,7 +140,7 @@ def test_an_import_trains_what_the_library_trains(folder: str, padding_id: int |
             {"attn_logit_softcapping": 2.0, "num_key_value_heads": 6},
             "encoder and decoder differ in model.attention",
         ),
-        ("decoder", {"a_new_way": 2}, r"decoder\.a_new_way is 2: this option is not implemented here"),
+        ("decoder", {"is_causal": True}, r"decoder\.is_causal is true: this option is not implemented here"),
     ],
 )
 def test_stacks_that_are_not_alike_are_refused(stack: str, changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Oracle: the files themselves. Folders and runs that cannot be converted are refused by name; commands import and export."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -28,7 +29,7 @@ from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
-from flaxformer_lite.interop.hf.options import architecture_of, num_labels
+from flaxformer_lite.interop.hf.options import architecture_of, library_options, num_labels
 from flaxformer_lite.interop.hf.sentence import Steps, read_steps, similarity_note
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.interop.name_map import placeholders
@@ -36,6 +37,7 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
+from tests.makers.make_config_words import words
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, copied, fixture, random_params, with_options
@@ -70,7 +72,20 @@ REFUSED = [
         r'quantization_config is {"bits": 4}: quantized weights are not read: save the model in bfloat16 or float32',
     ),
     ({"pruned_heads": {"0": [1]}}, "pruned_heads is "),
-    ({"a_new_option": 0.5}, "a_new_option is 0.5: this option is not implemented here"),
+    ({"per_layer_config": {"0": {}}}, "per_layer_config is {.*}: this option is not implemented here"),
+    (
+        {"is_causal": True},
+        "is_causal is true: this option is not implemented here",
+    ),  # not of the class: its code reads it
+    ({"sequence_bias": [[[3], 0.5]]}, "sequence_bias is .*: this option is not implemented here"),  # of decoding
+    (
+        {"dual_chunk_attention_config": {"chunk_size": 9}},
+        "dual_chunk_attention_config is {.*: vLLM reads long texts by it",
+    ),
+    (
+        {"auto_map": {"AutoModel": "modeling.BertModel"}},
+        "auto_map is {.*}: the folder has code of its own, which is not run",
+    ),
     ({"hidden_size": "15"}, 'hidden_size is "15": it should be a whole number'),
     ({"layer_norm_eps": True}, "layer_norm_eps is true: it should be a number"),
     ({"hidden_size": 16}, "d_model"),
@@ -104,11 +119,35 @@ def test_the_class_is_the_first_of_a_list() -> None:
 
 
 def test_options_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
-    """Among them null for an option that is not known, and dropout of another rate."""
-    harmless = {"torch_dtype": "float16", "use_cache": False, "a_new_option": None, "max_length": 20, "do_sample": True}
+    """Among them null for an option that the library reads, and dropout of another rate."""
+    harmless = {"torch_dtype": "float16", "use_cache": False, "is_causal": None, "max_length": 20, "do_sample": True}
     model = read_folder(with_options(copied("bert/model", tmp_path), **harmless, hidden_dropout_prob=0.3)).model
     assert model.dropout.residual_rate == 0.3
     assert model == dataclasses.replace(read_folder(DATA / "bert/model").model, dropout=model.dropout)
+
+
+def test_options_that_no_release_reads_are_noted_once(tmp_path: Path) -> None:
+    own = {"pooler_type": "first_token_transform", "a.new-option": {"of": 1}, "_of_it": 0.5, "alpha": 7}
+    read = read_folder(with_options(copied("bert/model", tmp_path), **own, another=None))
+    assert read.model == read_folder(DATA / "bert/model").model
+    assert read.notes == [
+        "config.json has _of_it, a.new-option, alpha, pooler_type: transformers reads no such option of a bert model, left out"
+    ]
+
+
+def test_a_scheme_of_positions_that_a_family_never_had_changes_nothing(tmp_path: Path) -> None:
+    folder = with_options(copied("modernbert/untied_biases", tmp_path), position_embedding_type="sans_pos")
+    (told,) = read_folder(folder).notes
+    assert "has position_embedding_type: " in told
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("family", ["every", *FAMILIES])
+def test_the_list_of_options_has_all_that_the_installed_library_reads(family: str) -> None:
+    """Oracle: its source. If this fails after an update, tests/makers/make_config_words.py makes the list anew."""
+    known = library_options()
+    library = Path(importlib.util.find_spec("transformers").origin).parent
+    assert words(library, family) <= {*known["every"], *known[family]}
 
 
 def test_a_regression_to_several_numbers_is_refused() -> None:
