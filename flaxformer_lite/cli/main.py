@@ -51,7 +51,7 @@ COMMANDS = {
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("configs", "doctor", "import")
+READ_NO_RUN = ("configs", "doctor")
 """The commands that read no run, and so need no classes of its config."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""

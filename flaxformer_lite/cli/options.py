@@ -150,14 +150,15 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:
-    """Adds the option for the files and modules that define classes of a run's config.json."""
+    """Adds the option for the files and modules that define classes of a run's config.json, or families."""
     parser.add_argument(
         "--import",
         dest="imports",
         metavar="FILE.py|MODULE",
         action="append",
         default=[],
-        help="import it first: it has classes of the run's config that are not part of flaxformer_lite; may be repeated",
+        help="import it first: it has classes of the run's config, or families of Hugging Face's folders, that are not part of "
+        "flaxformer_lite; may be repeated",
     )
 
 

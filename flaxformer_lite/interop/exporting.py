@@ -35,7 +35,7 @@ from flaxformer_lite.interop.hf.carried import (
 )
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
-from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
+from flaxformer_lite.interop.hf.families import Families, family_of, known_families
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
@@ -84,8 +84,8 @@ def export_hf(
         raise ValueError("private is set without push: set both or none")
     else:
         require_absent(Path(output), "folder")
-    if family not in (None, *FAMILIES):
-        raise ValueError(f"family is {family}: choose one of {', '.join(FAMILIES)}")
+    if family not in (None, *known_families()):
+        raise ValueError(f"family is {family}: choose one of {', '.join(known_families())}")
     if adapters:
         export_adapters(run, Path(output), weights, family)
         return
@@ -376,8 +376,9 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
     return Exported(config, family.saved_names(tensors, architecture))
 
 
-def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMILIES) -> Exported:
+def first_fitting(model: ModelConfig, params: PyTree, families: Families | None = None) -> Exported:
     """Returns the model as the first family that can express it has it. Raises: CannotExpress with the nearest family's reason."""
+    families = known_families() if families is None else families
     errors: dict[str, CannotExpress] = {}
     for name, family in families.items():
         try:

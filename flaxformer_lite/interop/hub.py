@@ -21,7 +21,7 @@ from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import metrics
 from flaxformer_lite.interop.hf.card import CARD
-from flaxformer_lite.interop.hf.families import family_of
+from flaxformer_lite.interop.hf.families import Families, family_of
 from flaxformer_lite.interop.hf.folder import (
     ADAPTER_WEIGHTS,
     COMPANIONS,
@@ -92,7 +92,7 @@ def hub_name(text: str) -> HubName | None:
     return HubName(match[2], match[3])
 
 
-def download(name: HubName) -> tuple[Path, str]:
+def download(name: HubName, families: Families | None = None) -> tuple[Path, str]:
     """Returns a folder of the library's cache with the model's files, and its full name: hf://ORG/NAME@COMMIT.
 
     Downloads what the cache lacks: first config and tokenizer, then, if the family is known, the weights. Falls back to the cache
@@ -126,7 +126,7 @@ def download(name: HubName) -> tuple[Path, str]:
         fetch(name, folder.name, texts)
         try:
             if not weights[0].startswith("adapter_model."):
-                family_of(text_config(read_config(folder)).get("model_type"))
+                family_of(text_config(read_config(folder)).get("model_type"), families)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         missing = [file for file in weights if not (folder / file).exists()]

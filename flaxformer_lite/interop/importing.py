@@ -27,6 +27,7 @@ from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, Translat
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
+from flaxformer_lite.interop.hf.families import Families
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.languages import read_languages
@@ -39,12 +40,13 @@ from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import RunFolder
 
 
-def import_hf(source: str | Path, run: str | Path) -> Path:
+def import_hf(source: str | Path, run: str | Path, *, families: Families | None = None) -> Path:
     """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
 
     A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`. A tokenizer and a chat template
     beside the adapters come before the base's.
 
+    `families`: those that may be read, by `model_type`; None: the package's, and those of imported files (docs/extending.md).
     Returns the run folder. Notes on stderr tell what was left out.
 
     Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
@@ -53,14 +55,14 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
     """
     output = RunFolder(run)
     require_absent(output.path)
-    folder, origin = folder_of(source)
+    folder, origin = folder_of(source, families)
     adapters = folder if peft.is_adapter(folder) else None
     if adapters is not None:
-        folder, origin = base_of(adapters)
+        folder, origin = base_of(adapters, families)
     with Progress() as progress:
         progress.update(f"importing {source}")
         try:
-            loaded = read_folder(folder)
+            loaded = read_folder(folder, families)
             read = functools.partial(read_tokenizers, config=loaded.config, vocab_sizes=loaded.model.vocab_sizes)
             of_adapters = None if adapters is None else read(adapters)
             has_own = of_adapters is not None and of_adapters.tokenizers is not None
@@ -141,19 +143,19 @@ def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Pat
         copy_companions(adapters, output)
 
 
-def folder_of(source: str | Path) -> tuple[Path, str]:
+def folder_of(source: str | Path, families: Families | None) -> tuple[Path, str]:
     """Returns a folder with the model that a path or a name on the hub stands for, and its full name. Raises: ValueError."""
     from flaxformer_lite.interop.hub import download, hub_name  # with the library for it
 
     name = hub_name(str(source))
-    return (Path(source), str(source)) if name is None else download(name)
+    return (Path(source), str(source)) if name is None else download(name, families)
 
 
-def base_of(adapters: Path) -> tuple[Path, str]:
+def base_of(adapters: Path, families: Families | None) -> tuple[Path, str]:
     """Returns the base of a folder of adapters as `folder_of` does. Raises: ValueError that names the base if it is missing."""
     name = peft.base_name(adapters)
     try:
-        folder, origin = folder_of(name)
+        folder, origin = folder_of(name, families)
         read_config(folder)
     except ValueError as error:
         raise ValueError(

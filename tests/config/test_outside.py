@@ -102,6 +102,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
     monkeypatch.setattr(f"flaxformer_lite.cli.commands.{COMMANDS[command]}.run", reading)
     words = {
         "export": ["hf", run, "out"],
+        "import": ["hf", run, "out"],
         "pair": ["a.en", "a.de", "-o", "out", "--teacher", run],
         "plan": [run, "--topology", "v5e:1x1"],
         "mine": [run, "rows.jsonl", "--corpus", "corpus", "-o", "out.jsonl"],

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import bart, bert, eurobert, gemma, gpt2, llama, mbart, modernbert, t5, t5gemma
 from flaxformer_lite.interop.hf.family import Family
@@ -15,12 +16,22 @@ FAMILIES: Families = {family.model_type: family for module in MODULES for family
 """In the order in which they are tried when a model that was trained here is exported."""
 
 
-def family_of(model_type: Any, families: Families = FAMILIES) -> Family:
-    """Returns the family that `model_type` names. Raises: ValueError for an unknown one."""
+def known_families() -> Families:
+    """Returns the families that are known here, and each that is a variable of a file or module which was imported by its name."""
+    families = [
+        value for _, module in IMPORTED.values() for value in vars(module).values() if isinstance(value, Family)
+    ]
+    return {**FAMILIES, **{family.model_type: family for family in families}}
+
+
+def family_of(model_type: Any, families: Families | None = None) -> Family:
+    """Returns the family that `model_type` names; None stands for all known families. Raises: ValueError for an unknown one."""
+    families = known_families() if families is None else families
     if model_type is None:
         raise ValueError(f"config.json has no model_type, which names the family: one of {', '.join(families)}")
     if not isinstance(model_type, str) or model_type not in families:
         raise ValueError(
-            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}"
+            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}; a file with another is "
+            "named by --import FILE.py"
         )
     return families[model_type]

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.interop.hf.decoding import decode_config
-from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
+from flaxformer_lite.interop.hf.families import Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.metrics import Metric, read_metric
@@ -66,8 +66,11 @@ class Fitted(NamedTuple):
     """The number of names that are missing or left over."""
 
 
-def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
-    """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
+def read_folder(folder: Path, families: Families | None = None) -> Imported:
+    """Returns the model in a folder. `families`: see `import_hf`.
+
+    Raises: ValueError that names the option or the tensor that does not fit.
+    """
     check_links(folder)
     whole, rules = read_config(folder), folder / "generation_config.json"
     config = text_config(whole)
