@@ -55,6 +55,12 @@ def has_tpu() -> bool:
     return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
 
 
+def check_platforms() -> None:
+    """Raises: ValueError if JAX_PLATFORMS is cuda alone and no GPU is shown to JAX, whose own error has no words."""
+    if os.environ.get("JAX_PLATFORMS") == "cuda" and not has_nvidia_device():
+        raise ValueError("JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it, or set it to cpu")
+
+
 def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Returns the CPU cores that this process may use: those it may run on, within the quota of its container.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
-from flaxformer_lite.base.hardware import installed_versions
+from flaxformer_lite.base.hardware import check_platforms, installed_versions
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
 from flaxformer_lite.core.base.suggest import suggest
@@ -161,7 +161,15 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
         fail(str(error), status=1)
     except MemoryError:
         fail(OUT_OF_MEMORY.format("the system gives no more"))
+    except AssertionError:
+        try:
+            check_platforms()
+        except ValueError as error:
+            fail(str(error))
+        raise
     except RuntimeError as error:
+        if "Unable to initialize backend" in str(error):  # by its name, with those that JAX has, and a remedy
+            fail(f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', 'not set')}: {' '.join(str(error).split())}")
         if "can't start new thread" in str(error):
             fail("the system gives this process no more threads: raise `ulimit -v`, `ulimit -d` or `ulimit -u`")
         if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX reports that there is no memory

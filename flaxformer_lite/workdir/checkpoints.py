@@ -30,6 +30,7 @@ from jaxtyping import Array, PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
+from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.workdir.hosts import OneFolder, OwnFolders
@@ -115,6 +116,7 @@ class Checkpoints:
             logging.getLogger(logger).addFilter(QUIET)
         self._orbax: Any = None  # a `managers.manager.Manager`, whose import takes a second
         if not read_only:
+            check_platforms()
             from flaxformer_lite.workdir.managers import make_manager
 
             self._orbax = make_manager(self._folder, self, shared)
@@ -414,6 +416,7 @@ class Checkpoints:
 
 def read_tree(folder: Path, abstract: PyTree) -> PyTree:
     """Returns the arrays in `abstract` of a checkpoint's state in its types and shardings, or on the first local device."""
+    check_platforms()
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}  # as Orbax writes it
 

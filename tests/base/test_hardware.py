@@ -13,6 +13,7 @@ import pytest
 from flaxformer_lite.base import hardware
 from flaxformer_lite.base.hardware import (
     NvidiaGPU,
+    check_platforms,
     cpu_kind,
     has_tpu,
     nvidia_gpus,
@@ -37,6 +38,17 @@ def test_without_nvidia_smi_the_device_files_tell(monkeypatch: pytest.MonkeyPatc
     assert nvidia_gpus() == [NvidiaGPU("an NVIDIA GPU", "", "")]
     monkeypatch.setattr(os.path, "exists", lambda path: False)
     assert nvidia_gpus() == []
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_said_in_words(monkeypatch: pytest.MonkeyPatch):
+    """JAX says nothing at all then; of any other platform it names those that it has."""
+    for device, platforms in ((True, "cuda"), (False, "cpu"), (False, "cuda,cpu")):
+        monkeypatch.setattr(hardware, "has_nvidia_device", lambda device=device: device)
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        check_platforms()
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(ValueError, match=r"^JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it, or"):
+        check_platforms()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite import interop
 from flaxformer_lite.base.console import verbosity
+from flaxformer_lite.base.hardware import has_nvidia_device
 from flaxformer_lite.cli.commands import export
 from flaxformer_lite.cli.main import COMMANDS, main
 from flaxformer_lite.cli.options import SYSTEMS
@@ -47,6 +48,16 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
         ),
         (MemoryError(), "error: not enough memory (the system gives no more): give shorter texts"),
         (RuntimeError("can't start new thread"), "no more threads: raise `ulimit -v`"),
+        (
+            RuntimeError(
+                "Unable to initialize backend 'rocm': it is none of:\n['cpu', 'tpu']. (set JAX_PLATFORMS='' to …)"
+            ),
+            "error: JAX_PLATFORMS is cuda: Unable to initialize backend 'rocm': it is none of: ['cpu', 'tpu']. (set",
+        ),
+        (
+            AssertionError(),
+            "error: JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it, or set it to cpu\n",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
     ],
@@ -55,9 +66,28 @@ def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, comm
     def failing(path: str, **weights: str) -> None:
         raise error
 
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr("flaxformer_lite.base.hardware.has_nvidia_device", lambda: False)
     monkeypatch.setattr("flaxformer_lite.run.run.load", failing)
     status, out, err = command("translate", "run")
     assert (status, out, err.count("\n")) == (2, "", 1) and words in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platforms", ["cuda", "nowhere", "cpu,nowhere"])
+def test_devices_that_are_not_there_are_one_line(platforms: str, tmp_path: Path):
+    """Real processes, on a machine without a GPU; `doctor` says what is wrong with status 1."""
+    if platforms == "cuda" and has_nvidia_device():
+        pytest.skip("there is an NVIDIA GPU")
+    environment = os.environ | {"JAX_PLATFORMS": platforms}
+    for words, status in ((["doctor"], 1), (["train", "quickstart", "--workdir", str(tmp_path / "run")], 2)):
+        command = [sys.executable, "-m", "flaxformer_lite", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+        said = (done.stdout if words == ["doctor"] else done.stderr).splitlines()
+        assert done.returncode == status and "Traceback" not in done.stderr
+        assert [line for line in said if "JAX_PLATFORMS" in line and platforms.split(",")[-1] in line] and len(
+            done.stderr.splitlines()
+        ) < 2
 
 
 def test_every_command_has_a_file_and_the_help_lists_it(command):

@@ -55,7 +55,7 @@ class Facts:
     exports: int = 0
     """Bytes of the exports for CTranslate2 in the user's cache."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Error messages of JAX, by import, gpu and tpu: of its import, and of devices that the machine has."""
+    """Error messages of JAX, by import, devices, gpu and tpu: of its import, of its start, and of devices that the machine has."""
 
 
 class Problem(NamedTuple):
@@ -88,6 +88,9 @@ def problems(facts: Facts) -> Iterator[Problem]:
     if facts.tpu and "tpu" not in used:
         reason, remedy = unused_tpu(facts)
         yield Problem(f"there is a TPU, and JAX does not use it, because {reason}", remedy)
+    if "devices" in facts.errors and not facts.gpus and not facts.tpu:
+        remedy = "unset JAX_PLATFORMS" if facts.environment.get("JAX_PLATFORMS") else "export JAX_PLATFORMS=cpu"
+        yield Problem(f"JAX cannot start its devices: {facts.errors['devices']}", remedy)
 
 
 def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
@@ -109,13 +112,18 @@ def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
     if installed == ["jax-cuda13-plugin"] and driver and cuda == "cuda12":
         reason = f"its driver {gpu.driver} is older than CUDA 13, which needs {CUDA13_DRIVER}"
         return Problem(reason, f"pip uninstall jax-cuda13-plugin; {install}")
-    return Problem(facts.errors.get("gpu", "JAX gives no reason"), install)
+    return Problem(unused_reason(facts, "gpu"), install)
+
+
+def unused_reason(facts: Facts, kind: str) -> str:
+    """Returns JAX's words on devices of a kind that it does not use, or on its start."""
+    return facts.errors.get(kind, facts.errors.get("devices", "JAX gives no reason"))
 
 
 def unused_tpu(facts: Facts) -> Problem:
     """Returns why JAX does not use a TPU of this machine, and the remedy."""
     install = f'pip install "jax[tpu]=={facts.versions.get("jax", "")}"'
-    platforms, error = facts.environment.get("JAX_PLATFORMS", ""), facts.errors.get("tpu", "JAX gives no reason")
+    platforms, error = facts.environment.get("JAX_PLATFORMS", ""), unused_reason(facts, "tpu")
     if "libtpu" not in facts.versions:
         return Problem("libtpu is not installed", install)
     if platforms and "tpu" not in platforms.split(","):
@@ -188,10 +196,13 @@ def collect() -> Facts:
     }
     try:
         import jax
-
-        devices = jax.devices()
     except (ImportError, RuntimeError, AttributeError) as error:
         return Facts(**machine, errors={"import": describe_error(error)})
+    try:
+        hardware.check_platforms()
+        devices = jax.devices()
+    except (RuntimeError, ValueError) as error:  # of a platform whose devices are not there, or not free
+        return Facts(**machine, errors={"devices": describe_error(error)})
     errors = {}
     for name, there in (("gpu", bool(gpus)), ("tpu", tpu)):
         if there and name not in {device.platform for device in devices}:

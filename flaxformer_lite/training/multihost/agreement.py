@@ -14,6 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.train import TrainConfig
@@ -34,6 +35,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        check_platforms()
         self.count = jax.process_count()
         self.index = jax.process_index()
         self.is_first = self.index == 0

@@ -57,6 +57,21 @@ MACHINES = {
         "no such symbol",
         "pip install --force-reinstall",
     ),
+    "a platform that is not there": (
+        machine(devices=(), environment={"JAX_PLATFORMS": "rocm"}, errors={"devices": "known backends: ['cpu']"}),
+        "JAX cannot start its devices: known backends: ['cpu']",
+        "unset JAX_PLATFORMS",
+    ),
+    "a plug-in that fails": (
+        machine(devices=(), errors={"devices": "it is broken"}),
+        "JAX cannot start its devices: it is broken",
+        "export JAX_PLATFORMS=cpu",
+    ),
+    "a GPU that is asked for without a plug-in": (
+        machine(gpus=(T4,), devices=(), environment={"JAX_PLATFORMS": "cuda"}, errors={"devices": "unknown"}),
+        "plug-in for it is not installed",
+        'pip install "jax[cuda13]==0.10.2"',
+    ),
     "no libtpu": (
         machine(tpu=True),
         "there is a TPU, and JAX does not use it, because libtpu",
@@ -64,6 +79,17 @@ MACHINES = {
     ),
     "a busy TPU": (
         machine(tpu=True, versions={"libtpu": "0.0.42"}, errors={"tpu": "The TPU is already in use by process 7"}),
+        "already in use by process 7",
+        "end the other process",
+    ),
+    "a busy TPU that is asked for": (
+        machine(
+            tpu=True,
+            devices=(),
+            versions={"libtpu": "0.0.42"},
+            environment={"JAX_PLATFORMS": "tpu"},
+            errors={"devices": "The TPU is already in use by process 7"},
+        ),
         "already in use by process 7",
         "end the other process",
     ),
