@@ -21,6 +21,7 @@ from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of,
 from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
+from flaxformer_lite.training.task import check_objective, train_task
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
@@ -164,7 +165,7 @@ def build_stores(
 def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, warns: bool) -> RunData:
     """Makes the batches of the training records, and reads and tokenizes the evaluation data, with warnings if `warns`.
 
-    Raises: ValueError if special ids, lengths or the objective's inputs do not fit.
+    Raises: ValueError if special ids, lengths, the objective's inputs or what it returns do not fit.
     """
     data, objective, start_id = config.data, config.objective, config.decode.bos_id
     check_special_ids(objective, config.decode, tokenizers.target.special)
@@ -172,7 +173,10 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
         warn_of_endless_answers(records, config.decode.eos_ids, tokenizers.target)
     samplers = samplers_of(data.subword_sampling, tokenizers)
     train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)
-    objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
+    rows = zero_batch(objective, train.plan.buckets[0])
+    objective.check_prompts(rows, config.model)
+    if not type(objective).__module__.startswith("flaxformer_lite."):
+        check_objective(train_task(config), rows)
     tell_notes(train)
     evaluation = None
     if (source := data.source("eval")) is not None:

@@ -3,11 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from flaxformer_lite.base.hardware import multiplies_bfloat16
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import ModelConfig, Transformer
-from flaxformer_lite.core.step import TrainTask
+from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.core.step import TrainTask, random_key
 
 
 def train_task(config: Config) -> TrainTask:
@@ -34,3 +37,31 @@ def with_products_of_this_processor(model: ModelConfig) -> ModelConfig:
     if model.matmul_dtype == "bfloat16" and not (multiplies_bfloat16() and jax.__version_info__ >= (0, 10)):
         return dataclasses.replace(model, matmul_dtype="bfloat16_values")
     return model
+
+
+def check_objective(task: TrainTask, batch: Batch) -> None:
+    """Checks what `loss` and `metrics` of an objective return, by shapes alone.
+
+    Raises: ValueError that names the objective, the method and what is wrong.
+    """
+
+    def check(method: str, found: object, *types: type) -> None:
+        owner = f"objective is a {type(task.objective).__name__}, whose {method}"
+        if not isinstance(found, dict) or not found or not all(isinstance(term, types) for term in found.values()):
+            values = [type(term).__name__ for term in found.values()] if isinstance(found, dict) else ""
+            names = " or ".join(each.__name__ for each in types)
+            raise ValueError(
+                f"{owner} returns a {type(found).__name__}{values}: it must return a dict with a {names} for each name, such as "
+                '{"loss": LossTerm(sum, count)}'
+            )
+        for name, term in found.items():
+            for number in ("sum", "count") if method == "loss" else ("count",) if isinstance(term, LossTerm) else ():
+                if shape := jnp.shape(getattr(term, number)):
+                    raise ValueError(f"{owner} returns {name} with a {number} of shape {shape}: it must be one number")
+
+    def both(params: PyTree, batch: Batch) -> None:
+        apply, key = Apply(task.model, params, task.decode), random_key(task.seed, "dropout")
+        check("loss", task.objective.terms(apply, batch, key), LossTerm)
+        check("metrics", task.objective.metrics(apply(task.inputs(batch), key), batch), LossTerm, PerRowMetric)
+
+    jax.eval_shape(both, jax.eval_shape(task.initialize).params, batch)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,25 +15,34 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.core.data import Lengths, TokenPair
+from flaxformer_lite.core.data.batch_plan import Bucket
+from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.positions import ALiBi, Learned, RelativeBias, Rotary
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives.base import BaseObjective
 from flaxformer_lite.core.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.core.objectives.losses import LossTerm
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
+from flaxformer_lite.core.step import TrainTask
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.run.run import Run
+from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop import train
+from flaxformer_lite.training.task import check_objective
+from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.objectives import example
 
@@ -133,6 +143,67 @@ def next_log_probs(model: Transformer, params: object, prompt: list[int], answer
     allowed = (position <= position[:, None]) | (full & (position < len(prompt)))
     inputs = Inputs(target_tokens=jnp.asarray(tokens), target_attention=jnp.asarray(allowed)[None, None])
     return np.asarray(without_cache(model)(params, inputs))[len(prompt) + len(answer) - 1]
+
+
+TERM = LossTerm(jnp.zeros(()), jnp.ones(()))
+CHECKED = {
+    "an objective": ("loss", lambda: {"of_my_own": TERM}, ""),
+    "a term in place of a dict": (
+        "loss",
+        lambda: TERM,
+        r"loss returns a LossTerm: it must return a dict with a LossTerm for",
+    ),
+    "a number": ("loss", lambda: jnp.zeros(()), r"loss returns a \w+: it must return a dict"),
+    "numbers": (
+        "loss",
+        lambda: {"x": jnp.zeros(())},
+        r"loss returns a dict\['\w+'\]: it must return a dict with a LossTerm",
+    ),
+    "nothing": ("loss", dict, r"loss returns a dict\[\]: it must"),
+    "a loss of each row": (
+        "loss",
+        lambda: {"x": TERM._replace(sum=jnp.zeros(3))},
+        r"loss returns x with a sum of shape \(3,\)",
+    ),
+    "counts of rows": (
+        "loss",
+        lambda: {"x": TERM._replace(count=jnp.ones(3))},
+        r"loss returns x with a count of shape \(3,\): it must be one",
+    ),
+    "a table": ("metrics", lambda: {"x": TERM._replace(sum=jnp.zeros(3))}, ""),
+    "a metric's number": (
+        "metrics",
+        lambda: {"x": 0.5},
+        r"metrics returns a dict\['float'\]: .* or PerRowMetric for",
+    ),
+    "a metric's counts": (
+        "metrics",
+        lambda: {"x": TERM._replace(count=jnp.ones(3))},
+        r"metrics returns x with a count",
+    ),
+}
+"""Cases by what a method returns: the method, and the message."""
+
+
+@pytest.mark.parametrize("case", CHECKED)
+def test_what_loss_and_metrics_return_is_checked_before_the_first_step(case: str, monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand from the contract: a dict of sums with their counts, each one number."""
+    method, returned, message = CHECKED[case]
+    own = "terms" if method == "loss" else method  # whose types the tests would check in the base class
+    monkeypatch.setattr(PrefixLM, own, lambda self, *arguments: returned())
+    task = TrainTask(Transformer(MODEL), PrefixLM(), optax.sgd(0.1), seed=0, num_micro_batches=2)
+    rows = zero_batch(PrefixLM(), Bucket(Lengths(0, 6), 4))
+    with pytest.raises(ValueError, match=rf"^objective is a PrefixLM, whose {message}") if message else nullcontext():
+        check_objective(task, rows)
+
+
+def test_a_training_checks_an_objective_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pairs.tsv").write_text("ab\tba\n")
+    data = dataclasses.replace(tiny_config().data, train=TSV(path=str(tmp_path / "pairs.tsv")), eval=None)
+    config = tiny_config(model=MODEL, objective=PrefixLM(), data=data, train=TrainConfig(steps=3), decode=DECODE)
+    monkeypatch.setattr(PrefixLM, "terms", lambda self, *arguments: TERM)
+    with Progress() as progress, pytest.raises(ValueError, match="it must return a dict with a LossTerm"):
+        read_data(config, RunFolder(tmp_path / "run"), progress)
 
 
 def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
