@@ -70,3 +70,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         if name not in ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
+
+    def __dir__() -> list[str]:
+        """Lists them for the completion of names, though no room is imported."""
+        return [*globals(), *ROOMS]
