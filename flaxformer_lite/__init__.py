@@ -5,8 +5,6 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.base.moved import name_new_places
-
 if TYPE_CHECKING:
     from flaxformer_lite.core.data.dataset import Dataset
     from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
@@ -46,8 +44,6 @@ if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is n
 
     skip_missing_tpu(os.environ)
 
-
-name_new_places()
 
 ROOMS = {
     "Dataset": "core.data.dataset",

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flaxformer_lite.base.moved import new_place
 from flaxformer_lite.config.settings import TYPES, variants_in, walk
 
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
@@ -107,8 +106,6 @@ def outside_class(kind: str, setting: str) -> type:
     Raises: ValueError if none of them has the class, or several files have one of this name.
     """
     module, _, name = kind.partition(":")
-    if (reason := new_place(module)) is not None:
-        raise ValueError(f"{setting}.kind is {kind!r}: {reason}")
     if module.startswith(TOOLS):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)

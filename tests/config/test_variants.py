@@ -83,12 +83,6 @@ def test_json_names_the_class_and_gives_it_back():
             "imported module nowhere.mine has it; add --import FILE.py, any file that has a class Mine, such as its source, or "
             "--import nowhere.mine; from Python, call load_config(FILE.py) or import the module before flaxformer_lite.load",
         ),
-        (
-            "optimizer.schedule.kind",
-            "flaxformer_lite.optim.schedules:Mine",
-            "optimizer.schedule.kind is 'flaxformer_lite.optim.schedules:Mine': flaxformer_lite.optim.schedules has moved: import "
-            "it from flaxformer_lite.core.optim",
-        ),
     ],
 )
 def test_mistakes_beside_it_are_answered_as_ever(path: str, value: object, words: str):
