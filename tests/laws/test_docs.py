@@ -114,10 +114,40 @@ def test_methods_of_runs_exist(page: Path):
     assert not missing
 
 
+PROMISES = re.findall(r"^\| (.*) \| (`.*) \|$", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"), re.M)
+
+
+def files_of(tested: str) -> list[Path]:
+    return [ROOT / "tests" / name for name in re.findall(r"`([^`]+)`", tested)]
+
+
 def test_every_promise_names_tests_that_exist():
-    promises = re.findall(r"^\| .* \| (`.*`) \|$", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"), re.M)
-    named = {name for names in promises for name in re.findall(r"`([^`]+)`", names)}
-    assert len(promises) > 40 and not [name for name in named if not (ROOT / "tests" / name).exists()]
+    assert len(PROMISES) > 40 and not [file for _, tested in PROMISES for file in files_of(tested) if not file.exists()]
+
+
+def usual_tests(file: Path) -> list[str]:
+    """Returns the tests that `pytest` runs of a file: those that neither it nor their own marks call slow; of a folder all."""
+    if file.is_dir():
+        return [name for path in sorted(file.rglob("test_*.py")) for name in usual_tests(path)]
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    of_all = [line for line in body if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "pytestmark"]
+    tests = [line for line in body if isinstance(line, ast.FunctionDef) and line.name.startswith("test_")]
+    marks = {test.name: " ".join(map(ast.unparse, [*of_all, *test.decorator_list])) for test in tests}
+    return [name for name, mark in marks.items() if "mark.slow" not in mark]
+
+
+def test_a_part_of_every_promise_is_tested_each_time_or_its_row_says_why_not():
+    """Law: a promise that `pytest -m slow` alone tests is broken for days; and no reason stands where there is such a test."""
+    for promise, tested in PROMISES:
+        assert ("slow: " in tested) == (not any(map(usual_tests, files_of(tested)))), promise
+
+
+def test_slow_tests_are_told_from_the_others(tmp_path: Path):
+    marks = {"x": "@pytest.mark.slow", "y": "", "z": "@pytest.mark.parametrize('a', [1])"}
+    tests = [f"{mark}\ndef test_{name}(): ..." for name, mark in marks.items()]
+    (tmp_path / "test_a.py").write_text("\n".join(tests))
+    (tmp_path / "test_b.py").write_text("import pytest\npytestmark = [pytest.mark.slow]\ndef test_x(): ...\n")
+    assert usual_tests(tmp_path) == ["test_y", "test_z"] and usual_tests(tmp_path / "test_b.py") == []
 
 
 def test_the_map_of_questions_names_files_that_exist():
