@@ -200,6 +200,21 @@ def test_a_strangers_manifest_is_refused_in_one_line_and_nothing_is_written(tmp_
     assert sorted(folder.rglob("*")) == before and outside.read_text() == "mine"
 
 
+def test_links_of_a_strangers_folder_write_nothing_outside(tmp_path: Path):
+    """Law: neither a new file nor another content; the joined file takes the place of its link."""
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    answer_corpus(folder)
+    outside.write_text("mine")
+    (folder / JOINED).symlink_to(outside)
+    join(folder)
+    assert outside.read_text() == "mine" and not (folder / JOINED).is_symlink()
+    (folder / ".lock").unlink()
+    (folder / ".lock").symlink_to(tmp_path / "new")
+    with pytest.raises(Failure, match="folder: Too many levels of symbolic links"):
+        join(folder)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"9" * 5000, b"[" * 100_000, b'{"sha256": 1}'])
 def test_a_garbled_file_of_a_corpus_is_refused_in_one_line(tmp_path: Path, content: bytes):
     answer_corpus(tmp_path)

@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,10 @@ class Corpus:
         A process has one claim at a time, because the system drops all its locks of a file as it closes one.
         """
         byte = 2 + int(name) if name.isdecimal() else (MANIFEST, ANSWERS).index(name)
-        with open(self.folder / ".lock", "a", encoding="utf-8") as file:
+        here = os.open(
+            self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
+        )  # no file outside by a link
+        with open(here, "a", encoding="utf-8") as file:
             is_free = True
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
