@@ -84,9 +84,8 @@ class Format(NamedTuple):
         if not self.quoted:
             return self.delimiter.join(cell.replace(self.delimiter, " ") for cell in cells)
         written = io.StringIO()
-        csv.writer(written, delimiter=self.delimiter).writerow(
-            cells
-        )  # up to 3.12 its own ends of lines alone are quoted
+        # Up to Python 3.12 a cell is quoted for the line ends of the writer, and for no others: its own are \r\n.
+        csv.writer(written, delimiter=self.delimiter).writerow(cells)
         return written.getvalue()[:-2]
 
     def rows(self, lines: Iterable[str], file: str) -> Iterator[NumberedCells]:
