@@ -168,13 +168,11 @@ def test_a_row_has_a_positive_and_drawn_negatives():
 
 
 RELATED = [
-    *(([4, 4], [[7]], [[8]]), ([5], [[7]], [[9]])),  # two queries with one answer
-    *(([6], [[10]], [[7]]), ([6], [[11]], [[12]])),  # one query in two rows
-    *(([13], [[14], [15]], [[16]]), ([17], [[15], [14]], [[18, 5]])),  # answers of a query, of which a row has one
-    *(
-        ([7], [[18, 5]], [[7]]),
-        ([19], [[19, 4]], [[19, 4]]),
-    ),  # a query that is an answer, and negatives that are answers
+    # Two queries with one answer, one query in two rows, and answers of a query of which its row has one.
+    *(([4, 4], [[7]], [[8]]), ([5], [[7]], [[9]]), ([6], [[10]], [[7]]), ([6], [[11]], [[12]])),
+    *(([13], [[14], [15]], [[16]]), ([17], [[15]], [[18, 5]]), ([8], [[14]], [[16]])),
+    # A query that is an answer, and negatives that are a query or its answer.
+    *(([7], [[18, 5]], [[7]]), ([19], [[19, 4]], [[19, 4]])),
 ]
 """Queries, their positives and their negatives."""
 
@@ -183,15 +181,15 @@ RELATED = [
 def test_what_answers_a_query_is_no_negative_of_it(variant: str):
     """Oracle: the loss text by text, over what may be compared by the records; a row of padding changes nothing."""
     records = [candidate_record(query, [*yes, *no], f"{len(yes)} {len(yes) + len(no)}") for query, yes, no in RELATED]
-    data = dataclasses.replace(DATA, rows_multiple=9)
+    data = dataclasses.replace(DATA, rows_multiple=10)
     batch = Dataset.evaluation(records, objective := objective_of(variant, num_negatives=1), data, TOKENIZER).batch(0)
     tokens = np.where(batch.inputs.source_mask, batch.inputs.source_tokens, 0).tolist()
     texts = [[[i for i in ids if i not in (0, BOS, EOS)] for ids in row] for row in tokens]
-    vectors = np.random.default_rng(5).normal(size=(9, 3, WIDTH))
+    vectors = np.random.default_rng(5).normal(size=(10, 3, WIDTH))
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     known = {tuple(query): yes for query, yes, _ in RELATED}
-    rows = [i for i in range(9) if texts[i][0]]
-    assert len(rows) == 8
+    rows = [i for i in range(10) if texts[i][0]]
+    assert len(rows) == 9
 
     def compared(i: int, j: int, k: int) -> bool:
         (query, *_), other = texts[i], texts[j][k]
@@ -206,9 +204,9 @@ def test_what_answers_a_query_is_no_negative_of_it(variant: str):
     for i in rows:
         own = unit[i, 0] @ unit[i, 1]
         others = [(j, k) for j in rows for k in (1, 2) if compared(i, j, k)]
-        forward += nats(others, own, lambda j, k, i=i: unit[i, 0] @ unit[j, k]) / 8
+        forward += nats(others, own, lambda j, k, i=i: unit[i, 0] @ unit[j, k]) / 9
         queries = [(j, 0) for j in rows if compared(j, i, 1)]
-        backward += nats(queries, own, lambda j, k, i=i: unit[i, 1] @ unit[j, 0]) / 8
+        backward += nats(queries, own, lambda j, k, i=i: unit[i, 1] @ unit[j, 0]) / 9
     wanted = (forward + backward) / 2 if variant == "both" else forward
     with jax.enable_x64(True):
         terms = jax.jit(objective.loss)(Outputs(embedding=jnp.asarray(vectors.reshape(-1, WIDTH))), batch)
