@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import Progress, note, one_of_each, warn
+from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
@@ -99,8 +99,13 @@ def score(
         answers_files = name == "files" and not objective.translates
         if not run.others and trainable and (objective.reads_messages or not answers_files):
             progress.within("evaluating")
-            with one_of_each(lambda line: warn(f"{name}: {line}")) as say:
-                scores = run.metrics(pairs, parts=parts, origin=origin, progress=progress.within, warn=say)
+            scores = run.metrics(
+                pairs,
+                parts=parts,
+                origin=origin,
+                progress=progress.within,
+                warn=lambda line: warn(f"{name}: {line}"),
+            )
         is_asked = answers_files or (objective.reads_messages and bool(asks or run.config.train.text_metrics or decode))
         if not (objective.translates or is_asked):
             return {objective.unit: len(pairs), **scores}, None

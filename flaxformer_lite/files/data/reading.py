@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.base.console import one_of_each, warn_once
 from flaxformer_lite.core.data.dataset import Dataset, Samplers
 from flaxformer_lite.core.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
@@ -129,21 +129,21 @@ def evaluation_records(
 ) -> Sequence[TokenPair]:
     """Tokenizes evaluation data. Unless the objective cuts them itself, records that are too long are cut here.
 
-    `warn` then gets a line with the number of the record. The cut leaves room for EOS.
+    `warn` then gets a line with the numbers of the records. The cut leaves room for EOS.
     """
     records = tokenize(pairs, tokenizers, origin)
     check_labels(records, objective, origin, pairs)
     if not objective.truncates_records:
         return records
-    cut_records = []
-    for line, record in enumerate(records, 1):
-        too_long = cut_warning(warn, line)
-        room = 0 if tokenizers.target.ends_pairs else 1
-        source = truncated(record.source, longest.source - room, "source", "max_source_length", too_long)
-        target = truncated(record.target, longest.target - room, "target", "max_target_length", too_long)
-        if tokenizers.target.ends_pairs:
-            source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
-        cut_records.append(record._replace(source=source, target=target))
+    cut_records, room = [], 0 if tokenizers.target.ends_pairs else 1
+    with one_of_each(warn) as say:
+        for line, record in enumerate(records, 1):
+            too_long = cut_warning(say, line)
+            source = truncated(record.source, longest.source - room, "source", "max_source_length", too_long)
+            target = truncated(record.target, longest.target - room, "target", "max_target_length", too_long)
+            if tokenizers.target.ends_pairs:
+                source, target = np.append(source[:-2], record.source[-2:]), np.append(target[:-1], record.target[-1:])
+            cut_records.append(record._replace(source=source, target=target))
     return cut_records
 
 
@@ -166,7 +166,7 @@ class EvalData:
     """Pairs for evaluation, as text, as records of token ids, and as batches.
 
     parts: the pairs of each source of a mixture, by its name; empty without a mixture.
-    warn: gets a line for each record that is cut (`evaluation_records`). origin: the source of the pairs, for messages.
+    warn: gets a line on the records that are cut (`evaluation_records`). origin: the source of the pairs, for messages.
     """
 
     def __init__(
