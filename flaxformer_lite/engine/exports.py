@@ -83,7 +83,8 @@ def own_settings(run: str) -> DecodeConfig | None:
     Raises: CannotAnswer for a decoder alone; ValueError if a URL cannot be read.
     """
     settings, has_encoder = None, True
-    with local_files(run, ["config.json"]) as folder, contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    unread = (OSError, ValueError, LookupError, TypeError, RecursionError)
+    with local_files(run, ["config.json"]) as folder, contextlib.suppress(*unread):
         tree = json.loads((folder / "config.json").read_bytes())
         has_encoder = bool(tree["model"]["num_encoder_layers"])
         settings = decode_settings(tree["decode"])

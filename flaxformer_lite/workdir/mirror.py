@@ -296,7 +296,7 @@ def check_copy(folder: Path, url: str) -> None:
     try:
         mirror = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
         is_copy = mirror == url and not os.path.samefile(other, folder)
-    except (OSError, LookupError, TypeError, ValueError):
+    except (OSError, LookupError, TypeError, ValueError, RecursionError):
         is_copy = False  # the other one was moved or deleted, or is not a run any more
     if is_copy:
         raise ValueError(

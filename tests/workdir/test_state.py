@@ -17,7 +17,7 @@ def test_marks_are_kept_beside_each_other_and_written_once(tmp_path: Path):
     assert (tmp_path / STATE).stat().st_ino == written, "nothing new to write"
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
 def test_a_file_that_has_no_marks_is_as_none(tmp_path: Path, content: bytes):
     (tmp_path / STATE).write_bytes(content)
     assert marks(tmp_path) == {}

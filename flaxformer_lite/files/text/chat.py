@@ -915,6 +915,6 @@ def read_object(file: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, empty without the file. Raises: ValueError where it is not JSON."""
     try:
         value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read as JSON: {error}") from None
     return value if isinstance(value, dict) else {}

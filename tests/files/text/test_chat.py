@@ -58,9 +58,10 @@ def test_a_template_is_found_in_the_run_or_beside_imported_weights(tmp_path: Pat
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     assert getattr(read_chat_template(tmp_path, BYTES), "source", None) == TEMPLATE
     (tmp_path / "chat_template.jinja").unlink()
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read as JSON"):
-        read_chat_template(tmp_path, BYTES)
+    for damaged in ("{", "[" * 100_000):
+        (folder / "tokenizer_config.json").write_text(damaged)
+        with pytest.raises(ValueError, match="cannot be read as JSON"):
+            read_chat_template(tmp_path, BYTES)
 
 
 def test_special_tokens_are_those_of_either_folder_or_of_the_tokenizer(tmp_path: Path):
