@@ -30,7 +30,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.files.text.asking import Asking
+from flaxformer_lite.files.text.asking import Asking, warn_of_left_out
 from flaxformer_lite.files.text.chat import encode_marked, read_chat_template
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
@@ -210,7 +210,10 @@ class ServedRun:
         rows = encode_marked([prompt.result() for prompt in coming], asking.tokenizer)
         self.check_lengths([len(row.ids) for row in rows], self.max_prompt_tokens)
         settings, most = with_limit(run.translation_settings(changes), limit)
-        written = [functools.partial(asking.written, source=text) for text in texts]
+        written = [
+            functools.partial(asking.written, source=text, left_out=lambda note: warn_of_left_out([note]))
+            for text in texts
+        ]
         made = [Prompt(tuple(row.ids), settings, most, written=one) for row, one in zip(rows, written, strict=True)]
         return Job(Key(self.name, "translate", settings.program), made)
 
