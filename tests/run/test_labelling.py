@@ -1,6 +1,7 @@
 """Laws of labels for words: each word once, from the window with the most context; a tiny run learns; bad lines are told."""
 
 import dataclasses
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from flaxformer_lite.core.optim.schedules import Cosine
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import CoNLL, JSONLines
+from flaxformer_lite.files.data.reading import reader_of
 from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.text.word_labels import pair_of_words
 from flaxformer_lite.files.text.words import units_of
 from flaxformer_lite.run import LabelledSpan, Run, load
 from flaxformer_lite.run.labelling import Windows
@@ -190,6 +193,29 @@ def test_a_text_and_the_list_of_its_words_have_the_same_entities(run: Run) -> No
         assert [word[2:] for word in words.words] == [label_at[word.start] for word in words.words]
     (whole,) = run.label([["ab.cd", "e"]])
     assert {(span.start, span.end) for span in whole.spans} <= {(0, 5), (0, 7), (6, 7)}
+
+
+def test_what_is_measured_is_what_is_used(run: Run) -> None:
+    """Oracle: F1 counted over the places in characters of the true entities and of those that label finds in the text."""
+    data = dataclasses.replace(run.config.data, train=JSONLines(path="x", words_field="w", word_labels_field="l"))
+    config = dataclasses.replace(run.config, data=data)
+    tokenizers = reader_of(config.objective, run.required_tokenizers, Path("nowhere"), config.data.longest)
+    trained = dataclasses.replace(run, config=config, tokenizers=tokenizers)
+    rng = random.Random(8)
+    given = [["".join(rng.choices("abcp.", k=rng.randint(1, 4))) for _ in range(3)] for _ in range(60)]
+    labels = [[rng.choice(["B-DAY", "O"]) for _ in words] for words in given]
+    found = {
+        (i, *span[:2], span.label)
+        for i, one in enumerate(trained.label(list(map(" ".join, given))))
+        for span in one.spans
+    }
+    true = set()
+    for i, (words, of_words) in enumerate(zip(given, labels, strict=True)):
+        stops = list(itertools.accumulate(len(word) + 1 for word in words))
+        places = [(stop - 1 - len(word), stop - 1) for word, stop in zip(words, stops, strict=True)]
+        true |= {(i, *place, "DAY") for place, label in zip(places, of_words, strict=True) if label == "B-DAY"}
+    measured = trained.metrics([pair_of_words(*one) for one in zip(given, labels, strict=True)])
+    assert measured["f1"] == pytest.approx(2 * len(true & found) / (len(true) + len(found))) and true & found
 
 
 def test_entities_are_read_off_the_labels() -> None:
