@@ -122,7 +122,7 @@ class Reranking(CandidateTexts):
             some = pairs[start : start + self.num_candidates]
             return RankedPairs(some, max(num_positives - start, 0), (first + number, start))
 
-        return Rows(rows.lengths[[number for number, _ in places]], make, note=rows.note)
+        return Rows(rows.lengths[[number for number, _ in places]], make)
 
     def example(
         self, record: RankedPairs, lengths: Lengths, generator: np.random.Generator, special: SpecialIds

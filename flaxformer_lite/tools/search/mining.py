@@ -111,7 +111,7 @@ def mined(
     run: Run, rows: Sequence[MinedRow], corpus: Mapping[str, str], mining: Mining, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Yields the record of each row with its negatives. A document with the id of the row (`_id`) is its query."""
-    documents = list(corpus.values())
+    ids, documents = list(corpus), list(corpus.values())
     most = min(mining.last + 2 + max(len(row.positives) for row in rows), len(documents))
     with counting_cuts() as report:
         asked = [row.query for row in rows]
@@ -121,20 +121,20 @@ def mined(
         lowest = min(float(queries[i] @ positives[text]) for text in row.positives)
         limit = np.inf if mining.margin is None else lowest - mining.margin
         places = zip(nearest.numbers[i].tolist(), nearest.scores[i].tolist(), strict=True)
-        ranked = [(documents[number], score) for number, score in places if number != NO_DOCUMENT]
-        itself = corpus.get(str(row.record.get("_id")), "")  # empty documents are no negatives either
-        yield row.record | {"negatives": negatives(row, itself, ranked, limit, mining)}
+        itself = str(row.record.get("_id"))
+        ranked = [
+            (documents[number], score) for number, score in places if number != NO_DOCUMENT and ids[number] != itself
+        ]
+        yield row.record | {"negatives": negatives(row, ranked, limit, mining)}
 
 
-def negatives(
-    row: MinedRow, itself: str, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining
-) -> list[str]:
+def negatives(row: MinedRow, ranked: Sequence[tuple[str, float]], limit: float, mining: Mining) -> list[str]:
     """Returns the negatives among ranked documents with their scores. limit: a number above their scores.
 
-    itself: the document that is the query. A document is its title and text: one that ends with a positive may be that text behind
-    its title.
+    A document is its title and text: one that ends with a positive may be that text behind its title. An empty document is no
+    negative.
     """
-    seen = set(map(comparable, ("", itself, row.query, *row.positives)))
+    seen = set(map(comparable, ("", row.query, *row.positives)))
     behind_title = tuple(f" {comparable(text)}" for text in row.positives)
     rank, chosen = 0, list[str]()
     for text, score in ranked:
