@@ -98,9 +98,9 @@ def export_hf(
         copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
         added = read_json(loaded.folder.path / "imported.json").get("added_languages", ())
-        about = About(
-            str(output) if push else folder.name, loaded.step, results, license, loaded.folder.teachers, added
-        )
+        licence = license or origin.get("license")
+        name = str(output) if push else folder.name
+        about = About(name, loaded.step, results, licence, loaded.folder.teachers, added)
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
             check.check_hf(folder, config.model, config.decode, loaded.params)
@@ -200,10 +200,12 @@ def export_file(
     report_export([], len(arrays), loaded, output)
 
 
-def with_fixed_temperature(model: ModelConfig) -> ModelConfig:
-    """Returns the model without a learned temperature."""
+def as_used(model: ModelConfig) -> ModelConfig:
+    """Returns the model without what only its training or its start had: a learned temperature, and the vectors of a classifier."""
     if model.sentence_embedding is None:
         return model
+    if model.pooler is not None and model.pooler.num_classes:
+        return dataclasses.replace(model, sentence_embedding=None)
     embedding = dataclasses.replace(model.sentence_embedding, learned_temperature=False)
     return dataclasses.replace(model, sentence_embedding=embedding)
 
@@ -220,9 +222,11 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
         if (lora := loaded.config.model.lora) is not None:
             config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
             loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
-        fixed, params = with_fixed_temperature(loaded.config.model), dict(loaded.params)
+        fixed, params = as_used(loaded.config.model), dict(loaded.params)
         if fixed != loaded.config.model:
-            params.pop("log_scale")  # of training alone
+            params.pop("log_scale", None)
+            if fixed.sentence_embedding is None:
+                params.pop("sentence_embedding", None)
             loaded = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, model=fixed), params=params)
         if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
@@ -453,7 +457,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
 
     hf has those of the nearest family. An older system is listed if the model fits it.
     """
-    model = with_fixed_temperature(dataclasses.replace(config.model, lora=None))
+    model = as_used(dataclasses.replace(config.model, lora=None))
     params = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     reasons = {}

@@ -208,10 +208,12 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
 
 
 def check_target(text: str) -> None:
-    """Raises: ValueError unless `text` is the name of a model that can be pushed to, ORG/NAME."""
+    """Raises: ValueError unless `text` is the name of a model that can be pushed to, ORG/NAME, and a token is set."""
     match = FORM.fullmatch(text)
     if match is None or match[1] or match[3]:
         raise ValueError(f"push is set, but the output is {text}: give the model's name on the hub, ORG/NAME")
+    if get_token() is None:
+        raise ValueError("push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN")
 
 
 def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
@@ -227,8 +229,6 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
     """
     silence()
     api = HfApi()
-    if get_token() is None:
-        raise ValueError("push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN")
     with one_line(HubName(repo, None)):
         ask(api.create_repo, repo, private=private or None, exist_ok=True)
         info = ask(api.model_info, repo)

@@ -40,13 +40,16 @@ from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import RunFolder
 
 
-def import_hf(source: str | Path, run: str | Path, *, families: Families | None = None) -> Path:
+def import_hf(
+    source: str | Path, run: str | Path, *, families: Families | None = None, follow_links: bool = False
+) -> Path:
     """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
 
     A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`. A tokenizer and a chat template
     beside the adapters come before the base's.
 
     `families`: those that may be read, by `model_type`; None: the package's, and those of imported files (docs/extending.md).
+    `follow_links`: read files of the folder that are links to others elsewhere, and copy the small ones of them into the run.
     Returns the run folder. Notes on stderr tell what was left out.
 
     Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
@@ -62,7 +65,7 @@ def import_hf(source: str | Path, run: str | Path, *, families: Families | None 
     with Progress() as progress:
         progress.update(f"importing {source}")
         try:
-            loaded = read_folder(folder, families)
+            loaded = read_folder(folder, families, follow_links=follow_links)
             read = functools.partial(read_tokenizers, config=loaded.config, vocab_sizes=loaded.model.vocab_sizes)
             of_adapters = None if adapters is None else read(adapters)
             has_own = of_adapters is not None and of_adapters.tokenizers is not None
@@ -102,7 +105,7 @@ def import_hf(source: str | Path, run: str | Path, *, families: Families | None 
                 f"imported from {origin}",
                 tokenizers=tokenizers,
                 imported=imported,
-                add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface"),
+                add_files=lambda run: copy_tokenizer(folder, adapters, has_own, run / "huggingface", follow_links),
             )
     for line in (*loaded.notes, *about_tokens):
         note(line)
@@ -136,11 +139,12 @@ def translation_prompt(
     return SOURCE_ALONE if template.reads_codes else preset(" ".join(Path(name).name for name in names))
 
 
-def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path) -> None:
+def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Path, follow_links: bool) -> None:
     """Copies the files of a folder's tokenizer; `has_own`: those beside the adapters take the place of the base's."""
-    copy_companions(base, output, skip=[name for name in HUB_FILES if has_own and name != CHAT_TEMPLATE])
+    replaced = [name for name in HUB_FILES if has_own and name != CHAT_TEMPLATE]
+    copy_companions(base, output, skip=replaced, follow_links=follow_links)
     if adapters is not None:
-        copy_companions(adapters, output)
+        copy_companions(adapters, output, follow_links=follow_links)
 
 
 def folder_of(source: str | Path, families: Families | None) -> tuple[Path, str]:

@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("folder", metavar="RUN", help="the new run folder")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; for hf it is in the folder")
+    parser.add_argument(
+        "--follow-links", action="store_true", help="hf: read files of the folder that are links to files elsewhere"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -30,4 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--config is missing: {system} needs it to know the model's shape")
     from flaxformer_lite.interop.importing import import_file, import_hf  # with JAX
 
-    import_hf(weights, arguments.folder) if system == "hf" else import_file(system, weights, config, arguments.folder)
+    if system == "hf":
+        import_hf(weights, arguments.folder, follow_links=arguments.follow_links)
+    else:
+        import_file(system, weights, config, arguments.folder)

@@ -56,7 +56,9 @@ def check_links(folder: Path) -> None:
     for path in (*folder.glob("*"), *folder.glob("*/*")):
         target = Path(os.path.realpath(path))  # of a link to itself too, at which `resolve` fails
         if path.is_symlink() and not any(map(target.is_relative_to, roots)):
-            raise ValueError(f"{path} is a link to {target}, outside of {root}: put a copy of the file there")
+            raise ValueError(
+                f"{path} is a link to {target}, outside of {root}: put a copy of the file there, or allow links by --follow-links"
+            )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -69,6 +71,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise ValueError(
                 f"{folder} {what}, but {deeper.relative_to(folder)} exists: name the folder {deeper.parent}"
             )
+        for file in files_in(folder) if folder.is_dir() else [folder.name] if folder.exists() else []:
+            if any(fnmatchcase(file, pattern) for pattern in UNREAD):
+                raise ValueError(f"{folder} {what}, and {file} is not read: {instead_of(file)}")
         raise ValueError(
             f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}, or ORG/NAME on the hub"
         )
@@ -118,9 +123,21 @@ def weights_elsewhere(files: Iterable[str]) -> str:
         return f"has {file}, but no {name}: give it that name if it holds the model's tensors by their names in transformers"
     if deeper := first(*(f"*/{name}" for name in either(WEIGHTS, INDEX))):
         return f"has its weights in {deeper}: name the folder {Path(deeper).parent.name} in it"
-    if other := first("*.h5", "*.msgpack", "*.gguf", "*.onnx", "*.ot", "*.ckpt"):
-        return f"has {other}, which is not read, and no {WEIGHTS}: name a copy of the model in safetensors"
+    if other := first(*UNREAD):
+        return f"has {other}, which is not read, and no {WEIGHTS}: {instead_of(other)}"
     return f"has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it"
+
+
+UNREAD = ("*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.ckpt")
+"""Patterns of files that hold weights, and that are not read here."""
+
+
+def instead_of(file: str) -> str:
+    """Returns what to do with a file of weights that is not read."""
+    if not file.endswith(".gguf"):
+        return "name the model that it was made of, or a copy of it in safetensors"
+    call = f"from_pretrained(FOLDER, gguf_file={json.dumps(Path(file).name)}).save_pretrained(NEW)"
+    return f"transformers reads it; save what it reads by AutoModelForCausalLM.{call} and AutoTokenizer.{call}"
 
 
 def read_shards(index: Path) -> dict[str, np.ndarray]:
@@ -156,7 +173,8 @@ def save_tensors(tensors: Mapping[str, np.ndarray], path: Path, like: Path) -> N
     os.chmod(path, like.stat().st_mode)  # the library lets only the owner read it
 
 
-def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
+def copy_companions(source: Path, output: Path, skip: Collection[str] = (), *, follow_links: bool = False) -> list[str]:
     """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
-    check_links(source)
+    if not follow_links:
+        check_links(source)
     return copy_files(source, output, COMPANIONS, skip)

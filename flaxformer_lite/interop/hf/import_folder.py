@@ -66,12 +66,13 @@ class Fitted(NamedTuple):
     """The number of names that are missing or left over."""
 
 
-def read_folder(folder: Path, families: Families | None = None) -> Imported:
-    """Returns the model in a folder. `families`: see `import_hf`.
+def read_folder(folder: Path, families: Families | None = None, *, follow_links: bool = False) -> Imported:
+    """Returns the model in a folder. `families`, `follow_links`: see `import_hf`.
 
     Raises: ValueError that names the option or the tensor that does not fit.
     """
-    check_links(folder)
+    if not follow_links:
+        check_links(folder)
     whole, rules = read_config(folder), folder / "generation_config.json"
     config = text_config(whole)
     generation = read_json(rules) if rules.is_file() else None

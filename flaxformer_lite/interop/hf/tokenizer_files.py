@@ -8,6 +8,7 @@ and `added_tokens.json` count too. The class of the tokenizer decides the rest (
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +85,9 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
         if kind == "tokenizer.json":
             taken = described((folder / kind).read_text(encoding="utf-8"), settings, theirs, size)
             return taken if name in CLASSES or not name else taken._replace(notes=[*taken.notes, unknown_class(name)])
+        if kind is not None and re.match(rb"[\w+/]+=* \d+\n", (folder / kind).read_bytes()[:200]):
+            rule = "its lines are tiktoken's, base64 and a rank: save a tokenizer.json with transformers"
+            return Found(None, f"{folder / kind} is no SentencePiece model: {rule}")
         if kind is not None and name in ("", *CLASSES) and theirs.own_ids:
             ends = reads_whole_texts(config)
             found_pieces, left_out = sentence_pieces(

@@ -2,20 +2,23 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import SentenceEmbedding
-from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.model.config import Pooler, SentenceEmbedding
+from flaxformer_lite.core.objectives import CausalLM, Classification
 from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.hf.card import usage
-from flaxformer_lite.run import write_run
+from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
-from tests.support.hf_folders import TRAINED_HERE, random_params
+from tests.support.hf_folders import TRAINED_HERE, copied, random_params
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 CARD = """\
@@ -70,6 +73,31 @@ def test_a_tokenizer_that_the_library_cannot_read_is_not_loaded(embeds: bool, tm
     (tmp_path / "tokenizer.json").touch()
     text = usage("out", model, "BertModel", tmp_path)
     assert ("SentenceTransformer" if embeds else "AutoTokenizer") in text and "SentencePiece" not in text
+
+
+def test_a_classifier_that_started_from_an_encoder_of_vectors_leaves_as_a_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with the licence that the import read."""
+    use_one_device(monkeypatch)
+    folder = copied("minilm/mean", tmp_path)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    vectors = load(import_hf(folder, tmp_path / "vectors"))
+    model = dataclasses.replace(vectors.config.model, pooler=Pooler(num_classes=2))
+    config = dataclasses.replace(vectors.config, model=model, objective=Classification(classes=("no", "yes")))
+    origin = json.loads((tmp_path / "vectors/imported.json").read_text()) | {"trained": True}
+    run = RunFolder(tmp_path / "run")
+    write_run(run, config, 5, random_params(model), "a test", tokenizers=vectors.tokenizers, imported=origin)
+    shutil.copytree(tmp_path / "vectors/huggingface", run.path / "huggingface", dirs_exist_ok=True)
+    export_hf(run.path, tmp_path / "out")
+    files, card = {path.name for path in (tmp_path / "out").iterdir()}, (tmp_path / "out/README.md").read_text()
+    assert not files & {"modules.json", "1_Pooling", "config_sentence_transformers.json"}
+    assert "BertForSequenceClassification.from_pretrained" in card and "SentenceTransformer" not in card
+    assert 'license: "apache-2.0"' in card
+    export_hf(tmp_path / "vectors", tmp_path / "again")
+    assert (tmp_path / "again/1_Pooling").exists() and "SentenceTransformer(" in (
+        tmp_path / "again/README.md"
+    ).read_text()
 
 
 @pytest.mark.slow

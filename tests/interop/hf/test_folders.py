@@ -249,9 +249,13 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
         (["model.ckpt"], r"has model\.ckpt, which is not read"),
         (
             ["tf_model.h5"],
-            r"has tf_model\.h5, which is not read, and no model\.safetensors: name a copy of the model in safe",
+            r"has tf_model\.h5, which is not read, and no model\.safetensors: name the model that it was made of",
         ),
-        (["model.Q4_K_M.gguf"], r"has model\.Q4_K_M\.gguf, which is not read"),
+        (["onnx/model.onnx"], r"has onnx/model\.onnx, which is not read, and no model\.safetensors: name the model"),
+        (
+            ["model.Q4_K_M.gguf"],
+            r"by AutoModelForCausalLM\.from_pretrained\(FOLDER, gguf_file=\"model\.Q4_K_M\.gguf\"\)\.save_pretrained\(NEW\) and ",
+        ),
     ],
 )
 def test_the_reason_for_no_weights_names_the_files_that_are_there(files: list[str], said: str, tmp_path: Path) -> None:
@@ -496,6 +500,28 @@ def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(cached)
     for place in (cached, tmp_path / "current"):
         assert read_folder(place).model.sentence_embedding is not None
+
+
+def test_files_of_a_config_that_is_not_there_come_with_their_remedy(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    for place, what in ((tmp_path, "has no config.json"), (tmp_path / "a.gguf", "is not a folder")):
+        with pytest.raises(ValueError, match=rf"{what}, and a\.gguf is not read: transformers reads it; save what"):
+            read_folder(place)
+
+
+def test_links_are_followed_where_the_user_allows_it(tmp_path: Path) -> None:
+    """The run is the one of the folder without links."""
+    folder = copied("minilm/mean", tmp_path)
+    plain = load(import_hf(folder, tmp_path / "plain"))
+    for name in (WEIGHTS, "tokenizer.json"):
+        os.replace(folder / name, tmp_path / name)
+        (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(ValueError, match=r"put a copy of the file there, or allow links by --follow-links"):
+        import_hf(folder, tmp_path / "refused")
+    linked = load(import_hf(folder, tmp_path / "linked", follow_links=True))
+    assert jax.tree.all(jax.tree.map(np.array_equal, linked.params, plain.params))
+    kept = tmp_path / "linked/huggingface/tokenizer.json"
+    assert not kept.is_symlink() and kept.read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def test_a_link_to_itself_or_out_of_a_folder_called_snapshots_is_no_way_out(tmp_path: Path) -> None:

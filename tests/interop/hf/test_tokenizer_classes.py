@@ -1,5 +1,6 @@
 """Oracle: transformers, by tests/fixtures/tokenizer_classes.json (tests/makers/make_class_reference.py), and live."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,15 @@ def test_the_reason_that_a_run_has_no_tokenizer_names_the_files(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     found = find_tokenizers(tmp_path, {})
     assert found.tokenizers is None and all(word in found.note for word in words), found.note
+
+
+def test_a_file_of_tiktoken_is_not_called_a_model_of_sentencepiece(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(
+        b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256))
+    )
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
+    found = find_tokenizers(tmp_path, {})
+    assert found.tokenizers is None and "no SentencePiece model: its lines are tiktoken's" in found.note
 
 
 def test_a_class_that_is_not_known_is_named(tmp_path: Path) -> None:
