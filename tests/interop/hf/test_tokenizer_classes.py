@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, NLLB
@@ -101,6 +102,31 @@ def test_the_reason_that_a_run_has_no_tokenizer_names_the_files(
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     found = find_tokenizers(tmp_path, {})
     assert found.tokenizers is None and all(word in found.note for word in words), found.note
+
+
+UNUSUAL = {
+    "normalizer": normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+    "pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)]),
+    "post_processor": processors.TemplateProcessing("<s> $A </s> </s>", "$A $B", [("<s>", 0), ("</s>", 1)]),
+}
+"""Parts that the classes of transformers 5 replace by their own."""
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer", "T5Tokenizer", "GPT2Tokenizer", "BertTokenizer"])
+@pytest.mark.parametrize("part", UNUSUAL)
+def test_ids_are_those_of_the_file_whatever_the_class_would_make_of_it(part: str, name: str, tmp_path: Path) -> None:
+    """Oracle: `tokenizers`, which reads the file alone."""
+    library = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, **{chr(i): i for i in range(33, 127)}, "Ġ": 2, "▁": 3}, []))
+    library.add_special_tokens(["<s>", "</s>"])
+    setattr(library, part, UNUSUAL[part])
+    library.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, "extra_ids": 0}))
+    ours = find_tokenizers(tmp_path, {}).tokenizers.source
+    for text in ("The HOUSE no. 17", "ﬁne  words", "<s>a</s>"):
+        ids = library.encode(text).ids
+        assert ours.encode(text) == library.encode(text, add_special_tokens=False).ids
+        if part == "post_processor":
+            assert ours.with_special_tokens(ours.encode(text)).tokens == ids
 
 
 def test_a_file_of_tiktoken_is_not_called_a_model_of_sentencepiece(tmp_path: Path) -> None:
