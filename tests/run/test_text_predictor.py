@@ -316,8 +316,9 @@ def test_texts_that_were_cut_are_one_line(run: Run, type_command: Typed):
 )
 def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document: str, type_command: Typed):
     """Oracle: the cosine of the texts with their prompts written out. Training, `rank`, `embed --similarity` and a server agree."""
-    run = make_run(objective=SentenceEmbeddings(**settings))
-    assert run.config.objective.prompt_texts == (query, document)
+    objective = SentenceEmbeddings(**settings)
+    assert objective.prompt_texts == (query, document)
+    run = make_run(objective=objective)
     first, second = run.embed([query + "abc", document + "abcdefgh"], prompt="").astype(np.float64)
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
     (line,), _ = type_command(run, "embed", "--similarity", stdin=b"abc\tabcdefgh\n")

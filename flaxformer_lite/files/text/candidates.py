@@ -44,8 +44,8 @@ class TextCandidates(NamedTuple):
                 raise ValueError(
                     f"candidate {number} of the query is {str(text)[:60]!r}: it must be a text that is not blank"
                 )
-        positives = set(map(comparable, given.positives))
-        if both := [text for text in given.negatives if comparable(text) in positives]:
+        answers = set(map(comparable, given.positives))
+        if both := [text for text in given.negatives if comparable(text) in answers]:
             raise ValueError(f"{both[0][:60]!r} is a positive and a negative of the query: leave out one of them")
         number = len(given.texts)
         if number > MOST_CANDIDATES:
