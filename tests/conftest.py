@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from jaxlib.version import __version_info__ as version_info
 
@@ -42,6 +43,21 @@ CACHE = "FLAXFORMER_LITE_TEST_CACHE"
 """Names the environment variable with the folder of compiled programs: one for all workers, kept where the caller sets it."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--skipped-before", metavar="FILE", help="run the tests that a run with --list-skipped FILE skipped"
+    )
+    parser.addoption("--list-skipped", metavar="FILE", help="write the names of the tests that are skipped")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Lists what was skipped, of all workers."""
+    if file := config.getoption("--list-skipped"):
+        names = [report.nodeid for report in terminalreporter.stats.get("skipped", [])]
+        Path(file).write_text("\n".join(names), encoding="utf-8")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Makes the folder of compiled programs, before any worker starts, unless the caller named one."""
     if CACHE not in os.environ:
@@ -54,12 +70,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks what CI leaves out, and puts the folders first whose files take longest: the workers then end at the same time.
 
     It comes before pytest's own selection by marks.
     """
     mark_rare(items)
+    if file := config.getoption("--skipped-before"):
+        skipped = {*Path(file).read_text(encoding="utf-8").split("\n")}
+        items[:] = [item for item in items if skipped & {item.nodeid, item.nodeid.partition("::")[0]}]
     items.sort(key=lambda item: item.path.parent.name not in ("training", "multihost", "run", "laws"))
 
 
