@@ -188,7 +188,7 @@ def test_a_name_that_is_not_known_is_named(name: str, tmp_path: Path) -> None:
 
 def test_what_a_training_saved_is_named(tmp_path: Path) -> None:
     write_pickles(tmp_path / "x.bin", TREES["a checkpoint"], {"k": NUMBERS.tobytes()})
-    with pytest.raises(ValueError, match="holds model, optimizer, which are no tensors"):
+    with pytest.raises(ValueError, match="holds model, optimizer, which are not tensors"):
         read_torch(tmp_path / "x.bin")
 
 
