@@ -128,8 +128,8 @@ RULES: Rules = {
 BY_COUNTS = (length, language, translation)
 REPEATED = re.compile(r"(.{2,60}?)\1{3}|(.{20,}?)\2")
 """A part of a text that comes four times in a row, or a long one twice."""
-AGAIN = re.compile(r"\b(.+? )\1")
-"""Words that come twice in a row."""
+AGAIN = re.compile(r"\b(.+? )\1|(.{2,60}?)\2{3}")
+"""Words that come twice in a row, or a part of a text that comes four times."""
 
 
 def cut(pairs: Sequence[Pair]) -> Broken:

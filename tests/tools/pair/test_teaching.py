@@ -166,6 +166,8 @@ def test_repetitions_are_found_unless_the_source_has_them():
         f"{long}, and {long[:15]}",
         "1,000,000",
     ]
+    copied = ["It costs 100000000.", "hahahahaha", "Nooooooooo!", "ACGTACGTACGTACGT", "....................."]
+    assert not repeats([Pair(text, text) for text in copied]).any()
     pairs = [
         Pair(source, text)
         for source in ("Ein Hund läuft.", "Danke schön. Danke schön.", "谢谢。谢谢。")
