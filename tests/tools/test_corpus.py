@@ -160,7 +160,9 @@ def test_two_inputs_of_one_name_are_not_mixed(tmp_path: Path, killed: bool):
 
 
 def test_a_damaged_manifest_is_refused(tmp_path: Path):
-    answer_corpus(tmp_path)
+    """The end of the names is the caller's."""
+    answer_corpus(tmp_path, ending=".jsonl.gz")
+    assert join(tmp_path).name == "answers.jsonl.gz"
     damage(tmp_path / "corpus.json")
     for action in (lambda: join(tmp_path), lambda: answer_corpus(tmp_path)):
         with pytest.raises(ValueError, match=r"corpus\.json is garbled: choose"):
@@ -181,7 +183,7 @@ FACTS = {
         *({name: value for name, value in FACTS.items() if name != missing} for missing in FACTS),
         *(FACTS | {name: value} for name in FACTS for value in ("1", 1.5, None, [], {}, 10**30, -1, True)),
         *(FACTS | {"ending": f"/../profile{ending}"} for ending in ("", ".txt")),
-        *(FACTS | {"ending": ending} for ending in (".json", ".lock", ".txt.gz.gz", "..txt", ".txt\n")),
+        *(FACTS | {"ending": ending} for ending in (".json", ".lock", ".json.gz", "..txt", ".txt\n")),
         *([], "text", None, 7, [FACTS]),
     ],
 )

@@ -35,9 +35,10 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
 }
 """Compressions by the ends of files' names. Packed pieces one after the other are a packed file of all."""
-ENDINGS = re.compile(r"\.(txt|csv|tsv|tab|npy)(\.gz|\.bz2|\.xz)?")
+ENDINGS = re.compile(r"(\.(?!(json|lock)\b)\w+)+")
+"""Ends of names that lead nowhere else, and that no other file of the folder has."""
 MOST_PIECES = 10**7
-"""Pieces that have names of seven digits."""
+"""The most pieces: their names have seven digits."""
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)
 
 
@@ -110,9 +111,8 @@ class Corpus:
         A process has one claim at a time, because the system drops all its locks of a file as it closes one.
         """
         byte = 2 + int(name) if name.isdecimal() else (MANIFEST, ANSWERS).index(name)
-        here = os.open(
-            self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666
-        )  # no file outside by a link
+        # In a folder from elsewhere it may be a link to a file outside.
+        here = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         with open(here, "a", encoding="utf-8") as file:
             is_free = True
             try:
