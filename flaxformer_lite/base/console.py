@@ -272,15 +272,15 @@ def warn(line: str) -> None:
 def one_of_each(tell: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     """Yields a function for warnings that begin with the number of a line.
 
-    In the end `tell` gets the first of those that differ in their numbers alone, with the lines of the others.
+    In the end `tell` gets one line for all that differ only in their numbers: the first, and the lines of the others.
     """
     kinds: dict[str, list[str]] = {}
     try:
         yield lambda line: kinds.setdefault(re.sub("[0-9]+", "", line), []).append(line)
     finally:
         for first, *others in kinds.values():
-            numbers = ", ".join(re.findall("[0-9]+", line)[0] for line in others[:5])
-            more = f" (and {counted(len(others), 'other line')}, such as {numbers})" if others else ""
+            numbers = dict.fromkeys(number for line in others for number in re.findall("[0-9]+", line)[:1])
+            more = f" (and {len(others):,} more, such as line {', '.join([*numbers][:5])})" if others else ""
             tell(first + more)
 
 

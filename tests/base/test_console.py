@@ -299,16 +299,17 @@ def test_without_a_terminal_only_lines_are_written(capsys: pytest.CaptureFixture
 
 
 def test_warnings_that_differ_in_numbers_are_one_line():
-    """Also where the work ends in an error."""
+    """Also where a line has several, as one with a query and candidates, and where the work ends in an error."""
     said: list[str] = []
     with contextlib.suppress(KeyError), one_of_each(said.append) as say:
         for number in (3, 4, 1000):
             say(f"line {number}: the text has {number * 9} tokens")
             say(f"line {number} has no mask")
         say("line 7: 1 of its masks")
+        say("line 1000: the text has 7 tokens")
         raise KeyError
     assert said == [
-        "line 3: the text has 27 tokens (and 2 other lines, such as 4, 1000)",
-        "line 3 has no mask (and 2 other lines, such as 4, 1000)",
+        "line 3: the text has 27 tokens (and 3 more, such as line 4, 1000)",
+        "line 3 has no mask (and 2 more, such as line 4, 1000)",
         "line 7: 1 of its masks",
     ]

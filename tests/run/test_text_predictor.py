@@ -295,7 +295,7 @@ def test_texts_that_were_cut_are_one_line(run: Run, type_command: Typed):
     long = "a" * 19 + "\n"
     _, errors = type_command(run, "embed", stdin=f"{long * 3}a\n{long * 5}".encode())
     cut = "warning: stdin: line 1: the text has 21 tokens and was cut to 16 (data.max_source_length)"
-    assert errors == [f"{cut} (and 7 other lines, such as 2, 3, 5, 6, 7)"]
+    assert errors == [f"{cut} (and 7 more, such as line 2, 3, 5, 6, 7)"]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, type_comma
         found = [line.split(" ||| ") for line in out if line.startswith(f"{i} ")]
         assert [float(line[3]) for line in found] == pytest.approx([g.probability for m in alone for g in m], abs=2e-5)
     assert err == [
-        "warning: stdin: line 2 has no mask: write [MASK] in place of the token to predict (and 1 other line, such as 4)",
+        "warning: stdin: line 2 has no mask: write [MASK] in place of the token to predict (and 1 more, such as line 4)",
         "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
         "warning: stdin: line 3: 1 of its masks were cut off",
     ]

@@ -24,8 +24,8 @@ FOUND = 100
 def search_report(run: Run, folder: SearchFolder, candidates: Results | None = None) -> tuple[dict[str, Any], Results]:
     """Returns the figures of a run on a folder, and what it found.
 
-    candidates: the run orders these. None: it finds the nearest in the whole corpus. A document with the id of the query is none of
-    its results, as BEIR counts.
+    candidates: the run orders these. None: it finds the nearest in the whole corpus. A document with the id of the query is not
+    among its results, as BEIR counts.
 
     Raises: ValueError for a run without vectors if no candidates are given.
     """
@@ -99,6 +99,6 @@ def vector_chunks(
 @contextlib.contextmanager
 def counting_cuts() -> Iterator[dict[str, Any]]:
     """Yields arguments of a `Run` that count its warnings, of which one line of each kind is written in the end."""
-    # Without numbers of lines, which are those of texts of a call.
-    with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as [0-9, ]+", "", line))) as say:
+    # Without numbers: they count the texts of a call, not the lines of a file.
+    with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as line [0-9, ]+", "", line))) as say:
         yield {"warn": say}

@@ -15,7 +15,7 @@ def test_truncation_leaves_room_for_eos_and_reports_the_line():
     tokenizers, pairs = Tokenizers(*[Bytes().train([], 260)] * 2), [Pair("x" * n, "ab") for n in (5, 6, 7)]
     kept = evaluation_records(pairs, tokenizers, Seq2Seq(), Lengths(6, 9), warnings.append)
     assert [len(record.source) for record in kept] == [5, 5, 5]
-    cut = "line 2: the source has 6 tokens and was cut to 5 (data.max_source_length) (and 1 other line, such as 3)"
+    cut = "line 2: the source has 6 tokens and was cut to 5 (data.max_source_length) (and 1 more, such as line 3)"
     assert warnings == [cut]
     warnings.clear()
     evaluation_records([Pair("ab", "c"), Pair("d", "efgh")], tokenizers, Seq2Seq(), Lengths(4, 4), warnings.append)
