@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -110,7 +111,7 @@ def pair_of_spans(text: str, spans: Any) -> Pair:
 
 
 def read_span(span: Any, text: str) -> Marked:
-    """Returns a span of a text, from a list or an object. Raises: ValueError if it is none, or has another text than its own."""
+    """Returns a span of a text, from a list or an object. Raises: ValueError for another form or another text."""
     fields, said = span, None
     if isinstance(span, Mapping):
         said = span.get("text")
@@ -119,7 +120,7 @@ def read_span(span: Any, text: str) -> Marked:
     types = [type(field) for field in fields] if isinstance(fields, list | tuple) else []
     if types != [int, int, str] or not fields[2]:
         raise ValueError(
-            f"the span {str(span)[:60]} is none: it must have start and end, whole numbers, and a label, a text"
+            f"the span {str(span)[:60]} is not a span: it must have start and end, whole numbers, and a label, a text"
         )
     place = Marked(*fields)
     if place.start >= place.stop:
@@ -143,7 +144,7 @@ def read_span(span: Any, text: str) -> Marked:
 def encoded_part(text: str, place: Marked, encoding: str) -> str:
     """Returns the part of a text at a place that counts the units of an encoding."""
     width = len("a".encode(encoding))
-    return text.encode(encoding)[width * place.start : width * place.stop].decode(encoding, "replace")
+    return text.encode(encoding, "surrogatepass")[width * place.start : width * place.stop].decode(encoding, "replace")
 
 
 # Words and tokens -------------------------------------------------------------------------------------------------------
@@ -248,17 +249,23 @@ class LabelTokenizers(Tokenizers):
         """Returns the mark of each token, and what of the pair is not read. Raises: ValueError for a pair without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
         if "words" in marked:
-            words, labels, of_word = list[Place](), list[int | None](), list[int]()
+            words, of_word = list[Place](), list[int]()
             names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b, _) in enumerate(marked["words"], 1)]
             for number, one in enumerate(marked["words"]):
                 units = [one[:2]] if self.whole else units_in(pair[1], one[:2])
-                labels += self._labels_of_units(one.label, names[number], len(units))
                 words += units
                 of_word += [number] * len(units)
             owners = words_of_tokens(pair[1], words, tokens)
             firsts = first_tokens(owners)
-            unread = {number for number, one in enumerate(marked["words"]) if one.label is not None}
-            unread -= {of_word[unit] for unit in firsts}
+            counts, labels = Counter(of_word[unit] for unit in firsts), list[int | None]([None]) * len(words)
+            read = [
+                label
+                for number, one in enumerate(marked["words"])
+                for label in self._labels_of_units(one.label, names[number], counts[number])
+            ]
+            for unit, label in zip(firsts, read, strict=True):
+                labels[unit] = label
+            unread = {number for number, one in enumerate(marked["words"]) if one.label is not None} - counts.keys()
             lost = [f"{names[number].rstrip(',')} {NO_TOKEN}" for number in sorted(unread)]
         elif "spans" in marked:
             words = units_of(pair[1])
@@ -277,7 +284,7 @@ class LabelTokenizers(Tokenizers):
         return marks, lost
 
     def _labels_of_units(self, given: str | int | None, word: str, number: int) -> Sequence[int | None]:
-        """Returns the labels of the units of a word: of an entity's first word B-, I-, …, of its last one …, I-, E-.
+        """Returns the labels of a word's units that have tokens: of an entity's first word B-, I-, …, of its last one …, I-, E-.
 
         Raises: ValueError for a label that the objective lacks.
         """

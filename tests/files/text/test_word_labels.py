@@ -297,6 +297,14 @@ def test_units_of_a_word_have_its_entity(scheme: Any, labels: tuple[str, ...], g
     assert [label for label in found if label != "·"] == units.split()
 
 
+def test_a_unit_without_a_token_of_its_own_is_not_the_end_of_an_entity() -> None:
+    """By hand: of `a.b` a token has the sign and b, of `.c` one has all; a list of words and a span have the same labels."""
+    one = reader(TokenLabels(labels=("O", "B-A", "I-A", "E-A", "S-A"), scheme="bioes"))
+    tokens = [(0, 1), (1, 3), (4, 6)]
+    for pair in (pair_of_words(["a.b", ".c"], ["S-A", "S-A"]), pair_of_spans("a.b .c", [[0, 3, "A"], [4, 6, "A"]])):
+        assert one._marks(pair, tokens) == ([3, 7, 9], [])
+
+
 def test_a_model_from_elsewhere_reads_whole_words() -> None:
     """By hand: further pieces of a word have no label of their own."""
     pair = pair_of_words(["a.b", "c"], ["B-PER", "O"])
@@ -401,8 +409,8 @@ def test_words_that_are_none_are_located(tmp_path: Path, record: object, expecte
         ([[4, 7, "A"]], "the span (4, 7, 'A') crosses the text, which has 6 characters"),
         ([[-1, 2, "A"]], "the span (-1, 2, 'A') crosses the text"),
         ([[2, 2, "A"]], "the span (2, 2, 'A') is empty: its end is the number of the character behind it"),
-        ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is none: it must have start and end"),
-        ([[0, 2, ""]], "the span [0, 2, ''] is none"),
+        ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is not a span: it must have start and end"),
+        ([[0, 2, ""]], "the span [0, 2, ''] is not a span"),
         ({"start": [0, 1], "end": [2, 3], "label": ["A", "B"]}, "the span (1, 3, 'B') overlaps (0, 2, 'A')"),
         ({"start": 0}, "the spans are \"{'start': 0}\": they must be a list"),
     ],
