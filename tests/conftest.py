@@ -106,3 +106,9 @@ def float64() -> Iterator[None]:
     """64-bit numbers for a whole file."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes are written, whatever a command of another test was told."""
+    monkeypatch.setattr("flaxformer_lite.base.console.verbosity.quiet", False)
