@@ -125,7 +125,7 @@ def write_pieces(
 ) -> None:
     """Writes the pieces that are missing in the folder of a command; joins them if that was asked for and none is missing.
 
-    Without `--part`, first those of the process's place, then whatever no other one answers: it may have FILEs of its own.
+    Without `--part`, first those of the process's place, then all that no other process answers: each may have FILEs of its own.
     """
     folder = corpus.Corpus(Path(arguments.output), ending)
     share = corpus.part_of_process(os.environ) if arguments.part is None else corpus.typed_part(arguments.part)

@@ -118,10 +118,9 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
 
 def similar(setting: str, known: Sequence[str], show: Callable[[str], str] = str) -> str:
     """Returns the end of a message on an unknown setting: settings of its name in other groups, or spelled like it, outer first."""
-    name = setting.rpartition(".")[2]
+    name, known = setting.rpartition(".")[2], sorted(known, key=lambda path: path.count("."))
     near = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == name]
     if not 0 < len(near) <= 3:
         alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 2, 0.7)
         near = [path for path in known if path.rpartition(".")[2] in alike][:3]
-    near.sort(key=lambda path: path.count("."))
     return f"perhaps you meant {' or '.join(map(show, near))}" if near else ""

@@ -122,7 +122,7 @@ def name_of(wanted: RunWeights, state: str) -> str:
 
 
 def key() -> str:
-    """Returns this user's secret, which is made once. Raises: CannotAnswer if it cannot be."""
+    """Returns this user's secret, which is made once. Raises: CannotAnswer if it cannot be made or read."""
     file = cache() / "key"
     try:
         if not (file.is_file() and file.stat().st_size):
@@ -143,7 +143,7 @@ def read_own(file: Path) -> dict[str, Any]:
     """Returns the facts of a sealed file. Raises: DamageError if this user has not signed them; OSError."""
     facts = read_sealed(file)
     if signed({name: facts[name] for name in facts if name != "signature"}) != facts:
-        raise DamageError(f"{file.name} is not of this user")
+        raise DamageError(f"{file.name} was not signed by this user")
     return facts
 
 

@@ -42,7 +42,7 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
 
 
 def train_in(run: Session) -> None:
-    """Trains in a session until no step is left, or a signal comes; says which of both."""
+    """Trains in a session until no step is left or a signal comes, and says which it was."""
     config, folder, checkpoints, progress = run.config, run.folder, run.checkpoints, run.progress
     finished = why_finished(config, checkpoints)
     if finished is not None:

@@ -179,7 +179,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
     The line also lists model settings in which the two runs differ although all shapes are the same. Classes are matched by their
-    names; if none is the same, they keep their order, with a warning.
+    names; if no name is the same, they keep their order, with a warning.
 
     Raises: ValueError with the parameters that are missing in that run, or have another shape or other classes, and match no
         pattern of `train.init_fresh`.

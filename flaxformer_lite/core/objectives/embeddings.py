@@ -43,11 +43,11 @@ class SentenceEmbeddings(CandidateTexts):
 
     A record is a query with one or several positives and any negatives, or a pair, whose target is the positive of its source. The
     loss is the cross-entropy over the cosines divided by `temperature`. The candidates of all other queries of the batch are
-    negatives too, so larger batches are harder. Another positive of a query, in its record or in a row of an equal query, is none,
-    nor is a text with the tokens of the query or of a positive. `train.num_micro_batches` divides the computation of the vectors
-    alone: the loss compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own
-    positive is the nearest in its evaluation batch. An evaluation reads one positive and `num_negatives` of each query, the same
-    each time: its figures compare runs of equal settings, and those of a search are `evaluate --search`'s.
+    negatives too, so larger batches are harder. Not negatives of a query are its other positives, those in rows of an equal query,
+    and texts with the tokens of the query or of a positive. `train.num_micro_batches` divides only the computation of the vectors:
+    the loss compares the whole batch, in the memory of a micro-batch. `accuracy` is the fraction of queries whose own positive is
+    the nearest in its evaluation batch. An evaluation reads one positive and `num_negatives` of each query, the same each time: its
+    figures compare runs of equal settings, and those of a search are `evaluate --search`'s.
 
     Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4; Gao et al. 2021, arXiv:2101.06983, section 3, for the memory.
     """
@@ -125,7 +125,7 @@ class SentenceEmbeddings(CandidateTexts):
         return (None, None) if query is document is None else (query or "", document or "")
 
     def named(self, given: str | None, usual: Sequence[str]) -> str | None:
-        """Returns the given prompt, else the first of the usual ones that there is."""
+        """Returns the given prompt, else the first of the usual names that `prompts` has."""
         return next((name for name in usual if name in dict(self.prompts)), None) if given is None else given
 
     @property
@@ -246,7 +246,7 @@ class SentenceEmbeddings(CandidateTexts):
 
 
 def digest(text: Int[np.ndarray, "_"]) -> np.int32:
-    """Returns a number of a text, by which equal ones are found."""
+    """Returns a number that equal texts share, and others hardly ever."""
     return np.frombuffer(hashlib.sha256(text.tobytes()).digest(), np.int32)[0]
 
 
@@ -260,7 +260,7 @@ class Vectors:
     present: Bool[Array, "B K"]
     """False for a candidate that a row does not have, and for those of a padding row."""
     compared: Bool[Array, "B B K"]
-    """The candidates of all rows that each query is compared with: its own positive, and what neither answers nor is the query."""
+    """The candidates of all rows that each query is compared with: its own positive, and texts that neither answer nor equal it."""
     temperature: float | Float[Array, ""]
 
     @classmethod

@@ -57,9 +57,10 @@ def mark(label: int, first: bool) -> int:
 class TokenLabels(WholeTexts, HeadObjective):
     """A label for each word of a text, scored by a `model.pooler` that reads each token. Its word is read off the first piece.
 
-    Evaluation reports `loss`; `accuracy`, of words; and `precision`, `recall` and `f1` of entities, over all and of each type
-    (`f1_PER`). An entity is right if its type, its first and its last word are; entities are read off the labels as conlleval and
-    seqeval's default mode do, where a stray I- begins an entity. Words that were cut off do not count.
+    A word here is a unit of the text: letters and digits in a row, or another sign alone. Evaluation reports `loss`; `accuracy`, of
+    words; and `precision`, `recall` and `f1` of entities, over all and of each type (`f1_PER`). An entity is right if its type, its
+    first and its last word are; entities are read off the labels as conlleval and seqeval's default mode do, where a stray I-
+    begins an entity. Words that were cut off do not count.
     """
 
     kind: Literal["token_labels"] = "token_labels"

@@ -96,7 +96,7 @@ def either(*names: str) -> tuple[str, ...]:
 
 
 def stored(folder: Path, *names: str) -> Path | None:
-    """Returns the first of these files that a folder has, also by its older name; None: it has none of them."""
+    """Returns the first of these files that a folder has, also by its older name; None if it has no such file."""
     return next((folder / name for name in either(*names) if (folder / name).is_file()), None)
 
 

@@ -61,7 +61,7 @@ class Fitted(NamedTuple):
     """The tensors of the file that the model needs, and those that it does not know."""
     skipped: list[str]
     unread: str
-    """A note on options that the library does not read; empty: there are none."""
+    """A note on options that the library does not read; empty if it reads all."""
     misfits: int
     """The number of names that are missing or left over."""
 

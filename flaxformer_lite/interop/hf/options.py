@@ -133,7 +133,7 @@ def library_options() -> dict[str, list[str]]:
 
 
 def finish(options: Options, model_type: str) -> str:
-    """Refuses options that were not asked for, where they may change the model. Returns a note on the others; empty: none is left.
+    """Refuses options that were not asked for, where they may change the model. Returns a note on the others; empty without any.
 
     A family that the library does not have may read any option.
     """
