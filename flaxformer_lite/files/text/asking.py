@@ -5,7 +5,7 @@
 | cut | not where |
 |---|---|
 | all up to the last `</think>`; all, if `<think>` begins the answer and has no end | the source has the same tag |
-| `<answer>` and `</answer>` around the rest | the source has the same tag |
+| `<answer>` and `</answer>` around the rest, or around all before an empty line | the source has the same tag |
 | a lead-in: "Translation:", "Here is the translation in German:", "German:" | the source has a colon, or nothing follows |
 | all behind an empty line, such as a note | the source has several lines, or a colon ends the line before |
 | quotation marks around the rest, not '…' or ‘…’ | the source has one, or the rest has one of them inside too |
@@ -170,7 +170,7 @@ class Asking:
 QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
 """Marks that end a quotation, by the mark that begins it."""
 QUOTED = re.compile(r"[\"“”„«»「」『』《》〈〉‹›‚＂]|(?<!\w)['‘’]|['‘’](?!\w)")
-"""A quotation mark; an apostrophe within a word is none."""
+"""Quotation marks; an apostrophe within a word is not counted."""
 LEAD_IN = (
     r"\s*(?:(?:sure|certainly|of course)\W+)?(?:here(?:'s|’s| is)\s+)?(?:(?:the|a|your)\s+)?"
     r"(?:(?:LANGUAGE\s+)?translation(?:\s+(?:in|into|to)\s+LANGUAGE|\s*\(LANGUAGE\))?|LANGUAGE)\s*[:：]\s*(?=\S)"
@@ -181,9 +181,9 @@ LEAD_IN = (
 def translation_in(answer: str, source: str, target_language: str = "", left_out: Callable[[str], object] = len) -> str:
     """Returns the translation in an answer: see the table of this file. `left_out` gets what stands behind an empty line."""
     text = without_thoughts(answer, source)
-    tagged = re.fullmatch(r"\s*<answer>((?:(?!</answer>).)*)(?:</answer>\s*)?", text, re.DOTALL)
+    tagged = re.fullmatch(r"\s*<answer>((?:(?!</answer>).)*)(?:</answer>(\s*|\s*\n\s*\n.*))?", text, re.DOTALL)
     if tagged and "<answer>" not in source:
-        text = tagged[1]
+        text = tagged[1] + (tagged[2] or "")
     lead_in = re.match(LEAD_IN.replace("LANGUAGE", re.escape(target_language or "translation")), text, re.IGNORECASE)
     if lead_in and not re.search("[:：]", source):
         text = text[lead_in.end() :]

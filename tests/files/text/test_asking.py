@@ -184,6 +184,7 @@ CUT = {
     "kept: another language": ("Spanish: Ein Hund.", "A dog.", "Spanish: Ein Hund."),
     "a note": ("Ein Hund.\n\nNote: 'Hund' is masculine.\n\nAsk for more!", "A dog.", "Ein Hund."),
     "a note behind a lead-in and quotes": ('Translation:\n\n"Ein Hund."\n \n(Literal.)', "A dog.\n", "Ein Hund."),
+    "a note behind tags": ("<answer>\nEin Hund.\n</answer>\n\nNote: literal.", "A dog.", "Ein Hund."),
     "kept: a single end of a line": ("Ein Hund.\nEine Katze.", "A dog. A cat.", "Ein Hund.\nEine Katze."),
     "kept: a source of several lines": ("Ein Hund.\n\nEine Katze.", "A dog.\nA cat.", "Ein Hund.\n\nEine Katze."),
     "kept: a lead-in before an empty line": ("In German:\n\nHund: bellt", "Dog: barks", "In German:\n\nHund: bellt"),
