@@ -72,6 +72,18 @@ def test_tensors_are_views_of_the_file(write: Callable[..., None], tmp_path: Pat
     assert np.shares_memory(found["a"], found["tied"])
 
 
+@pytest.mark.parametrize("write", [write_archive, write_pickles])
+def test_of_a_long_pickle_the_beginning_alone_is_read(write: Callable[..., None], tmp_path: Path) -> None:
+    """A byte of it can be an object of 150 bytes: a whole file must not take the 700 MB that a stranger's file may take."""
+    for length in (2**20, 700_000_000 // 150):
+        write(tmp_path / "x.bin", {"n" * length: PAIR["a"]}, {"k": NUMBERS.tobytes()})
+        if length == 2**20:
+            assert len(read_torch(tmp_path / "x.bin")) == 1
+        else:
+            with pytest.raises(ValueError, match="it is damaged, or holds no state dict"):
+                read_torch(tmp_path / "x.bin")
+
+
 def test_a_state_dict_of_an_older_python_keeps_its_names(tmp_path: Path) -> None:
     """Python 2 wrote texts of bytes; other classes than OrderedDict had a parameter around the tensor."""
     x = called("torch._utils._rebuild_parameter", PAIR["tied"], True, called("collections.OrderedDict"))
