@@ -56,8 +56,8 @@ def has_tpu() -> bool:
 
 
 def check_platforms() -> None:
-    """Raises: ValueError if JAX_PLATFORMS is cuda alone and no GPU is shown to JAX, whose own error has no message."""
-    if os.environ.get("JAX_PLATFORMS") == "cuda" and not has_nvidia_device():
+    """Raises: ValueError if JAX_PLATFORMS has nothing but cuda and no GPU is shown to JAX, whose own error has no message."""
+    if {*os.environ.get("JAX_PLATFORMS", "").split(",")} == {"cuda"} and not has_nvidia_device():
         raise ValueError("JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it, or set it to cpu")
 
 

@@ -167,9 +167,9 @@ def facts(arguments: argparse.Namespace, run: "Run | EngineRun", rater: "Run | N
         "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
         "pieces": arguments.pieces or LINES_AT_ONCE,
+        **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
         "steps": [step for step, _, _ in origin],
         "settings_of_runs": [settings for _, settings, _ in origin],
         "parameters": [params for *_, params in origin],
         "content_of_terms": terms and corpus.digest(Path(terms).read_bytes()),
-        **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
     }

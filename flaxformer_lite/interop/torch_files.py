@@ -33,7 +33,7 @@ OPERATIONS = (
 BytesOf = Callable[["Storage"], memoryview]
 
 
-class Refused(Exception):
+class NotPlain(Exception):
     """Raised for what a state dict does not have."""
 
 
@@ -42,7 +42,7 @@ class Mapping(dict[str | int, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if type(key) not in (str, int):
-            raise Refused("it has values of an unknown form")
+            raise NotPlain("it has values of an unknown form")
         super().__setitem__(key, value)
 
 
@@ -51,7 +51,7 @@ class Storage(NamedTuple):
     dtype: np.dtype
 
 
-class Tensor(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor's place in its storage, in elements; then what only a training needs."""
 
     storage: Storage
@@ -66,8 +66,8 @@ DTYPES = {"Double": "f8", "Float": "f4", "Half": "f2", "BFloat16": "bfloat16", "
 KNOWN: dict[str, Any] = {
     **{f"torch.{kind}Storage": np.dtype(x) for kind, x in (DTYPES | {"Char": "i1", "Byte": "u1", "Bool": "?"}).items()},
     "collections.OrderedDict": lambda: Mapping(),
-    "torch._utils._rebuild_tensor": Tensor,
-    "torch._utils._rebuild_tensor_v2": Tensor,
+    "torch._utils._rebuild_tensor": StoredTensor,
+    "torch._utils._rebuild_tensor_v2": StoredTensor,
     "torch._utils._rebuild_parameter": lambda tensor, requires_grad, hooks: tensor,
 }
 
@@ -84,13 +84,13 @@ class Machine(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (name := f"{module}.{name}") not in KNOWN:
-            raise Refused(f"it asks for {cut(name)}, and no code of a file is run")
+            raise NotPlain(f"it asks for {cut(name)}, and no code of a file is run")
         return KNOWN[name]
 
     def persistent_load(self, pid: Any) -> Storage:
         _, dtype, key, _, _, *views = pid
         if type(key) is not str or any(views):
-            raise Refused("it has values of an unknown form")
+            raise NotPlain("it has values of an unknown form")
         return Storage(key, dtype)
 
 
@@ -102,16 +102,16 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         tensors, bytes_of = read_archive(path, content) if bytes(content[:2]) == b"PK" else read_pickles(content)
         arrays = {str(name): view(tensor, bytes_of(tensor.storage)) for name, tensor in tensors.items()}
         if sum(x.nbytes for x in arrays.values()) > most_unpacked(len(content)):
-            raise Refused("its tensors show few bytes very often")
+            raise NotPlain("its tensors show few bytes very often")
     except Exception as error:  # mmap, zipfile and the machine raise whatever the damage leads to
-        reason = error if isinstance(error, Refused | OSError) else "it is damaged, or holds no state dict"
+        reason = error if isinstance(error, NotPlain | OSError) else "it is damaged, or holds no state dict"
         raise ValueError(
             f"{path}: {reason}: copy the file again, or save the model's state dict alone, as safetensors or by torch.save"
         ) from None
     return arrays
 
 
-def read_archive(path: Path, content: memoryview) -> tuple[dict[str, Tensor], BytesOf]:
+def read_archive(path: Path, content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]:
     """Returns the tensors of an archive, and the function from a storage to its bytes."""
     with zipfile.ZipFile(path) as archive:
         members = {member.filename: member for member in archive.infolist()}
@@ -120,21 +120,21 @@ def read_archive(path: Path, content: memoryview) -> tuple[dict[str, Tensor], By
     def member_bytes(name: str) -> memoryview:
         member = members[start + name]
         if member.compress_type:
-            raise Refused("its archive is compressed")
+            raise NotPlain("its archive is compressed")
         begin = member.header_offset + 30 + sum(struct.unpack_from("<HH", content, member.header_offset + 26))
         return content[begin : begin + member.file_size]
 
     if f"{start}byteorder" in members and member_bytes("byteorder").tobytes() != b"little":
-        raise Refused("its numbers are big-endian")
+        raise NotPlain("its numbers are big-endian")
     return state_dict(io.BytesIO(member_bytes("data.pkl")[:MOST])), lambda storage: member_bytes(f"data/{storage.key}")
 
 
-def read_pickles(content: memoryview) -> tuple[dict[str, Tensor], BytesOf]:
+def read_pickles(content: memoryview) -> tuple[dict[str, StoredTensor], BytesOf]:
     """Returns what `read_archive` does, of the older form: each storage is the number of its elements, then their bytes."""
     file = io.BytesIO(content[:MOST])
     _, _, system = (Machine(file).load() for _ in range(3))
     if not system["little_endian"]:
-        raise Refused("its numbers are big-endian")
+        raise NotPlain("its numbers are big-endian")
     tensors, keys, end = state_dict(file), Machine(file).load(), file.tell()
     dtypes, parts = dict(x.storage for x in tensors.values()), {}
     for key in keys:
@@ -144,23 +144,23 @@ def read_pickles(content: memoryview) -> tuple[dict[str, Tensor], BytesOf]:
     return tensors, lambda storage: parts[storage.key]
 
 
-def state_dict(file: io.BytesIO) -> dict[str, Tensor]:
-    """Returns the state dict that the next pickle describes. Raises: Refused that names what else is in it."""
+def state_dict(file: io.BytesIO) -> dict[str, StoredTensor]:
+    """Returns the state dict that the next pickle describes. Raises: NotPlain that names what else is in it."""
     tree = Machine(file).load()
-    if others := [str(name) for name, x in tree.items() if not isinstance(x, Tensor)]:
-        raise Refused(f"it holds {cut(', '.join(others))}, which are not tensors")
+    if others := [str(name) for name, x in tree.items() if not isinstance(x, StoredTensor)]:
+        raise NotPlain(f"it holds {cut(', '.join(others))}, which are not tensors")
     return tree
 
 
-def view(tensor: Tensor, content: memoryview) -> np.ndarray:
-    """Returns the array of a tensor in its storage. Raises: Refused where it reaches out of the storage."""
+def view(tensor: StoredTensor, content: memoryview) -> np.ndarray:
+    """Returns the array of a tensor in its storage. Raises: NotPlain where it reaches out of the storage."""
     (_, dtype), offset, shape, strides, *_ = tensor
     size = dtype.itemsize
     if any(type(number) is not int or number < 0 for number in (offset, *shape, *strides)):
-        raise Refused("it has values of an unknown form")
+        raise NotPlain("it has values of an unknown form")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if 0 in shape:
         return np.zeros(shape, dtype)
     if (last + 1) * size > len(content):
-        raise Refused("a tensor reaches out of its storage")
+        raise NotPlain("a tensor reaches out of its storage")
     return np.ndarray(shape, dtype, content, offset * size, [stride * size for stride in strides])

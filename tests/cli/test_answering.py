@@ -22,7 +22,7 @@ from flaxformer_lite.cli.translation import Translating
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import ClassPrediction, RankedText, TokenPrediction
-from flaxformer_lite.run.text_predictor import in_order
+from flaxformer_lite.run.text_predictor import in_order, unit_length
 
 
 def run_of(pooler: Any = None, threshold: float | None = None) -> Any:
@@ -209,6 +209,10 @@ class Measuring:
 
     def embed(self, texts: list[str], **report: object) -> np.ndarray:
         return np.float32([[len(text), 1] for text in texts]).reshape(-1, 2)
+
+    def similarity(self, pairs: list[tuple[str, str]], **report: object) -> np.ndarray:
+        first, second = (unit_length(self.embed(list(side))) for side in zip(*pairs, strict=True))
+        return (first * second).sum(1)
 
 
 def test_vectors_are_written_as_lists_as_cosines_or_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture):

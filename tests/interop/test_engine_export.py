@@ -31,7 +31,7 @@ def test_an_export_has_the_facts_of_the_run(folder: Path, tmp_path: Path):
     output = tmp_path / "made"
     assert engine_export.main(words(wanted, output)) == 0
     facts = read_sealed(output / FACTS)
-    assert facts["step"] == 3 and facts["decode"]["max_length_extra"] == 6 and facts["sizes"][:2] == [23, 23]
+    assert facts["origin"][0] == 3 and facts["decode"]["max_length_extra"] == 6 and facts["sizes"][:2] == [23, 23]
     assert {"model.bin", "config.json"} < facts["files"].keys() and [*output.glob("tokenizer.*")]
 
 

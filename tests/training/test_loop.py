@@ -755,14 +755,18 @@ def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.
 
     batches = [zero_batch(CONFIG.objective, Bucket(Lengths(size, 4), 1)) for size in (4, 4, 8, 4, 8)]
     run = SimpleNamespace(compiled=set(), started=None, state=0, step=0, runner=SimpleNamespace(train_step=step))
+    run.data = SimpleNamespace(plan=SimpleNamespace(buckets=["of 4", "of 8"]))
+    programs: list[str] = []
     shown: list[tuple[Any, ...]] = []
     run.throughput = SimpleNamespace(leave_out=left_out["throughput"].append)
     run.progress = SimpleNamespace(
         leave_out=left_out["progress"].append,
         within=lambda activity: shown.append((activity, clock[0])),
         update=lambda activity, step: shown.append((activity, step, clock[0])),
+        show=lambda name, text: programs.append(text),
     )
     for batch in batches:
         assert loop.Loop.start_step(run, batch) == {}
     assert run.state == run.step == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
     assert shown == [("compiling", 0), ("training", 0, 10), ("compiling", 11), ("training", 2, 21)]
+    assert programs == ["up to 1 program to compile", ""]

@@ -7,6 +7,7 @@
 | all up to the last `</think>`; all, if `<think>` begins the answer and has no end | the source has the same tag |
 | `<answer>` and `</answer>` around the rest, or around all before an empty line | the source has the same tag |
 | a lead-in: "Translation:", "Here is the translation in German:", "German:" | the source has a colon, or nothing follows |
+| a first paragraph such as "Sure!" or "Here's the translation." | the source has one word or two, or nothing follows |
 | all behind an empty line, such as a note | the source has several lines, or a colon ends the line before |
 | quotation marks around the rest, not '…' or ‘…’ | the source has one, or the rest has one of them inside too |
 | white space at both ends | |
@@ -176,6 +177,11 @@ LEAD_IN = (
     r"(?:(?:LANGUAGE\s+)?translation(?:\s+(?:in|into|to)\s+LANGUAGE|\s*\(LANGUAGE\))?|LANGUAGE)\s*[:：]\s*(?=\S)"
 )
 """A text before a translation; other words there may be of the translation itself."""
+OPENING = re.compile(
+    r"(?:sure|certainly|of course|absolutely|ok|okay|here(?:'s|’s| is) .*\btranslation\b.*)[.,!]*", re.IGNORECASE
+)
+"""A paragraph before a translation, of a source of more than `SHORT` words, which could mean the same."""
+SHORT = 2
 
 
 def translation_in(answer: str, source: str, target_language: str = "", left_out: Callable[[str], object] = len) -> str:
@@ -188,10 +194,13 @@ def translation_in(answer: str, source: str, target_language: str = "", left_out
     if lead_in and not re.search("[:：]", source):
         text = text[lead_in.end() :]
     text = text.strip()
-    first, *more = re.split(r"\s*\n\s*\n", text, maxsplit=1)
+    first, *more = re.split(r"\s*\n\s*\n\s*", text)
+    if more and OPENING.fullmatch(first) and len(source.split()) > SHORT:
+        text = text[len(first) :].strip()
+        first, *more = more
     if more and "\n" not in source.strip() and first[-1] not in ":：":
         text = first
-        left_out(more[0])
+        left_out("\n\n".join(more))
     inside = text[1:-1].strip()
     is_quoted = len(text) > 2 and text[-1] in QUOTES.get(text[0], "") and not {text[0], text[-1]} & {*inside}
     return inside if is_quoted and not QUOTED.search(source) else text

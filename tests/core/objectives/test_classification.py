@@ -97,7 +97,8 @@ def test_embeddings_are_compared_with_all_of_the_batch_but_empty_rows():
     rng = np.random.default_rng(10)
     vectors = rng.normal(size=(4, 2, 5)) * rng.uniform(0.5, 2, size=(4, 2, 1))
     objective = SentenceEmbeddings(temperature=0.3)
-    batch = Batch(Inputs(), jnp.zeros((4, 1), jnp.int32), jnp.array([[1.0], [1.0], [1.0], [0.0]]))
+    digests = jnp.arange(1, 9).reshape(4, 2), jnp.zeros((4, 1), jnp.int32)  # no two texts are equal
+    batch = Batch(Inputs(), jnp.zeros((4, 1), jnp.int32), jnp.array([[1.0], [1.0], [1.0], [0.0]]), extra=digests)
     found = jax.jit(objective.metrics)(Outputs(embedding=jnp.asarray(vectors.reshape(8, 5), jnp.float32)), batch)
     loss, right = 0.0, 0
     for i in range(3):

@@ -87,9 +87,9 @@ def another(value: Any) -> Any:
         return not value
     if isinstance(value, int | float):
         return 2 * value + 1
-    return (
-        "unheard_of" if isinstance(value, str) else value | {"unheard_of": 1} if isinstance(value, dict) else value[1:]
-    )
+    if isinstance(value, dict):
+        return value | {"mrope_section": [1]}  # a word that the library reads, and that is not implemented here
+    return "unheard_of" if isinstance(value, str) else value[1:]
 
 
 @pytest.mark.parametrize("label", configs())

@@ -37,10 +37,10 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.makers.make_config_words import words
 from tests.support import needs
 from tests.support.commands import type_command
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, copied, fixture, random_params, with_options
+from tests.support.library_words import words
 from tests.support.quick import quick
 from tests.support.torch_files import write_torch
 
