@@ -68,5 +68,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         return getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
 
     def __dir__() -> list[str]:
-        """Lists them for the completion of names, though no room is imported."""
-        return [*globals(), *ROOMS]
+        """Lists the public names for their completion, though no room is imported."""
+        return [*__all__, "__version__"]

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, PyTree
 
 from flaxformer_lite.base.console import note, note_once, warn
+from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.config import to_json
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
@@ -728,6 +729,7 @@ def load(
     """
     if weights_dtype not in WEIGHTS_DTYPES:
         raise ValueError(f"weights_dtype is {weights_dtype!r}: it must be {' or '.join(WEIGHTS_DTYPES)}")
+    check_platforms()
     folder = open_run(path)
     config = folder.config()
     longest = config.data.max_source_length if config.model.num_encoder_layers else config.data.longest.target

@@ -46,9 +46,10 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_said_in_words(monkeypatch: pyt
         monkeypatch.setattr(hardware, "has_nvidia_device", lambda device=device: device)
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
         check_platforms()
-    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
-    with pytest.raises(ValueError, match=r"^JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it, or"):
-        check_platforms()
+    for platforms in ("cuda", "cuda,cuda"):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        with pytest.raises(ValueError, match=r"^JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU: unset it"):
+            check_platforms()
 
 
 @pytest.mark.parametrize(

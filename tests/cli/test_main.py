@@ -145,7 +145,7 @@ def test_names_that_the_help_has_without_jax_are_those_there_are():
 
 def test_the_package_has_what_it_names():
     assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {*flaxformer_lite.__all__}
-    assert {*flaxformer_lite.__all__, "__version__"} <= {*dir(flaxformer_lite)}  # which is what a notebook completes
+    assert {*flaxformer_lite.__all__, "__version__"} == {*dir(flaxformer_lite)}  # which is what a notebook completes
     with pytest.raises(AttributeError, match="has no attribute 'lod'"):
         getattr(flaxformer_lite, "lod")  # noqa: B009
 

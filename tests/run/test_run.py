@@ -242,3 +242,11 @@ def test_weights_that_are_not_finite_give_empty_answers_with_one_warning(
     assert answers == [[("", -np.inf)], [("", 0.0)], [("", -np.inf)]]
     assert spoiled["documents"].completions(["ab"], warn=said.append, **settings) == [[("", -np.inf)]]
     assert [line.partition(";")[0] for line in said] == [f"line 5 and 1 more: {why}", f"prompt 0: {why}"]
+
+
+def test_load_names_a_platform_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """JAX's own error has no message."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr("flaxformer_lite.base.hardware.has_nvidia_device", lambda: False)
+    with pytest.raises(ValueError, match=r"^JAX_PLATFORMS is cuda, and this machine shows no NVIDIA GPU"):
+        flaxformer_lite.load(tmp_path)

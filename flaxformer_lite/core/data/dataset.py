@@ -257,10 +257,16 @@ def make_rows(
 
 
 def as_rows(rows: Sequence[Any], objective: RowMaker[Any]) -> Rows:
-    """Returns the rows that an objective made, with the lengths of all rows."""
+    """Returns the rows that an objective made, with the lengths of all rows. Raises: ValueError for lengths of another form."""
     if isinstance(rows, Rows):
         return rows
-    return Rows(np.array([objective.lengths(row) for row in rows], np.int32).reshape(-1, 2), rows.__getitem__)
+    lengths = np.array([objective.lengths(row) for row in rows], np.int32)
+    if len(rows) and lengths.shape[1:] != (2,):
+        raise ValueError(
+            f"objective is a {type(objective).__name__}, whose lengths returns {objective.lengths(rows[0])!r}: it must return "
+            "Lengths(source, target)"
+        )
+    return Rows(lengths.reshape(-1, 2), rows.__getitem__)
 
 
 def check_some_fit(made: MadeRows, plan: BatchPlan, config: BatchShapes) -> None:

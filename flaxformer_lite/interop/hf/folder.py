@@ -125,7 +125,7 @@ def weights_elsewhere(files: Iterable[str]) -> str:
         return f"has its weights in {deeper}: name the folder {Path(deeper).parent.name} in it"
     if other := first(*UNREAD):
         return f"has {other}, which is not read, and no {WEIGHTS}: {instead_of(other)}"
-    return f"has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it"
+    return f"has neither {WEIGHTS} nor {INDEX}, nor {PICKLED[WEIGHTS]}: name a folder with the weights in it"
 
 
 UNREAD = ("*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.ckpt")

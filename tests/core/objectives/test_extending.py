@@ -22,9 +22,9 @@ import flaxformer_lite
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.core.data import Lengths, TokenPair
+from flaxformer_lite.core.data import BatchShapes, Lengths, TokenPair
 from flaxformer_lite.core.data.batch_plan import Bucket
-from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.data.dataset import Dataset, zero_batch
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.positions import ALiBi, Learned, RelativeBias, Rotary
@@ -170,7 +170,8 @@ CHECKED = {
         lambda: {"x": TERM._replace(count=jnp.ones(3))},
         r"loss returns x with a count of shape \(3,\): it must be one",
     ),
-    "a table": ("metrics", lambda: {"x": TERM._replace(sum=jnp.zeros(3))}, ""),
+    "a table": ("metrics", lambda: {"loss": TERM, "x": TERM._replace(sum=jnp.zeros(3))}, ""),
+    "no loss": ("metrics", lambda: {"x": TERM, "y": TERM}, r"metrics returns x, y: it must return loss too"),
     "a metric's number": (
         "metrics",
         lambda: {"x": 0.5},
@@ -178,7 +179,7 @@ CHECKED = {
     ),
     "a metric's counts": (
         "metrics",
-        lambda: {"x": TERM._replace(count=jnp.ones(3))},
+        lambda: {"loss": TERM, "x": TERM._replace(count=jnp.ones(3))},
         r"metrics returns x with a count",
     ),
 }
@@ -195,6 +196,19 @@ def test_what_loss_and_metrics_return_is_checked_before_the_first_step(case: str
     rows = zero_batch(PrefixLM(), Bucket(Lengths(0, 6), 4))
     with pytest.raises(ValueError, match=rf"^objective is a PrefixLM, whose {message}") if message else nullcontext():
         check_objective(task, rows)
+
+
+def test_lengths_of_a_row_are_two_numbers(monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand: one number a row would be read as the source of a row and the target of the next."""
+    monkeypatch.setattr(PrefixLM, "lengths", lambda self, record: 5)
+    records = [TokenPair(np.arange(4, 9), np.arange(4, 9))] * 2
+    shapes = BatchShapes(
+        bucket_lengths=(16,), max_source_length=16, max_target_length=16, rows_multiple=2, tokens_per_batch=32
+    )
+    with pytest.raises(
+        ValueError, match=r"^objective is a PrefixLM, whose lengths returns 5: it must return Lengths\("
+    ):
+        Dataset.training(records, PrefixLM(), shapes, seed=0)
 
 
 def test_a_training_checks_an_objective_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
