@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import describe_teachers
 from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data, text_report
+from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
-from flaxformer_lite.tools.pair.preparing import prepare
+from flaxformer_lite.tools.pair.preparing import SPLITS, prepare
 from flaxformer_lite.tools.pair.teaching import teacher_scores
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import finite
@@ -65,7 +67,8 @@ def make(
     if train(config, folder):
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
-    run, data = load(folder), scored_data(config, "test", None, None)
+    here = replace(config.data, test=parallel(folder / "data", SPLITS["test"]))  # the folder may have been moved
+    run, data = load(folder), scored_data(replace(config, data=here), "test", None, None)
     scores = scored_once(run, data, folder, engine)
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:

@@ -310,3 +310,5 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(SystemExit):
         main([*words, "--keep", "length"])
     assert "was made of other keep" in capsys.readouterr().err
+    moved = make(words[1:3], run.rename(toy / "moved"))
+    assert moved is not None and moved.scores == made_again.scores, "a finished folder works where it was moved to"
