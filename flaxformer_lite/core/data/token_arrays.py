@@ -91,7 +91,7 @@ class Rows(Lazy[Any]):
     def truncated(
         cls, num_special: Any, sizes: Int[np.ndarray, "I"], longest: int, make: Callable[[int], Any], note: str = ""
     ) -> "Rows":
-        """Returns rows of texts that `make` cuts to `longest` positions, `num_special` of which are special tokens."""
+        """Returns rows of texts that `make` cuts to `longest` positions; `num_special` positions hold special tokens."""
         number = int((num_special + sizes > longest).sum())
         cut = f"{number:,} of {len(sizes):,} rows have texts that were cut, as data.max_source_length is {longest}"
         used = num_special + np.minimum(sizes, np.maximum(longest - num_special, 0))

@@ -18,6 +18,7 @@ from flaxformer_lite.run import AttentionWeights, Run, load
 from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import run_names
 from flaxformer_lite.tools.report.facts import text_lengths
+from flaxformer_lite.workdir import RunFolder, open_run
 
 Chart: TypeAlias = Any
 """A chart of Altair's."""
@@ -201,6 +202,13 @@ def loaded(run: Run | str | Path) -> Run:
     return run if isinstance(run, Run) else load(run)
 
 
+def opened(path: str | Path) -> RunFolder:
+    """Returns the folder of a run, whose parameters are not read. Raises: ValueError if the folder holds no run."""
+    folder = open_run(path)
+    folder.config()
+    return folder
+
+
 def plot_curves(*runs: Run | str | Path, metric: str = "loss") -> Chart:
     """Returns the curves of a metric in training and in evaluations of one or more runs, or folders of runs.
 
@@ -208,7 +216,7 @@ def plot_curves(*runs: Run | str | Path, metric: str = "loss") -> Chart:
 
     Raises: ValueError if no run has the metric.
     """
-    folders = [loaded(run).folder for run in runs]
+    folders = [run.folder if isinstance(run, Run) else opened(run) for run in runs]
     curves = curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
     if metric not in curves:
         raise ValueError(
