@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, continues
-from flaxformer_lite.files.text.word_labels import (
+from flaxformer_lite.files.records.words import (
     LabelsWords,
     Place,
     first_tokens,

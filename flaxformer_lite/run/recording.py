@@ -24,7 +24,7 @@ from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.data.held_out import Part
-from flaxformer_lite.files.text.candidates import in_lines
+from flaxformer_lite.files.records.candidates import in_lines
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.training.data import RunData, look_at_data
 from flaxformer_lite.training.loop_state import LoopState

@@ -30,7 +30,7 @@ from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.engine.texts import ReadsTexts, WarnCallback, check_list
-from flaxformer_lite.files.text.word_labels import LabelsWords
+from flaxformer_lite.files.records.words import LabelsWords
 from flaxformer_lite.run.labelling import LabelledWords, Windows, text_of
 from flaxformer_lite.workdir import RunFolder
 

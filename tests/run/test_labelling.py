@@ -24,8 +24,8 @@ from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import CoNLL, JSONLines
 from flaxformer_lite.files.data.reading import reader_of
+from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text import SentencePiece
-from flaxformer_lite.files.text.word_labels import pair_of_words
 from flaxformer_lite.files.text.words import units_of
 from flaxformer_lite.run import LabelledSpan, Run, load
 from flaxformer_lite.run.labelling import Windows

@@ -17,7 +17,7 @@ from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
-from flaxformer_lite.files.text.candidates import TextCandidates
+from flaxformer_lite.files.records.candidates import TextCandidates
 from flaxformer_lite.files.text.files import ReadProgress, ignore_progress
 from flaxformer_lite.files.text.normal_form import plain
 

@@ -17,14 +17,14 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
-from flaxformer_lite.files.text.candidates import CandidateTokenizers, in_lines
+from flaxformer_lite.files.records.candidates import CandidateTokenizers, in_lines
+from flaxformer_lite.files.records.words import LabelsWords, LabelTokenizers
 from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
 from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, TranslationPrompt
-from flaxformer_lite.files.text.word_labels import LabelsWords, LabelTokenizers
 
 
 @runtime_checkable

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.files.text.candidates import TextCandidates
+from flaxformer_lite.files.records.candidates import TextCandidates
+from flaxformer_lite.files.records.words import pair_of_spans, pair_of_words
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.messages import BESIDE, Conversation
-from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
@@ -72,7 +72,7 @@ class DataSource(ABC):
 
     @property
     def labels_words(self) -> bool:
-        """Whether the label of a pair has the labels of the words of its target (`files/text/word_labels.py`)."""
+        """Whether the label of a pair has the labels of the words of its target (`files/records/words.py`)."""
         return False
 
     def target_names(self) -> list[str]:

@@ -12,7 +12,8 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, TextSource, texts_of, with_input
-from flaxformer_lite.files.text.candidates import TextCandidates
+from flaxformer_lite.files.records.candidates import TextCandidates
+from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.json_objects import json_value
 from flaxformer_lite.files.text.tables import (
@@ -27,7 +28,6 @@ from flaxformer_lite.files.text.tables import (
     looks_quoted,
     require_lines,
 )
-from flaxformer_lite.files.text.word_labels import pair_of_words
 
 CONLLU = 10
 """The number of columns in CoNLL-U."""

@@ -13,7 +13,7 @@ import pytest
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
-from flaxformer_lite.files.text.word_labels import pair_of_spans, pair_of_words
+from flaxformer_lite.files.records.words import pair_of_spans, pair_of_words
 from tests.support import needs
 from tests.support.files import PAIRS, file, message
 

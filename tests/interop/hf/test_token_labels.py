@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.files.data.reading import reader_of, tokenize
-from flaxformer_lite.files.text.word_labels import pair_of_words
+from flaxformer_lite.files.records.words import pair_of_words
 from tests.support import needs
 from tests.support.objectives import example
 

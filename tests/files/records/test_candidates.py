@@ -21,7 +21,7 @@ from flaxformer_lite.files.data.held_out import held_out
 from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_texts
 from flaxformer_lite.files.data.store import TokenStore, name_of
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
-from flaxformer_lite.files.text.candidates import CANDIDATES, TextCandidates
+from flaxformer_lite.files.records.candidates import CANDIDATES, TextCandidates
 from tests.support.experiments import tiny_config, with_train
 
 BYTES = Tokenizers(ByteTokenizer(), ByteTokenizer())

@@ -25,9 +25,7 @@ from flaxformer_lite.files.data import TSV, CoNLL, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.text import SentencePiece
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.text.word_labels import (
+from flaxformer_lite.files.records.words import (
     LabelTokenizers,
     first_tokens,
     joined,
@@ -36,6 +34,8 @@ from flaxformer_lite.files.text.word_labels import (
     with_tokens,
     words_of_tokens,
 )
+from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from tests.support.experiments import tiny_config
 from tests.support.files import file, message
 
