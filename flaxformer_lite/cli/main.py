@@ -15,11 +15,12 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from flaxformer_lite import tasks
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
-from flaxformer_lite.cli import commands
+from flaxformer_lite.cli import commands, task_command
 from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
 from flaxformer_lite.core.base.suggest import suggest
 
@@ -28,8 +29,7 @@ COMMANDS = {
     "prepare": "prepare",
     "translate": "translate",
     "generate": "generate",
-    "classify": "classify",
-    "label": "label",
+    **tasks.NAMES,
     "embed": "embed",
     "rank": "rank",
     "fill-mask": "fill_mask",
@@ -49,7 +49,7 @@ COMMANDS = {
     "configs": "configs",
     "doctor": "doctor",
 }
-"""Every command and its file in `commands/`."""
+"""Every command and its file in `commands/`; of a task, its folder."""
 
 READ_NO_RUN = ("configs", "doctor")
 """The commands that read no run, and so need no classes of its config."""
@@ -89,7 +89,8 @@ def overview() -> Parser:
     """Returns the parser of no command, whose help lists all of them."""
     lines = []
     for name, file in COMMANDS.items():  # their docstrings, without importing them
-        source = importlib.resources.files(commands).joinpath(f"{file}.py").read_text(encoding="utf-8")
+        room, place = (tasks, f"{file}/lines.py") if name in tasks.NAMES else (commands, f"{file}.py")
+        source = importlib.resources.files(room).joinpath(place).read_text(encoding="utf-8")
         lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').splitlines()[0]}")
     parser = Parser(
         prog="flaxformer-lite",
@@ -106,7 +107,10 @@ def overview() -> Parser:
 
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
-    command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
+    if name in tasks.NAMES:
+        command: Any = task_command.TaskCommand(name)
+    else:
+        command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
     parser = Parser(

@@ -33,12 +33,7 @@ class ReadsTexts(ABC):
     @property
     def required_tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises: ValueError if the run has none."""
-        if self.tokenizers is None:
-            raise ValueError(
-                f"the run {self.path} has no tokenizer: use the option --ids of translate or generate; from Python "
-                "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
-            )
-        return self.tokenizers
+        return required(self.tokenizers, self.path)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -195,6 +190,16 @@ class TextTranslator(ReadsTexts):
         tokenizers = self.required_tokenizers
         if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.target != "source":
             tokenizers.languages.checked(None, None)
+
+
+def required(tokenizers: Tokenizers | None, path: Path) -> Tokenizers:
+    """Returns the tokenizers of a run. Raises: ValueError if it has none."""
+    if tokenizers is None:
+        raise ValueError(
+            f"the run {path} has no tokenizer: use the option --ids of translate or generate; from Python "
+            "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
+        )
+    return tokenizers
 
 
 def check_list(name: str, texts: object) -> None:

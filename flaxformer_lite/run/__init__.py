@@ -1,18 +1,19 @@
 """A trained run, for use: translate, generate, embed, classify, label, fill masks, measure.
 
 `run.py` has `Run`, which generates and translates by decoders; `load` and `load_ensemble` read one from folders. Its base, in
-`text_predictor.py`, predicts for whole texts, and by `labelling.py` for their words. `attention.py` returns attention weights,
+`text_predictor.py`, has a method for each task of `tasks/`. `attention.py` returns attention weights,
 `scoring.py` scores. `train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
 a run folder for imported parameters.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.description import BestScore
-from flaxformer_lite.run.labelling import LabelledSpan, LabelledWords
 from flaxformer_lite.run.run import Run, load, load_ensemble
-from flaxformer_lite.run.text_predictor import ClassPrediction, RankedText, TextPredictor, TokenPrediction
+from flaxformer_lite.run.text_predictor import RankedText, TextPredictor, TokenPrediction
 from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
+from flaxformer_lite.tasks.classify.answers import ClassPrediction
+from flaxformer_lite.tasks.label.answers import LabelledSpan, LabelledWords
 
 __all__ = [
     "AttentionWeights",

@@ -1,12 +1,11 @@
 """Predictions for whole texts of a trained run: vectors, classes, masked tokens. `core/search/encoder.py` has the compiled part."""
 
-import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -17,21 +16,20 @@ from flaxformer_lite.core.base.bounds import with_places
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.inputs import check_one_stack
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE
-from flaxformer_lite.core.search.encoder import (
-    BatchPredictor,
-    predict_class_logits,
-    predict_embeddings,
-    predict_top_tokens,
-    rate,
-    reads_first,
-)
+from flaxformer_lite.core.search.encoder import predict_class_logits, predict_embeddings, predict_top_tokens, rate
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.engine.texts import ReadsTexts, WarnCallback, check_list
-from flaxformer_lite.files.records.words import LabelsWords
-from flaxformer_lite.run.labelling import LabelledWords, Windows, text_of
+from flaxformer_lite.tasks.classify.answers import (
+    Classify,
+    ClassPrediction,
+    check_classes,
+    class_logits,
+    pair_refusal,
+)
+from flaxformer_lite.tasks.label.answers import Label, LabelledWords
+from flaxformer_lite.tasks.model import Reporting, TextModel, scaled
 from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
@@ -40,24 +38,6 @@ MASK = "[MASK]"
 
 RATED_AT_ONCE = 256
 """Translations whose vectors are read together: a shape that is compiled once."""
-
-
-class Reporting(TypedDict, total=False):
-    """Keyword arguments of the methods that take many texts."""
-
-    progress: ProgressCallback
-    """Called after each batch with an activity, the number of texts that are done, and their number."""
-    warn: WarnCallback
-    """Receives each warning; by default it becomes a line on stderr."""
-    first_line: int
-    """The number of the first text in messages; 1 by default."""
-    lines: Sequence[int]
-    """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
-
-
-def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
-    """Returns the progress of so many things that are made of any number of texts."""
-    return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
 
 
 def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
@@ -89,38 +69,6 @@ def in_order(scores: Sequence[float] | Float[np.ndarray, "K"], sign: int = 1) ->
     """Returns the candidates of a query by their scores, best first; equal ones stay in their order. sign: see `Run.sign`."""
     best_first = np.argsort(-sign * np.asarray(scores), kind="stable").tolist()
     return [RankedText(i, float(scores[i])) for i in best_first]
-
-
-class ClassPrediction(NamedTuple):
-    """The predicted class of a text, or several, or the number that a regression model predicts."""
-
-    label: str
-    """The name of the most probable class; empty in a regression."""
-    score: float
-    """The probability of that class, or the number."""
-    scores: dict[str, float]
-    """The probability of every class; empty in a regression."""
-    labels: list[str]
-    """The classes of the text, most probable first: `label` alone, or of several labels those above `objective.threshold`."""
-
-
-def class_prediction(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPrediction:
-    """Returns the prediction of a text from its class logits; a single logit is a number."""
-    if len(logits) == 1:
-        return ClassPrediction("", float(logits[0]), {}, [])
-    powers = np.exp(logits - logits.max())
-    scores = dict(zip(names, (powers / powers.sum()).tolist(), strict=True))
-    best = names[int(logits.argmax())]
-    return ClassPrediction(best, scores[best], scores, [best])
-
-
-def several_labels(logits: Float[np.ndarray, "C"], names: Sequence[str], threshold: float) -> ClassPrediction:
-    """Returns the prediction of a text that may have several labels, or none."""
-    probabilities = np.exp(-np.logaddexp(0.0, -logits.astype(np.float64)))
-    scores = dict(zip(names, probabilities.tolist(), strict=True))
-    best_first = sorted(scores, key=lambda name: -scores[name])
-    labels = [name for name in best_first if scores[name] > threshold]
-    return ClassPrediction(best_first[0], scores[best_first[0]], scores, labels)
 
 
 def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
@@ -160,29 +108,14 @@ class TextPredictor(ReadsTexts):
         return self.folder.path
 
     @cached_property
-    def model(self) -> Transformer:
-        """The model with kernels that run on this machine."""
-        return Transformer(self.config.model.for_use, self.placement.tensor)
-
-    @cached_property
-    def batch_predictors(self) -> dict[tuple[Any, ...], BatchPredictor]:
-        """One for each function and its arguments, because each keeps what it compiled."""
-        return {}
-
-    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
-        """Returns the compiled form of a function of `core/search/encoder.py`."""
-        if (key := (function, *arguments)) not in self.batch_predictors:
-            bound = functools.partial(function, *arguments)
-            self.batch_predictors[key] = BatchPredictor(
-                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id, self.placement
-            )
-        return self.batch_predictors[key]
+    def text_model(self) -> TextModel:
+        """The part of the run that reads texts in one pass."""
+        return TextModel(self.path, self.config, self.params, self.tokenizers, self.placement)
 
     @property
-    def vector_width(self) -> int:
-        """The number of values of a vector of `embed`."""
-        model = self.config.model
-        return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
+    def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
+        return self.text_model.model
 
     def embed(
         self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
@@ -206,10 +139,15 @@ class TextPredictor(ReadsTexts):
             )
         check_one_stack(self.config.model, f"the run {self.folder.path}")
         check_list("texts", texts)
-        check_width(width, self.vector_width)
-        before, predictor = self.config.objective.text_before(prompt), self.batch_predictor(predict_embeddings)
-        vectors = self.predict(predictor, [before + text for text in texts], **report)
-        return cut_vectors(np.stack(vectors) if vectors else np.zeros((0, self.vector_width), np.float32), width)
+        check_width(width, self.text_model.vector_width)
+        before, predictor = (
+            self.config.objective.text_before(prompt),
+            self.text_model.batch_predictor(predict_embeddings),
+        )
+        vectors = self.text_model.predict(predictor, [before + text for text in texts], **report)
+        return cut_vectors(
+            np.stack(vectors) if vectors else np.zeros((0, self.text_model.vector_width), np.float32), width
+        )
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
         """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.
@@ -220,36 +158,7 @@ class TextPredictor(ReadsTexts):
 
         Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair.
         """
-        if self.config.objective.command == "rank":
-            raise ValueError(
-                f"objective.kind is '{self.config.objective.kind}', so the run {self.folder.path} scores candidates: use `rank` "
-                "(Run.rank), or a run that was trained to classify"
-            )
-        return self._classified(texts, **report)
-
-    def _classified(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
-        """Returns the classes of texts, or the numbers of a regression or a reranker. Raises: ValueError as `classify`."""
-        pooler, objective = self.config.model.pooler, self.config.objective
-        if pooler is None or pooler.num_classes == 0:
-            raise ValueError(
-                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.folder.path} cannot classify: use a run "
-                "that was trained to classify"
-            )
-        if pooler.token == "each":
-            raise ValueError(
-                f"model.pooler reads each token, so the run {self.folder.path} labels words: use `label` (Run.label)"
-            )
-        if objective.rating is not None and (objective.rating.with_reference or objective.rating.without_reference):
-            raise ValueError(
-                f"the run {self.path} rates translations, in a text of its own: use Run.rate, or evaluate --metric {self.path}"
-            )
-        names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
-        self.check_pairs(texts, report.get("first_line", 1))
-        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
-        logits = self.predict(predictor, texts, **report)
-        if objective.label_threshold is not None:
-            return [several_labels(row, names, objective.label_threshold) for row in logits]
-        return [class_prediction(row, names) for row in logits]
+        return list(Classify().answers(self.text_model, texts, **report))
 
     @property
     def scores_pairs(self) -> bool:
@@ -276,13 +185,21 @@ class TextPredictor(ReadsTexts):
         if self.config.model.estimator is not None:
             raise ValueError(f"the run {self.path} rates translations: use Run.rate, or evaluate --metric {self.path}")
         if self.scores_pairs:
-            return np.array([prediction.score for prediction in self._classified(pairs, **report)], np.float32)
+            return self.cross_encoded(pairs, **report)
         if self.config.model.sentence_embedding is None:
             raise ValueError(
                 f"the run {self.path} gives pairs of texts no score (model.pooler.num_classes is not 1) and makes no vectors "
                 "(model.sentence_embedding is None), so it cannot rank: use a reranker, or a run that embeds"
             )
         return self.similarity(pairs, **report)
+
+    def cross_encoded(self, pairs: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
+        check_classes(self.text_model)
+        for number, pair in enumerate(pairs, report.get("first_line", 1)):
+            if reason := pair_refusal(self.text_model, pair):
+                raise ValueError(f"line {number} {reason}")
+        logits = class_logits(self.text_model, pairs, **report)
+        return np.array([row[0] for row in logits], np.float32)
 
     def similarity(
         self,
@@ -397,7 +314,7 @@ class TextPredictor(ReadsTexts):
         for number, ids in zip(lines or range(first_line, first_line + len(texts)), encoded, strict=True):
             kept = truncated(ids, most, "text", "max_source_length", cut_warning(warn, number))
             rows.append(EncodedText(list(kept), [0] * len(kept)))
-        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        predictor = self.text_model.batch_predictor(predict_class_logits, self.config.decode.bos_id)
         return np.array(predictor.predict({"params": self.params}, rows, None, progress))[:, 0]
 
     def rank(self, query: str, candidates: Sequence[str], **report: Unpack[Reporting]) -> list[RankedText]:
@@ -423,107 +340,17 @@ class TextPredictor(ReadsTexts):
         ]
 
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
-        """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell.
-
-        Both are read in their `units_of`, as in training; units that one token reads together are one. They are the words of a
-        string; a word of a list has the label of its first unit. A run without `data.train`, an imported one, reads words of lists
-        whole, by their first piece. A text of more than `data.max_source_length` tokens is read in windows that overlap by half;
-        each unit has the label from the window in which it has the most context. A word without a token is an O.
+        """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell: see `Label`.
 
         Example: `run.label(["Marie Curie was born in Warsaw."])[0].spans`.
 
         Raises: ValueError if the run was not trained to label words.
         """
-        objective = self.config.objective
-        if not isinstance(objective, LabelsWords):
-            raise ValueError(
-                f"objective.kind is '{objective.kind}', so the run {self.folder.path} labels no words: use a run of the objective "
-                "'token_labels'"
-            )
-        check_list("texts", texts)
-        say, most = report.get("warn", warn), self.config.data.max_source_length
-        whole = [text_of(text) for text in texts]
-        self.unknown.report(whole, say)
-        encoded = self.tokenizer.encode_spans(whole)
-        around = self.tokenizer.with_special_tokens([-1]).tokens
-        room = max(most - len(around) + 1, 1)
-        whole_words = self.config.data.train is None
-        windows = [Windows.of(text, read.spans, room, whole_words) for text, read in zip(texts, encoded, strict=True)]
-        for number, one in enumerate(windows, report.get("first_line", 1)):
-            if lost := len(one.words) - len(one.first_units):
-                say(f"line {number}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}")
-        rows = list[EncodedText]()
-        for one, read in zip(windows, encoded, strict=True):
-            rows += [self.tokenizer.with_special_tokens(read.ids[start : start + room]) for start in one.starts]
-        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
-        progress = scaled(report.get("progress", no_progress), len(texts))
-        logits = iter(predictor.predict({"params": self.params}, rows, None, progress))
-        return [
-            one.labelled(list(itertools.islice(logits, len(one.starts))), around.index(-1), objective)
-            for one in windows
-        ]
-
-    def first_pair(self, texts: Sequence[str | tuple[str, str]]) -> int | None:
-        """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""
-        sources = [getattr(self.config.data.train, name, "") for name in ("source_column", "source_field")]
-        return next((i for i, text in enumerate(texts) if None in sources and not isinstance(text, str)), None)
-
-    def check_pairs(self, texts: Sequence[str | tuple[str, str]], first_line: int = 1) -> None:
-        """Raises: ValueError for a pair of texts if the model was trained on single texts."""
-        if (pair := self.first_pair(texts)) is not None:
-            raise ValueError(
-                f"line {first_line + pair} has two texts, but this run was trained on single texts: remove the tab"
-            )
-
-    def predict(
-        self,
-        predictor: BatchPredictor,
-        texts: Sequence[str | tuple[str, str]],
-        *,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        first_line: int = 1,
-        lines: Sequence[int] = (),
-    ) -> list[Any]:
-        """Returns the predictor's answer to each text or pair of texts. The further arguments are those of `Reporting`."""
-        check_list("texts", texts)
-        groups = [(text,) if isinstance(text, str) else text for text in texts]
-        flat = [text for group in groups for text in group]
-        self.unknown.report(flat, warn)
-        encoded = iter(self.tokenizer.encode_batch(flat))
-        rows = []
-        for number, group in zip(lines or range(first_line, first_line + len(groups)), groups, strict=True):
-            ids = [next(encoded) for _ in group]
-            rows.append(self.encode(ids, number, warn))
-        at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
-        ends = [[self.end_position(row)] for row in rows] if at_end else None
-        return predictor.predict({"params": self.params}, rows, ends, progress)
-
-    def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
-        """Returns one text or two with special ids, truncated with a warning that has the line's number.
-
-        A pair whose first text has no token is one text, as in training.
-        """
-        if len(texts) > 1 and not len(texts[0]):
-            texts = texts[1:]
-        most = self.config.data.max_source_length
-        whole = self.tokenizer.with_special_tokens(*texts).tokens
-        truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))
-        return self.tokenizer.truncated(texts, most)
+        return list(Label().answers(self.text_model, texts, **report))
 
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
         return encode_masked(self.tokenizer, text, self.mask_id()) if MASK in text else self.tokenizer.encode(text)
-
-    def end_position(self, row: EncodedText) -> int:
-        """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
-        end = self.config.decode.eos_id
-        if end not in row.tokens:
-            raise ValueError(
-                f"the tokenizer of {self.folder.path} ends no text with {end}, the first of decode.eos_ids, where this model's "
-                "classes are read: use Run.forward from Python, with attention_mask"
-            )
-        return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
     def fill_mask(
         self,
@@ -548,7 +375,7 @@ class TextPredictor(ReadsTexts):
         rows, positions = [], []
         for number, text in enumerate(texts, first_line):
             tokens = self.text_ids(text)
-            row = self.encode([tokens], number, warn)
+            row = self.text_model.encode([tokens], number, warn)
             rows.append(row)
             positions.append([position for position, token in enumerate(row.tokens) if token == mask_id])
             if mask_id not in tokens:
@@ -556,7 +383,7 @@ class TextPredictor(ReadsTexts):
             elif lost := tokens.count(mask_id) - len(positions[-1]):
                 warn(f"line {number}: {lost} of its masks were cut off")
         masked = [i for i, row_positions in enumerate(positions) if row_positions]
-        predictions = self.batch_predictor(predict_top_tokens, top).predict(
+        predictions = self.text_model.batch_predictor(predict_top_tokens, top).predict(
             {"params": self.params}, [rows[i] for i in masked], [positions[i] for i in masked], progress
         )
         candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.answering import Answering, answer_lines
-from flaxformer_lite.cli.commands.classify import Classifying
 from flaxformer_lite.cli.commands.embed import Comparing, Embedding, save_vectors
 from flaxformer_lite.cli.commands.fill_mask import Filling
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
@@ -23,6 +22,7 @@ from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.run import ClassPrediction, RankedText, TokenPrediction
 from flaxformer_lite.run.text_predictor import in_order, unit_length
+from flaxformer_lite.tasks.classify.lines import Lines as ClassifyLines
 
 
 def run_of(pooler: Any = None, threshold: float | None = None) -> Any:
@@ -137,21 +137,21 @@ def test_a_class_is_written_with_its_probability_or_all_of_them():
         ClassPrediction("good", 0.75, {"good": 0.75, "bäd": 0.25}, ["good"]),
         ClassPrediction("", 1234567.0, {}, []),
     )
-    best, scores = Classifying(RUN, scores=False), Classifying(RUN, scores=True)
-    assert best.written(3, label) == ["good\t0.750000"] and best.beside == ["label", "probability"]
-    assert scores.written(3, label) == ['{"good": 0.75, "bäd": 0.25}'] and scores.beside == ["scores"]
-    assert best.written(3, value) == ["1.23457e+06"] and best.unanswered(3) == [""]
-    assert Classifying(run_of(SimpleNamespace(num_classes=1)), scores=False).beside == ["value"]
+    best, scores = ClassifyLines(scores=False), ClassifyLines(scores=True)
+    assert best.written("a", label, RUN) == ["good\t0.750000"] and best.beside(RUN) == ["label", "probability"]
+    assert scores.written("a", label, RUN) == ['{"good": 0.75, "bäd": 0.25}'] and scores.beside(RUN) == ["scores"]
+    assert best.written("a", value, RUN) == ["1.23457e+06"]
+    assert best.beside(run_of(SimpleNamespace(num_classes=1))) == ["value"]
 
 
 def test_several_labels_are_written_as_one_object_each():
     run = run_of(SimpleNamespace(num_classes=1), threshold=0.5)
     two = ClassPrediction("b", 0.75, {"a": 0.625, "b": 0.75, "c": 0.25}, ["b", "a"])
     none = ClassPrediction("a", 0.125, {"a": 0.125}, [])
-    chosen, scores = Classifying(run, scores=False), Classifying(run, scores=True)
-    assert chosen.written(0, two) == ['{"b": 0.75, "a": 0.625}'] and chosen.beside == ["labels"]
-    assert chosen.written(0, none) == ["{}"]
-    assert scores.written(0, two) == ['{"a": 0.625, "b": 0.75, "c": 0.25}'] and scores.beside == ["scores"]
+    chosen, scores = ClassifyLines(scores=False), ClassifyLines(scores=True)
+    assert chosen.written("", two, run) == ['{"b": 0.75, "a": 0.625}'] and chosen.beside(run) == ["labels"]
+    assert chosen.written("", none, run) == ["{}"]
+    assert scores.written("", two, run) == ['{"a": 0.625, "b": 0.75, "c": 0.25}'] and scores.beside(run) == ["scores"]
 
 
 def test_tokens_of_masks_have_the_numbers_of_line_and_mask():

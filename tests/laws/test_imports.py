@@ -21,6 +21,7 @@ interop
 run
 training
 workdir
+tasks
 config
 engine
 files

@@ -28,8 +28,8 @@ from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.words import units_of
 from flaxformer_lite.run import LabelledSpan, Run, load
-from flaxformer_lite.run.labelling import Windows
 from flaxformer_lite.run.scoring import score, scored_data
+from flaxformer_lite.tasks.label.answers import WordsInWindows
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -221,7 +221,7 @@ def test_what_is_measured_is_what_is_used(run: Run) -> None:
 def test_entities_are_read_off_the_labels() -> None:
     """By hand: a stray I- begins an entity, a word without a token is passed over, scores are means."""
     names = ["I-DAY", "O", "B-DAY", "I-DAY", "B-DAY", "B-NUM"]
-    windows = Windows.of(["a", "b", "c", "", "d", "e", "f"], [(i, i + 1) for i in range(12)], 20)
+    windows = WordsInWindows.of(["a", "b", "c", "", "d", "e", "f"], [(i, i + 1) for i in range(12)], 20)
     logits = np.zeros((14, 4))
     for name, token in zip(names, windows.firsts.values(), strict=True):
         logits[1 + token, LABELS.index(name)] = 2

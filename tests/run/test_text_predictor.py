@@ -120,7 +120,7 @@ def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
     said: list[str] = []
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
-    predictor = run.batch_predictor(predict_class_logits, run.config.decode.bos_id)
+    predictor = run.text_model.batch_predictor(predict_class_logits, run.config.decode.bos_id)
     compiled = num_programs(predictor.function)
     assert compiled <= 3
     run.classify(TEXTS[::-1], warn=said.append)
@@ -144,8 +144,8 @@ def test_a_pair_whose_first_text_has_no_token_is_one_text(run: Run):
     pair, text = run.required_tokenizers.source.encode_batch(["", "de"])
     (row,) = run.config.objective.make_rows([labelled(pair, text, NAMES[0])], Lengths(16, 0), 0, run.tokenizer)
     said: list[str] = []
-    assert run.encode([pair, text], 1, said.append).tokens == row.tokens.tolist()
-    assert run.encode([pair], 1, said.append).tokens == [BOS, EOS] and not said
+    assert run.text_model.encode([pair, text], 1, said.append).tokens == row.tokens.tolist()
+    assert run.text_model.encode([pair], 1, said.append).tokens == [BOS, EOS] and not said
 
 
 def test_several_labels_are_those_above_the_threshold():
@@ -464,7 +464,7 @@ def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_
     (out, err) = type_command(single, "classify", stdin=b"a\nb\tc\n")
     assert len(out) == 2 and out[1] == ""
     assert err == [
-        "warning: stdin, line 2 has two texts, but this run was trained on single texts: remove the tab; its answer is empty"
+        "warning: stdin, line 2 has two texts, but this run was trained on single texts: give one; its answer is empty"
     ]
 
 

@@ -18,16 +18,21 @@ def json_value(line: str) -> Any:
         raise ValueError(f"{what}; each line must be one JSON object") from None
 
 
+def object_in(line: str) -> dict[str, Any]:
+    """Returns the JSON object in a line. Raises: ValueError for anything else, and for half a surrogate pair."""
+    record = json_value(line)
+    if not isinstance(record, dict):
+        raise ValueError(f"{line[:60]!r} is no JSON object: write one in each line")
+    in_utf8(json.dumps(record, ensure_ascii=False) if "\\u" in line else "", "a text")
+    return record
+
+
 def json_object(line: str, place: str) -> dict[str, Any]:
-    """Returns the JSON object in a line. Raises: ValueError with the place for anything else, and for half a surrogate pair."""
+    """Returns the JSON object in a line. Raises: ValueError, with the place, as `object_in`."""
     try:
-        record = json_value(line)
+        return object_in(line)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"{place}: {line[:60]!r} is no JSON object: write one in each line")
-    in_utf8(json.dumps(record, ensure_ascii=False) if "\\u" in line else "", f"{place}: a text")
-    return record
 
 
 def field_value(record: object, field: str) -> Any:

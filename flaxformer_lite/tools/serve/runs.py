@@ -37,6 +37,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK, check_width
+from flaxformer_lite.tasks.classify.answers import pair_refusal
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
@@ -118,7 +119,7 @@ class ServedRun:
         checks: dict[str, Callable[[], object]] = {
             "generate": lambda: check_generates(run.config.model),
             "translate": run.check_translates,
-            "fill-mask": lambda: run.mask_id(),
+            "fill-mask": run.mask_id,
             "classify": lambda: run.classify([]),
             "label": lambda: run.label([]),
             "embed": lambda: run.embed([]),
@@ -251,9 +252,9 @@ class ServedRun:
         """Returns the job of filling masks in texts, of classifying, labelling, embedding or ranking them."""
         run, tokenizer = self.run, self.tokenizers.source
         reads_pairs = task == "classify" or (task == "rank" and run.scores_pairs)
-        if reads_pairs and (pair := run.first_pair(texts)) is not None:
-            raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
         for number, text in enumerate(texts, 1):
+            if reads_pairs and (reason := pair_refusal(run.text_model, text)):
+                raise Refusal(422, f"text {number} {reason}")
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
         encode = run.text_ids if task == "fill-mask" else tokenizer.encode
@@ -270,7 +271,7 @@ class ServedRun:
     def embedded_texts(self, texts: Sequence[str], prompt: str | None, width: int | None) -> list[str]:
         """Returns the texts behind a prompt. Raises: Refusal for an unknown prompt, or a width that vectors do not have."""
         try:
-            check_width(width, self.run.vector_width)
+            check_width(width, self.run.text_model.vector_width)
             before = self.run.config.objective.text_before(prompt)
         except ValueError as error:
             raise Refusal(422, str(error)) from None

@@ -444,7 +444,7 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
     config = dataclasses.replace(config, data=data, model=model, objective=Classification(classes=("a", "b", "c")))
     alone = Served({"classes": dataclasses.replace(three_runs["texts"], config=config)})
     pair, mask = {"texts": ["a", ["a", "b"]]}, {"source": "a[MASK]"}
-    words = "text 2 is a pair, but classes was trained on single texts: send one"
+    words = "text 2 has two texts, but this run was trained on single texts: give one"
     assert alone.refused("/api/classify", pair) == (422, words)
     words = "the source has [MASK], but classes predicts no masks: leave it out"
     assert alone.refused("/api/attention", mask) == (422, words)

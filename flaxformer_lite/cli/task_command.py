@@ -1,0 +1,122 @@
+"""The command of a task: lines in, its answers out."""
+
+import argparse
+import importlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from flaxformer_lite import tasks
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
+from flaxformer_lite.cli.options import add_weights, chosen_weights
+from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
+from flaxformer_lite.tasks.lines import TaskLines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import Task
+
+
+class TaskCommand:
+    """The command of a task, as the files of `commands/` are: `__doc__`, `add_arguments` and `run`."""
+
+    def __init__(self, name: str) -> None:
+        module = importlib.import_module(f"{tasks.__name__}.{tasks.NAMES[name]}.lines")
+        self.__doc__, self.name = module.__doc__, name
+        self.lines: type[TaskLines[Any]] = module.Lines
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        if self.lines.of_objects:
+            parser.add_argument("folder", metavar="RUN", help="the run folder")
+            parser.add_argument(
+                "files", metavar="FILE", nargs="*", default=[], help="files of JSON lines; default: stdin"
+            )
+            add_weights(parser)
+        else:
+            input_lines.add_arguments(parser)
+        if self.lines.output:
+            add_output(parser, self.name, self.lines.output)
+        self.lines.add_arguments(parser)
+        if self.lines.output == "":
+            add_output(parser, self.name)
+
+    def run(self, arguments: argparse.Namespace) -> None:
+        form = self.lines.of(arguments)
+        has_output = form.output is not None
+        if has_output and is_joined_alone(arguments, takes_file=bool(form.output)):
+            return
+        file = has_output and arguments.output is not None and not is_folder(arguments)
+        if file:
+            require_absent(Path(arguments.output), "file")
+        of_lines = TextColumns(whole_lines=True)
+        texts = text_columns(arguments, arguments.files, wanted=form.texts) if form.texts != 0 else of_lines
+        size = arguments.pieces if has_output else form.at_once
+        blocks = chosen_blocks(arguments.files, form.verb, texts, size)
+        from flaxformer_lite.run import load  # with JAX
+
+        run, task = load(arguments.folder, **chosen_weights(arguments)), form.task()
+        answering = TaskAnswering(run.text_model, task, form)
+        form.check(answering.model)
+        task.check(answering.model)  # before the first line is read
+        if file:
+            with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as opened:
+                answering.save(opened, blocks)
+        elif form.output and is_folder(arguments):
+            ending = Path(form.output).suffix
+            write_pieces(lambda: ((block, answering.as_file) for block in blocks), arguments, run, ending)
+        elif has_output:
+            write_answers(blocks, answering, arguments, run)
+        else:
+            answer_lines(blocks, answering)
+
+
+@dataclass(frozen=True)
+class TaskAnswering(Answering[tuple[Any, Any]]):
+    """What is asked in lines, each with its answer."""
+
+    model: "TextModel"
+    task: "Task[Any, Any]"
+    form: TaskLines[Any]
+
+    @property
+    def beside(self) -> Sequence[str]:
+        return self.form.beside(self.model)
+
+    def read(self, block: LineChunk, number: int) -> Any:
+        wanted = self.form.texts
+        texts = [block.lines[number]] if wanted in (0, 1) else columns(block, number, wanted)
+        with block.naming(number):
+            asked = self.form.read(texts)
+            if not self.task.warns and (reason := self.task.refusal(self.model, asked)):
+                raise ValueError(f"line {number} {reason}")
+        return asked
+
+    def answers(self, block: LineChunk) -> Iterable[tuple[Any, Any]]:
+        with block.reporting(self.form.doing) as report:
+            return zip(block.read, self.task.answers(self.model, block.read, **report), strict=True)
+
+    def written(self, index: int, answer: tuple[Any, Any]) -> Sequence[str]:
+        lines = self.form.written(*answer, self.model)
+        return [f"{index} ||| {line}" for line in lines] if self.form.numbered else lines
+
+    def unanswered(self, index: int) -> Sequence[str]:
+        return [] if self.form.numbered else [""]
+
+    def save(self, file: IO[bytes], blocks: Iterable[LineChunk]) -> None:
+        """Writes the answers to chunks into a file."""
+        answers = list[Any]()
+        for block in blocks:
+            for lines in block.answerable(self.read):
+                answers += [None] if lines is None else [answer for _, answer in self.answers(lines)]
+        self.form.save(file, answers, self.model)
+
+    def as_file(self, block: LineChunk) -> bytes:
+        """Returns the answers to a chunk as a file."""
+        file = io.BytesIO()
+        self.save(file, [block])
+        return file.getvalue()

@@ -1,0 +1,21 @@
+"""What people do with a model that reads a text in one pass, a folder for each task: `task.py` has the contract.
+
+`model.py` has the part of a run that tasks ask. A folder has `lines.py`, how the command reads and writes lines, which loads no
+JAX; and `answers.py`, the task itself. A new task is a folder, and its name in `NAMES` and in `tasks`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.task import Task
+
+NAMES = {"classify": "classify", "label": "label"}
+"""The commands of the tasks, each with its folder."""
+
+
+def tasks() -> "tuple[Task[Any, Any], ...]":
+    """Returns all tasks that have a command, with their default options."""
+    from flaxformer_lite.tasks.classify.answers import Classify  # with JAX
+    from flaxformer_lite.tasks.label.answers import Label
+
+    return Classify(), Label()

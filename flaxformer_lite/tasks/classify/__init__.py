@@ -1,0 +1,1 @@
+"""Classes of texts and of pairs of texts, or their numbers."""

@@ -1,0 +1,74 @@
+"""Writes the class of each line, a tab, and its probability; for a regression, the number.
+
+If texts have any number of labels, each line gets one JSON object of those above `objective.threshold` with their probabilities,
+most probable first; `{}` for none.
+A line is one text, or two texts separated by a tab if the run was trained on pairs. A line with other columns, or one that is not
+UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the same table with the answers as further columns.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flaxformer_lite.tasks.lines import TaskLines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
+    from flaxformer_lite.tasks.model import TextModel
+
+
+@dataclass(frozen=True)
+class Lines(TaskLines["ClassPrediction"]):
+    scores: bool
+    """Whether the probabilities of all classes are written."""
+
+    verb = "classify"
+    doing = "classifying"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--scores",
+            action="store_true",
+            help="write the probabilities of all classes, one JSON object for each line",
+        )
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Lines":
+        return cls(arguments.scores)
+
+    def task(self) -> "Classify":
+        from flaxformer_lite.tasks.classify.answers import Classify  # with JAX
+
+        return Classify()
+
+    @property
+    def texts(self) -> None:
+        return None
+
+    def check(self, model: "TextModel") -> None:
+        if self.scores and self.beside_best(model) == ["value"]:
+            raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
+
+    def beside(self, model: "TextModel") -> Sequence[str]:
+        return ["scores"] if self.scores else self.beside_best(model)
+
+    def beside_best(self, model: "TextModel") -> Sequence[str]:
+        """Returns the columns of an answer without the probabilities of all classes."""
+        if model.config.objective.label_threshold is not None:
+            return ["labels"]
+        pooler = model.config.model.pooler
+        return ["value"] if pooler is not None and pooler.num_classes == 1 else ["label", "probability"]
+
+    def read(self, texts: Sequence[str]) -> str | tuple[str, str]:
+        """Returns the text of a line, or its pair of texts."""
+        return texts[0] if len(texts) == 1 else (texts[0], texts[1])
+
+    def written(self, asked: str | tuple[str, str], answer: "ClassPrediction", model: "TextModel") -> list[str]:
+        if self.scores or self.beside_best(model) == ["labels"]:
+            names = answer.scores if self.scores else answer.labels
+            scores = {name: round(answer.scores[name], 6) for name in names}
+            return [json.dumps(scores, ensure_ascii=False)]
+        return [f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"]

@@ -1,0 +1,1 @@
+"""Labels of the words of texts, and the entities that they spell."""

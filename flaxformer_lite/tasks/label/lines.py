@@ -1,0 +1,86 @@
+"""Writes the entities of each line, by the labels of its words: names, dates, or parts of speech.
+
+--format jsonl writes one JSON object for each line: its text, and spans with start, end, label, score and text. Characters count
+from 0. --format conll writes each word, a tab and its label, and an empty line after each text. With --words FIELD a line is a JSON
+object, whose field has a list of words. Long texts are read in overlapping windows. A line that is not UTF-8, or that lacks its
+words, is reported, and its answer is empty.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flaxformer_lite.files.text.json_objects import field_value, object_in
+from flaxformer_lite.files.text.tables import container, require_lines
+from flaxformer_lite.tasks.lines import TaskLines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.label.answers import Label, LabelledWords
+    from flaxformer_lite.tasks.model import TextModel
+
+
+@dataclass(frozen=True)
+class Lines(TaskLines["LabelledWords"]):
+    form: str
+    """jsonl or conll."""
+    field: str | None
+    """The field of the words in lines of JSON; None: lines are texts."""
+
+    verb = "label"
+    doing = "labelling"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--format",
+            choices=("jsonl", "conll"),
+            default="jsonl",
+            help="spans as JSON, or words with labels; default: jsonl",
+        )
+        parser.add_argument(
+            "--words", metavar="FIELD", help="the lines are JSON objects; this field has the words of each, a list"
+        )
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Lines":
+        if arguments.words and arguments.column:
+            raise ValueError("--words is for lines of JSON, --column for a table: leave one of them out")
+        for path in arguments.files:
+            if not arguments.words and container(path) != "a table":
+                require_lines(
+                    path, "write the words of each text as a list in JSON lines, and name its field by --words FIELD"
+                )
+        return cls(arguments.format, arguments.words)
+
+    def task(self) -> "Label":
+        from flaxformer_lite.tasks.label.answers import Label  # with JAX
+
+        return Label()
+
+    @property
+    def texts(self) -> int:
+        return 0 if self.field else 1
+
+    def beside(self, model: "TextModel") -> Sequence[str]:
+        return ["entities"] if self.form == "jsonl" else []
+
+    def read(self, texts: Sequence[str]) -> str | list[str]:
+        """Returns the text of a line, or its words."""
+        if not self.field:
+            return texts[0]
+        words = field_value(object_in(texts[0]), self.field)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
+        return words
+
+    def written(self, asked: str | list[str], answer: "LabelledWords", model: "TextModel") -> list[str]:
+        if self.form == "conll":
+            words = [(" ".join(answer.text[word.start : word.end].split()), word.label) for word in answer.words]
+            return [*map("\t".join, words), ""]
+        spans = [
+            {**span._asdict(), "score": round(span.score, 6), "text": answer.text[span.start : span.end]}
+            for span in answer.spans
+        ]
+        return [json.dumps({"text": answer.text, "spans": spans}, ensure_ascii=False)]

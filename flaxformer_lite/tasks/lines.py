@@ -1,0 +1,66 @@
+"""The contract of a task's lines: how its command reads what is asked, and writes an answer. It loads no JAX."""
+
+import argparse
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import Task
+
+Answer = TypeVar("Answer")
+
+
+class TaskLines(ABC, Generic[Answer]):
+    """How lines are read and written. A subclass is a frozen dataclass of the command's own options."""
+
+    verb: ClassVar[str]
+    """The work, as the prompt for typed lines has it."""
+    doing: ClassVar[str]
+    """The work, in the display of progress."""
+    of_objects: ClassVar[bool] = False
+    """Whether each line is a JSON object, in files of all names; the command then has no columns of tables."""
+    at_once: ClassVar[int | None] = None
+    """Lines of a file that are answered together; None: as many as all commands take."""
+    output: ClassVar[str | None] = ""
+    """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": a folder alone; None: no `-o`."""
+    numbered: ClassVar[bool] = False
+    """Whether the number of the input line stands before each line of an answer; a bad line then has none."""
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds the options that this command has beside those of all tasks."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """Returns the typed options. Raises: ValueError for those that do not go together, and for files of another kind."""
+
+    @abstractmethod
+    def task(self) -> "Task[Any, Answer]":
+        """Returns the task with these options; it is imported here, with JAX."""
+
+    @property
+    def texts(self) -> int | None:
+        """Texts in a line or in a row of a table; None: one or two; 0: the line is read as it is, whatever its file."""
+        return 1
+
+    def check(self, model: "TextModel") -> None:
+        """Raises: ValueError for options that are not for this model."""
+
+    def beside(self, model: "TextModel") -> Sequence[str]:
+        """Names of the columns of an answer, which is then printed behind its row of a table; (): answers alone."""
+        return ()
+
+    def read(self, texts: Sequence[str]) -> Any:
+        """Returns what is asked in a line, or in the texts of a row of a table. Raises: ValueError if it has no answer."""
+        return texts[0]
+
+    @abstractmethod
+    def written(self, asked: Any, answer: Answer, model: "TextModel") -> Sequence[str]:
+        """Returns the answer to what `read` returned as it is printed: no line, one, or several."""
+
+    def save(self, file: IO[bytes], answers: Sequence[Answer | None], model: "TextModel") -> None:
+        """Writes answers into a file as `output` names it; None: a bad line."""
+        raise NotImplementedError

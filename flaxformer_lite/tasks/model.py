@@ -1,0 +1,134 @@
+"""The part of a run that tasks ask: its model, its tokenizer, and predictions for many texts at once."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
+
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.console import warn
+from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.search.encoder import BatchPredictor, reads_first
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.special_ids import cut_warning, truncated
+from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine.texts import WarnCallback, required
+
+
+class Reporting(TypedDict, total=False):
+    """Keyword arguments of the methods that take many texts."""
+
+    progress: ProgressCallback
+    """Called after each batch with an activity, the number of texts that are done, and their number."""
+    warn: WarnCallback
+    """Receives each warning; by default it becomes a line on stderr."""
+    first_line: int
+    """The number of the first text in messages; 1 by default."""
+    lines: Sequence[int]
+    """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
+
+
+def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
+    """Returns the progress of so many things that are made of any number of texts."""
+    return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model with its parameters, tokenizers and config, which reads texts in one pass."""
+
+    path: Path
+    """The run folder, for messages."""
+    config: Config
+    params: PyTree = field(repr=False)
+    tokenizers: Tokenizers | None
+    """None if the weights were imported without a tokenizer."""
+    placement: Placement = ONE_DEVICE
+    """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
+    batch_predictors: dict[tuple[Any, ...], BatchPredictor] = field(default_factory=dict, repr=False, compare=False)
+    """One for each function and its arguments, because each keeps what it compiled; other parameters share them."""
+
+    @cached_property
+    def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
+        return Transformer(self.config.model.for_use, self.placement.tensor)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts. Raises: ValueError if the run has none."""
+        return required(self.tokenizers, self.path).source
+
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """Warns of text that is not in the vocabulary, once for each character."""
+        return UnknownText(self.tokenizer)
+
+    @property
+    def vector_width(self) -> int:
+        """The number of values of a text's vector."""
+        model = self.config.model
+        return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
+
+    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
+        """Returns the compiled form of a function of `core/search/encoder.py`."""
+        if (key := (function, *arguments)) not in self.batch_predictors:
+            bound = functools.partial(function, *arguments)
+            self.batch_predictors[key] = BatchPredictor(
+                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id, self.placement
+            )
+        return self.batch_predictors[key]
+
+    def predict(
+        self,
+        predictor: BatchPredictor,
+        texts: Sequence[str | Sequence[str]],
+        *,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
+        first_line: int = 1,
+        lines: Sequence[int] = (),
+    ) -> list[Any]:
+        """Returns the predictor's answer to each text or pair of texts. The further arguments are those of `Reporting`."""
+        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        flat = [text for group in groups for text in group]
+        self.unknown.report(flat, warn)
+        encoded = iter(self.tokenizer.encode_batch(flat))
+        rows = []
+        for number, group in zip(lines or range(first_line, first_line + len(groups)), groups, strict=True):
+            ids = [next(encoded) for _ in group]
+            rows.append(self.encode(ids, number, warn))
+        at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
+        ends = [[self.end_position(row)] for row in rows] if at_end else None
+        return predictor.predict({"params": self.params}, rows, ends, progress)
+
+    def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
+        """Returns one text or two with special ids, truncated with a warning that has the line's number.
+
+        A pair whose first text has no token is one text, as in training.
+        """
+        if len(texts) > 1 and not len(texts[0]):
+            texts = texts[1:]
+        most = self.config.data.max_source_length
+        whole = self.tokenizer.with_special_tokens(*texts).tokens
+        truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))
+        return self.tokenizer.truncated(texts, most)
+
+    def length(self, *texts: str) -> int:
+        """Returns the number of tokens of one text or two with special ids."""
+        return len(self.tokenizer.with_special_tokens(*map(self.tokenizer.encode, texts)).tokens)
+
+    def end_position(self, row: EncodedText) -> int:
+        """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
+        end = self.config.decode.eos_id
+        if end not in row.tokens:
+            raise ValueError(
+                f"the tokenizer of {self.path} ends no text with {end}, the first of decode.eos_ids, where this model's "
+                "classes are read: use Run.forward from Python, with attention_mask"
+            )
+        return len(row.tokens) - 1 - row.tokens[::-1].index(end)

@@ -1,0 +1,95 @@
+"""The contract of a task: what is asked of a model, and what it answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Unpack
+
+import numpy as np
+from annotated_types import MaxLen
+
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.engine.texts import check_list
+from flaxformer_lite.tasks.model import Reporting, TextModel
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+Text = Annotated[str, MaxLen(1_000_000)]
+"""A text of a server's request."""
+
+
+class Task(ABC, Generic[Asked, Answer]):
+    """Something that people do with a model. `Run`, the commands and the server have it by its name.
+
+    A subclass is a frozen dataclass; its fields are options, which a server's request may have too.
+    """
+
+    name: ClassVar[str]
+    """The command, and the server's path behind `/api/`."""
+    reads: ClassVar[str]
+    """What records are to the objectives whose models do the task (`BaseObjective.reads`)."""
+    asked: ClassVar[Any]
+    """The type of what is asked, as JSON has it: a text, a list, or a named tuple, which is an object there."""
+    field: ClassVar[str] = "texts"
+    """The field of a server's request that has one of what is asked, or several; "": a request is one itself."""
+    parts: ClassVar[int] = 1
+    """The most lengths of training texts that one text may have, in a server."""
+    warns: ClassVar[bool] = False
+    """Whether what has no answer (`refusal`) gets an empty one and a warning, by `answered`; False: it is an error."""
+    figure_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the figures that `figures` returns."""
+
+    @abstractmethod
+    def check(self, model: TextModel) -> None:
+        """Raises: ValueError if the model does not do the task, or not with these options."""
+
+    @abstractmethod
+    def answered(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> Sequence[Answer]:
+        """Returns the answer to each, after the checks of `answers`."""
+
+    @abstractmethod
+    def lengths(self, model: TextModel, asked: Asked) -> Sequence[int]:
+        """Returns the number of tokens of each text that the model reads, for a server's limit."""
+
+    def count(self, asked: Asked) -> int:
+        """Returns as how many texts this counts, for a server's limit."""
+        return 1
+
+    def refusal(self, model: TextModel, asked: Asked) -> str:
+        """Returns why this has no answer, as the end of a sentence that begins with its place; "": it has one."""
+        return ""
+
+    def answers(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> Sequence[Answer]:
+        """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
+        check_list(self.field, asked)
+        self.check(model)
+        first = report.get("first_line", 1)
+        lines = report.get("lines") or range(first, first + len(asked))
+        for line, one in zip(lines, asked if not self.warns else (), strict=False):
+            if reason := self.refusal(model, one):
+                raise ValueError(f"line {line} {reason}")
+        return self.answered(model, asked, **report)
+
+    # Figures of answers as texts, for a task with `figure_names`; of all others the objective's own suffice.
+
+    def of_pair(self, pair: Pair) -> Asked:
+        """Returns what is asked in labelled data."""
+        raise NotImplementedError
+
+    def figures(self, pairs: Sequence[Pair], answers: Sequence[Answer]) -> dict[str, float]:
+        """Returns figures of the answers to labelled data."""
+        return {}
+
+    def scores(self, model: TextModel, pairs: Sequence[Pair], **report: Unpack[Reporting]) -> dict[str, float]:
+        """Returns the figures of the model's answers to labelled data."""
+        if not self.figure_names:
+            return {}
+        return self.figures(pairs, self.answers(model, list(map(self.of_pair, pairs)), **report))
+
+
+def plain(answer: Any) -> Any:
+    """Returns an answer as JSON has it: a named tuple is an object, an array a list."""
+    if hasattr(answer, "_asdict"):
+        return {name: plain(value) for name, value in answer._asdict().items()}
+    if isinstance(answer, np.ndarray):
+        return answer.tolist()
+    return [plain(one) for one in answer] if isinstance(answer, list | tuple) else answer
