@@ -3,11 +3,13 @@
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
 of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). The kinds:
 `seq2seq.py`; `causal_lm.py` and, on its base class, `instruction.py`; `masked_lm.py`, `span_corruption.py`; `classification.py`
-and, on its base classes, `token_labels.py`, and with that of `candidates.py`, `embeddings.py` and `reranking.py`.
+and, on its base classes, `token_labels.py`, `answer_spans.py`, and with that of `candidates.py`, `embeddings.py` and
+`reranking.py`.
 
 To add one: a file, and its name in `kinds.py`.
 """
 
+from flaxformer_lite.core.objectives.answer_spans import AnswerSpans
 from flaxformer_lite.core.objectives.base import Apply, BaseObjective
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
@@ -23,6 +25,7 @@ from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.core.objectives.token_labels import TokenLabels
 
 __all__ = [
+    "AnswerSpans",
     "Apply",
     "BaseObjective",
     "Batch",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.objectives.answer_spans import AnswerSpans
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.core.objectives.classification import Classification, Regression
 from flaxformer_lite.core.objectives.embeddings import SentenceEmbeddings
@@ -23,6 +24,7 @@ Objectives = (
     | Classification
     | Regression
     | TokenLabels
+    | AnswerSpans
     | SentenceEmbeddings
     | Reranking
 )
@@ -33,17 +35,19 @@ def default_objective(
     model: ModelConfig,
     class_names: Sequence[str] = (),
     mask_token: int | None = None,
-    labels: Literal["one", "several"] = "one",
+    labels: Literal["one", "several", "places"] = "one",
 ) -> Objectives:
     """Returns the objective that a model from elsewhere, with its head, pooler and stacks, is most likely for.
 
     class_names: the names of the pooler's classes; by default their numbers. mask_token: the id of a mask that the tokenizer lacks.
-    labels: the labels of a text, where the model has classes.
+    labels: the labels of a text, or the places of answers, where the model has classes.
     """
     if model.sentence_embedding is not None:
         return SentenceEmbeddings()
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
         names = tuple(class_names) or tuple(map(str, range(model.pooler.num_classes)))
+        if labels == "places":
+            return AnswerSpans(unanswerable=True)
         if model.pooler.token == "each":
             return TokenLabels(labels=names, scheme=scheme_of(names))
         if model.pooler.num_classes == 1 and labels == "one":

@@ -74,6 +74,8 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
         pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 3 > 0) for text in texts]
     if objective.labels_words:
         pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 5) for text in texts]
+    if objective.kind == "answer_spans":
+        pairs = [pair._replace(marks=np.arange(len(pair.target)) == 1) for pair in pairs]
     if objective.kind == "reranking":
         marks = [np.arange(len(pair.target)) // 2 for pair in pairs]
         pairs = [pair._replace(label=f"1 {m[-1] + 1} ", marks=m) for pair, m in zip(pairs, marks, strict=True)]

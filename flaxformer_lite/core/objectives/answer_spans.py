@@ -1,0 +1,192 @@
+"""Answers in texts: an encoder reads a question with a text, and marks the first and the last token of the answer."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer_lite.core.base.bounds import LARGEST, FiniteFloat, NonNegativeInt, PositiveInt
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives.base import check_pooler
+from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.candidates import ABSENT
+from flaxformer_lite.core.objectives.classification import WholeTexts
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, cross_entropy
+from flaxformer_lite.core.objectives.token_labels import token_logits
+from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
+from flaxformer_lite.core.text.characters import ByteTokenizer
+from flaxformer_lite.core.text.tokenizer import REFUSED
+
+
+class Window(NamedTuple):
+    """A part of a text behind its question, as the model reads it."""
+
+    read: EncodedText
+    """Special ids included."""
+    start: int
+    """The number of the text's token that comes first."""
+    before: int
+    """The position of that token."""
+    size: int
+    """The number of the text's tokens."""
+
+
+class AnswerRow(NamedTuple):
+    """A window with the positions of the answer's first and last token, both 0 if the window lacks a part of the answer."""
+
+    window: Window
+    places: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSpans(WholeTexts):
+    """The part of a text that answers a question. `model.pooler` scores each token twice, as the answer's first and as its last.
+
+        row   BOS question EOS, a window of the text, EOS
+
+    A window without the whole answer has its answer at position 0. A question has at most half of a row. Evaluation reports
+    `loss`, `exact` (the fraction of windows whose answer is right) and `f1` (of the answer's tokens, a mean over windows).
+
+    Reference: Devlin et al. 2018, arXiv:1810.04805, sections 4.2 and 4.3.
+    """
+
+    kind: Literal["answer_spans"] = "answer_spans"
+    unanswerable: bool = False
+    """Whether a question may have no answer in its text, as in SQuAD 2."""
+    threshold: FiniteFloat = 0.0
+    """The two logits of position 0 minus those of the best answer, above which a question has no answer."""
+    overlap: NonNegativeInt = 128
+    """Tokens of the text that neighbouring windows share, at most half of a window."""
+    longest_answer: PositiveInt = 30
+    """The most tokens of an answer that is given."""
+
+    unit, counted = "questions", "places"
+    reads = "questions"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold and not self.unanswerable:
+            raise ValueError(
+                f"objective.threshold is {self.threshold}, but objective.unanswerable is False, so each question has an answer: "
+                "leave it out, or set unanswerable to True"
+            )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss", "exact", "f1")
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises: ValueError if the model has two stacks, or not two classes of each token."""
+        super().check_model(model)
+        check_pooler(model, 2, f"objective.kind '{self.kind}' needs", each=True)
+
+    # From records to rows --------------------------------------------------------------------------------------------
+
+    def room(self, longest: int, tokenizer: Tokenizer) -> int:
+        """Returns the tokens of a question and its text that a row has, beside the special ids. The question has at most half."""
+        return max(longest - len(tokenizer.with_special_tokens([], []).tokens), 2)
+
+    def starts(self, question: int, text: int, room: int) -> range:
+        """Returns the first token of each window of a text, by the numbers of tokens."""
+        size = room - min(question, room // 2)
+        shared = min(self.overlap, size // 2)
+        return range(0, max(text - shared, 1), size - shared)
+
+    def window(
+        self, question: Sequence[int], text: Sequence[int], start: int, room: int, tokenizer: Tokenizer
+    ) -> Window:
+        """Returns the window that begins with this token of the text."""
+        question = question[: room // 2]
+        shown = text[start : start + room - len(question)]
+        before = tokenizer.with_special_tokens(question, [-1]).tokens.index(-1)
+        return Window(tokenizer.with_special_tokens(question, shown), start, before, len(shown))
+
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Rows:
+        """Returns a row for each window of each text that could be read."""
+        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
+        kept = np.delete(np.arange(len(arrays)), arrays.labelled(REFUSED))
+        room = self.room(longest.source, reader)
+        sizes = np.minimum(arrays.sizes[kept], [room // 2, LARGEST])
+        starts = [self.starts(question, text, room) for question, text in sizes.tolist()]
+        counts = list(map(len, starts))
+        start, record = np.fromiter(itertools.chain(*starts), np.int64), np.repeat(kept, counts)
+        question, text = np.repeat(sizes, counts, 0).T
+        stop = np.minimum(start + room - question, text)
+
+        def make(i: int) -> AnswerRow:
+            one = arrays[record[i]]
+            window = self.window(one.source.tolist(), one.target.tolist(), int(start[i]), room, reader)
+            answer = np.flatnonzero([] if one.marks is None else one.marks)
+            if not len(answer) or answer[0] < start[i] or answer[-1] >= stop[i]:
+                return AnswerRow(window, (0, 0))
+            first, last = (answer[[0, -1]] - start[i] + window.before).tolist()
+            return AnswerRow(window, (first, last))
+
+        special = len(reader.with_special_tokens([], []).tokens)
+        rows = Rows.source_only(special + question + stop - start, make, Spans.one_each(record, start, stop))
+        cut = int((arrays.sizes[kept, 0] > room // 2).sum())
+        rows.note = f"{cut:,} questions were cut, as data.max_source_length is {longest.source}" if cut else ""
+        return rows
+
+    def example(
+        self, record: AnswerRow, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> Batch:
+        """Returns a row without the axis B; `extra` is True at the text."""
+        window, places = record.window, np.arange(lengths.source)
+        row = host_row(
+            np.array(record.places, np.int32),
+            np.ones(2, np.float32),
+            source_tokens=pad_tokens(window.read.tokens, lengths.source, special.pad),
+            source_mask=places < len(window.read.tokens),
+            token_types=pad_tokens(window.read.types, lengths.source),
+        )
+        return row._replace(extra=(places >= window.before) & (places < window.before + window.size))
+
+    # From outputs to figures -----------------------------------------------------------------------------------------
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns nats per place: the mean over the first and the last token of each answer."""
+        return {"cross_entropy": cross_entropy(place_logits(outputs, batch), batch.targets, batch.weights)}
+
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        logits, true, weights = place_logits(outputs, batch), batch.targets, batch.weights[:, 0]
+        found = best_places(logits, batch.extra, self.threshold)
+        figures = {"exact": (found == true).all(-1), "f1": shared_places(found, true)}
+        terms = {name: LossTerm((values * weights).sum(), weights.sum()) for name, values in figures.items()}
+        return {"loss": cross_entropy(logits, true, batch.weights), **terms}
+
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+        return {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
+
+
+def place_logits(outputs: Outputs, batch: Batch) -> Float[Array, "B 2 T"]:
+    """Returns the logits of each position as the answer's first and its last token; padding has no share of a softmax."""
+    logits = jnp.swapaxes(token_logits(outputs), 1, 2)
+    return jnp.where(jnp.asarray(batch.inputs.source_mask)[:, None], logits, ABSENT)
+
+
+def best_places(logits: Float[Array, "B 2 T"], in_text: Bool[Array, "B T"], threshold: float) -> Int[Array, "B 2"]:
+    """Returns the first and the last position of the best answer in each text; 0 for none."""
+    first, last = jnp.moveaxis(jnp.where(in_text[:, None], logits, ABSENT), 1, 0)
+    best = first + jax.lax.cummax(last, axis=1, reverse=True)
+    start = best.argmax(-1, keepdims=True)
+    stop = jnp.where(jnp.arange(last.shape[1]) < start, 2 * ABSENT, last).argmax(-1, keepdims=True)
+    none = logits[:, :, 0].sum(-1, keepdims=True) - best.max(-1, keepdims=True) > threshold
+    return jnp.where(none, 0, jnp.concatenate([start, stop], -1))
+
+
+def shared_places(found: Int[Array, "B 2"], true: Int[Array, "B 2"]) -> Float[Array, "B"]:
+    """Returns the F1 score of the tokens of each row's answer."""
+    both = jnp.minimum(found[:, 1], true[:, 1]) - jnp.maximum(found[:, 0], true[:, 0]) + 1
+    sizes = [place[:, 1] - place[:, 0] + 1 for place in (found, true)]
+    return 2 * jnp.maximum(both, 0) / (sizes[0] + sizes[1])

@@ -1,0 +1,141 @@
+"""Oracles: rows worked by hand; the loss and the best answer of drawn logits, of all answers one by one, in float64."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.inputs import Inputs, Outputs
+from flaxformer_lite.core.objectives import AnswerSpans, Batch, TokenLabels, default_objective
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.core.text.tokenizer import REFUSED
+from tests.support.objectives import example, record
+
+TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
+
+
+def question(source: list[int], target: list[int], answer: tuple[int, int]) -> TokenPair:
+    """A question whose answer has the tokens from the first to before the second place."""
+    places = np.arange(len(target))
+    return record(source, target)._replace(marks=(places >= answer[0]) & (places < answer[1]))
+
+
+def test_rows_by_hand():
+    """Windows of four tokens that share one: the answer 7 8 is in the second alone, the refused question in none."""
+    rows = AnswerSpans(overlap=1).make_rows(
+        [
+            question([10, 11], [4, 5, 6, 7, 8, 9], (3, 5)),
+            record([], [])._replace(label=REFUSED),
+            question([10, 11, 12, 13, 14], [4], (0, 1)),
+            question([10], [], (0, 0)),
+        ],
+        Lengths(9, 0), 0, TOKENIZER,
+    )  # fmt: skip
+    assert [row.window.read.tokens for row in rows] == [
+        [BOS, 10, 11, EOS, 4, 5, 6, 7, EOS],
+        [BOS, 10, 11, EOS, 7, 8, 9, EOS],
+        [BOS, 10, 11, 12, EOS, 4, EOS],
+        [BOS, 10, EOS, EOS],
+    ]
+    assert [row.places for row in rows] == [(0, 0), (4, 5), (5, 5), (0, 0)]
+    assert rows.lengths.tolist() == [[9, 0], [8, 0], [7, 0], [4, 0]]
+    assert [rows.spans.row(i) for i in range(4)] == [[(0, 0, 4)], [(0, 3, 6)], [(2, 0, 1)], [(3, 0, 0)]]
+    assert rows.note == "1 questions were cut, as data.max_source_length is 9"
+    batch = example(AnswerSpans(), rows[1], Lengths(10, 0))
+    assert batch.inputs.source_tokens.tolist() == [BOS, 10, 11, EOS, 7, 8, 9, EOS, PAD, PAD]
+    assert batch.inputs.token_types.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0, 0]
+    assert batch.inputs.source_mask.tolist() == [True] * 8 + [False] * 2
+    assert batch.extra.tolist() == [False] * 4 + [True] * 3 + [False] * 3
+    assert (batch.targets.tolist(), batch.weights.tolist()) == ([4, 5], [1, 1])
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 5, 128])
+def test_windows_have_each_token_of_a_text(overlap: int):
+    """Law: neighbours share the overlap, at most half of a window; each window but the last one fills its row."""
+    objective = AnswerSpans(overlap=overlap)
+    for longest, size, text in itertools.product((5, 6, 13, 29), (0, 1, 9, 40), (0, 1, 2, 7, 33)):
+        room = objective.room(longest, TOKENIZER)
+        asked, ids = [4] * size, list(range(5, 5 + text))
+        starts = objective.starts(size, text, room)
+        windows = [objective.window(asked, ids, start, room, TOKENIZER) for start in starts]
+        shown = [one.read.tokens[one.before : one.before + one.size] for one in windows]
+        assert [one.read.tokens.count(4) for one in windows] == [min(size, room // 2)] * len(windows)
+        assert {len(one.read.tokens) for one in windows[:-1]} <= {longest} and len(windows[-1].read.tokens) <= longest
+        assert [ids[one.start : one.start + one.size] for one in windows] == shown
+        shared = min(overlap, (room - min(size, room // 2)) // 2)
+        assert shown[0] + [i for one in shown[1:] for i in one[shared:]] == ids
+        assert all(len(one) > shared for one in shown[1:])
+
+
+def drawn(seed: int, rows: int = 37, length: int = 19) -> tuple[np.ndarray, Batch]:
+    """Drawn logits `[B, T, 2]`, and rows whose texts stand at drawn places; the last row is padding alone."""
+    rng = np.random.default_rng(seed)
+    mask, in_text = np.zeros((2, rows, length), bool)
+    targets, weights = np.zeros((rows, 2), np.int32), np.ones((rows, 2), np.float32)
+    for i in range(rows):
+        before, stop = np.sort(rng.choice(np.arange(1, length), 2, replace=False))
+        mask[i, : stop + 1], in_text[i, before:stop] = True, True
+        targets[i] = np.sort(rng.integers(before, stop, 2)) if rng.random() < 0.7 else 0
+    mask[-1], in_text[-1], targets[-1], weights[-1] = False, False, 0, 0
+    logits = rng.normal(size=(rows, length, 2)) + 2 * (np.arange(length)[:, None] == targets[:, None])
+    logits[:, 0] += 2.0
+    batch = Batch(
+        Inputs(source_mask=jnp.asarray(mask)), *map(jnp.asarray, (targets, weights)), extra=jnp.asarray(in_text)
+    )
+    return logits.astype(np.float32), batch
+
+
+@pytest.mark.parametrize(("seed", "threshold"), [(1, 0.0), (2, 1.5), (3, -1.0)])
+def test_the_loss_and_the_figures_are_those_of_all_answers(seed: int, threshold: float):
+    objective = AnswerSpans(unanswerable=True, threshold=threshold)
+    logits, batch = drawn(seed)
+    found = Outputs(class_logits=jnp.asarray(logits))
+    nats, exact, f1 = [], [], []
+    arrays = (batch.inputs.source_mask, batch.extra, batch.targets)
+    rows = zip(logits.astype(float), *map(np.asarray, arrays), strict=True)
+    for z, mask, in_text, (first, last) in itertools.islice(rows, len(logits) - 1):
+        normal = np.log(np.exp(z[mask]).sum(0))
+        nats += [normal[0] - z[first, 0], normal[1] - z[last, 1]]
+        text = np.flatnonzero(in_text)
+        score, i, j = max((z[i, 0] + z[j, 1], i, j) for i in text for j in text if i <= j)
+        i, j = (0, 0) if z[0].sum() - score > threshold else (i, j)
+        exact.append((i, j) == (first, last))
+        answer, true = {*range(i, j + 1)}, {*range(first, last + 1)}
+        f1.append(2 * len(answer & true) / (len(answer) + len(true)))
+    figures = objective.report(jax.jit(objective.metrics)(found, batch))
+    assert figures == pytest.approx({"loss": np.mean(nats), "exact": np.mean(exact), "f1": np.mean(f1)}, rel=1e-5)
+    assert 0.1 < figures["exact"] <= figures["f1"] < 0.95 and set(figures) == set(objective.metric_names)
+    (term,) = objective.loss(found, batch).values()
+    assert (term.sum, term.count) == pytest.approx((np.sum(nats), len(nats)), rel=1e-5)
+
+
+def test_padding_has_no_share_of_the_loss():
+    objective, (logits, batch) = AnswerSpans(), drawn(4)
+    hidden = np.where(batch.inputs.source_mask[..., None], logits, 50.0)
+    (one,), (other,) = (objective.loss(Outputs(class_logits=jnp.asarray(z)), batch).values() for z in (logits, hidden))
+    assert one.sum == other.sum and np.isfinite(one.sum)
+
+
+def test_what_does_not_fit_is_refused():
+    message = (
+        "objective.threshold is 0.5, but objective.unanswerable is False, so each question has an answer: leave it out"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AnswerSpans(threshold=0.5)
+    model = {"vocab_size": 29, "num_decoder_layers": 0, "head": None}
+    message = 'needs 2 of each token: set model.pooler to Pooler(token="each", activation=None, num_classes=2)'
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AnswerSpans().check_model(ModelConfig(pooler=Pooler(num_classes=2), **model))
+
+
+def test_a_model_from_elsewhere_may_find_no_answer():
+    each = Pooler(token="each", activation=None, num_classes=2)
+    model = ModelConfig(vocab_size=29, num_decoder_layers=0, head=None, pooler=each)
+    assert default_objective(model, ("a", "b"), labels="places") == AnswerSpans(unanswerable=True)
+    assert isinstance(default_objective(model, ("a", "b")), TokenLabels)
