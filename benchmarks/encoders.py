@@ -196,6 +196,7 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
     from flaxformer_lite.core.objectives import SentenceEmbeddings, TokenLabels
     from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
     from flaxformer_lite.files.data import DataConfig, JSONLines
+    from flaxformer_lite.files.records import Pairs, Words
     from flaxformer_lite.files.text import FromRun
     from flaxformer_lite.interop.importing import import_hf
 
@@ -205,11 +206,11 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
     steps = options.steps[list(ROWS).index(table)]
     topics, names, rows = options.data / "topics", options.data / "code_names", options.work / "rows.jsonl"
     if table == "search":
-        train = JSONLines(path=str(topics / "train.jsonl"), source_field="query", target_field="positive")
+        train = JSONLines(path=str(topics / "train.jsonl"), record=Pairs(source="query", target="positive"))
     else:
         lines = [{"words": words, "labels": labels} for words, labels in sentences(names / "train.jsonl")]
         rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        train = JSONLines(path=str(rows), words_field="words", word_labels_field="labels")
+        train = JSONLines(path=str(rows), record=Words(words="words", labels="labels"))
     imported = load_config(str(base / "config.json"))
     config = dataclasses.replace(
         imported,

@@ -25,14 +25,13 @@ from flaxformer_lite.core.model import (
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.records import Documents
 from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:
     def documents(split: str) -> HubDataset:
-        return HubDataset(
-            path="wikimedia/wikipedia", name="20231101.en", split=split, source_field=None, target_field="text"
-        )
+        return HubDataset(path="wikimedia/wikipedia", name="20231101.en", split=split, record=Documents())
 
     return Config(
         model=ModelConfig(

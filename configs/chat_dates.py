@@ -8,7 +8,7 @@ Command:  python train.py configs/chat_dates.py
 Expected: on 2,000 held-out dates 0.0089 nats a token of the answers, accuracy of these tokens 0.9972, after 600 steps. 2 min 15 s
           of CPU time with two evaluations, on 2 cores that other work was using too. Each conversation has one question, so a
           second question in a chat is answered badly: `chat_dates_lora.py` goes on from there.
-Vary it:  JSONLines(path="chats.jsonl", messages_field="messages") in the place of Dates; --train.steps 800.
+Vary it:  JSONLines(path="chats.jsonl", record=Conversations()) in the place of Dates; --train.steps 800.
 """
 
 from flaxformer_lite.config import Config, TrainConfig

@@ -17,6 +17,7 @@ from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.files.data import JSONLines
+from flaxformer_lite.files.records import Conversations
 from flaxformer_lite.files.text import FromRun
 
 
@@ -28,8 +29,8 @@ def get_config() -> Config:
         model=dataclasses.replace(base.model, lora=lora),
         data=dataclasses.replace(
             base.data,
-            train=JSONLines(path="chats/train.jsonl", messages_field="messages"),
-            eval=JSONLines(path="chats/valid.jsonl", messages_field="messages"),
+            train=JSONLines(path="chats/train.jsonl", record=Conversations()),
+            eval=JSONLines(path="chats/valid.jsonl", record=Conversations()),
             test=None,
             tokenizer=FromRun(path="runs/chat_dates"),
             tokens_per_batch=16 * 192,

@@ -16,6 +16,7 @@ from flaxformer_lite.core.model import Pooler
 from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import TSV, DataConfig
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.files.text import FromRun
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
@@ -23,7 +24,7 @@ PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkin
 
 def get_config() -> Config:
     def examples(split: str) -> TSV:
-        return TSV(path=f"docstrings/{split}.tsv", source_column=None, target_column=0, label_column=1)
+        return TSV(path=f"docstrings/{split}.tsv", record=Classes(text=0, label=1))
 
     return Config(
         model=dataclasses.replace(

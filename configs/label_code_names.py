@@ -17,6 +17,7 @@ from flaxformer_lite.core.model import Pooler
 from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines
+from flaxformer_lite.files.records import Entities
 from flaxformer_lite.files.text import FromRun
 
 LABELS = ("O", "B-CODE", "I-CODE")
@@ -24,7 +25,7 @@ LABELS = ("O", "B-CODE", "I-CODE")
 
 def get_config() -> Config:
     def sentences(split: str) -> JSONLines:
-        return JSONLines(path=f"code_names/{split}.jsonl", source_field=None, target_field="text", spans_field="spans")
+        return JSONLines(path=f"code_names/{split}.jsonl", record=Entities())
 
     tiny = load_config("tiny_modernbert")
     return dataclasses.replace(

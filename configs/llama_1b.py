@@ -17,14 +17,13 @@ from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, Model
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.records import Documents
 from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:
     def documents(split: str) -> HubDataset:
-        return HubDataset(
-            path="HuggingFaceFW/fineweb-edu", name="sample-10BT", split=split, source_field=None, target_field="text"
-        )
+        return HubDataset(path="HuggingFaceFW/fineweb-edu", name="sample-10BT", split=split, record=Documents())
 
     return Config(
         model=ModelConfig(

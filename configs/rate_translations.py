@@ -18,13 +18,14 @@ from flaxformer_lite.core.model import Pooler
 from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.files.text import FromRun
 
 
 def get_config() -> Config:
     def rated(split: str) -> JSONLines:
         return JSONLines(
-            path=f"rated/{split}.jsonl", source_field="source", target_field="translation", label_field="rating"
+            path=f"rated/{split}.jsonl", record=Classes(source="source", text="translation", label="rating")
         )
 
     reading = load_config("read_translations")

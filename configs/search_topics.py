@@ -19,6 +19,7 @@ from flaxformer_lite.core.model import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines
+from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.files.text import FromRun
 
 
@@ -29,7 +30,7 @@ def get_config() -> Config:
         ),
         objective=SentenceEmbeddings(directions="both"),
         data=DataConfig(
-            train=JSONLines(path="topics/train.jsonl", source_field="query", target_field="positive"),
+            train=JSONLines(path="topics/train.jsonl", record=Pairs(source="query", target="positive")),
             held_out=0.02,
             tokenizer=FromRun(path="runs/minilm"),
             tokens_per_batch=32 * 64,

@@ -18,12 +18,13 @@ from flaxformer_lite.core.model.positions import RelativeBias
 from flaxformer_lite.core.objectives import SpanCorruption
 from flaxformer_lite.core.optim import Adafactor, InverseSquareRoot, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.records import Documents
 from flaxformer_lite.files.text import SentencePiece
 
 
 def get_config() -> Config:
     def documents(split: str) -> HubDataset:
-        return HubDataset(path="allenai/c4", name="en", split=split, source_field=None, target_field="text")
+        return HubDataset(path="allenai/c4", name="en", split=split, record=Documents())
 
     return Config(
         model=ModelConfig(

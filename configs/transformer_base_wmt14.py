@@ -16,6 +16,7 @@ from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.optim import AdamW, Noam, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
+from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.files.text import SentencePiece
 
 
@@ -25,8 +26,7 @@ def get_config() -> Config:
             path="wmt/wmt14",
             name="de-en",
             split=split,
-            source_field="translation.en",
-            target_field="translation.de",
+            record=Pairs(source="translation.en", target="translation.de"),
             empty_lines="drop",
         )
 

@@ -278,12 +278,16 @@ def text_columns(
         return TextColumns(tuple((column,) for column in typed), header, wanted, typed=True)
     if not any(container(path) == "a table" for path in paths):
         return TextColumns(wanted=wanted)
-    from flaxformer_lite.workdir import open_run  # with JAX
+    from flaxformer_lite.files.data.source import RecordSource  # with JAX
+    from flaxformer_lite.workdir import open_run
 
     data = open_run(arguments.folder).config().data
     source = data.train or data.eval or data.test
     sources = [] if source is None else [one for _, one in source.parts("data.train")]
-    chosen = {(one.text_columns(), getattr(one, "header", True), getattr(one, "form", None)) for one in sources}
+    chosen = set[tuple[Any, bool, Format | None]]()
+    for one in sources:
+        texts = one.record.texts if isinstance(one, RecordSource) else ()
+        chosen.add((texts, getattr(one, "header", True), getattr(one, "form", None)))
     texts, header, form = chosen.pop() if len(chosen) == 1 else ((), False, None)
     return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form)
 
@@ -362,7 +366,7 @@ def table_blocks(
     path: str, columns: TextColumns, size: int = LINES_AT_ONCE, progress: ReadProgress = ignore_progress
 ) -> Iterator[LineChunk]:
     """Yields the rows of a table. One with a line that is not UTF-8, or with other columns than the first ones, is a bad row."""
-    from flaxformer_lite.files.data.source import with_input
+    from flaxformer_lite.files.records.base import with_input
 
     undecoded = dict[int, str]()
     lines = itertools.chain.from_iterable(line_chunks(path, progress, undecoded.__setitem__))

@@ -94,7 +94,7 @@ def scored(
 
 def rated_pairs(loaded: Run, data: ScoredData) -> list[Pair]:
     """Returns the pairs as their answers are compared. Raises: ValueError for those of which none is a translation."""
-    if data.name == "files" or not loaded.config.objective.reads_messages:
+    if data.name == "files" or loaded.config.objective.reads != "conversations":
         return data.pairs
     pairs = list(loaded.asked_pairs(data.pairs))
     if others := sum(not (pair.source and pair.target) for pair in pairs):

@@ -17,7 +17,6 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.settings import check_vocabulary
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
-from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.files.text import FromRun
 
@@ -107,7 +106,7 @@ class Config(Checked, at=""):
             )
 
     def _check_sources(self) -> None:
-        known = self.data.languages
+        known, reads = self.data.languages, self.objective.reads
         if known is not None and not self.objective.translates and self.data.train is not None:
             raise ValueError(
                 f"data.languages is set, but objective.kind '{self.objective.kind}' translates nothing: set it to None"
@@ -120,64 +119,21 @@ class Config(Checked, at=""):
         for split in SPLITS:
             source = getattr(self.data, split)
             for setting, member in [] if source is None else source.parts(f"data.{split}"):
-                if getattr(member, "messages_field", None) is not None and not self.objective.reads_messages:
+                if member.record.reads not in ("texts", reads):  # texts alone go to any objective
                     raise ValueError(
-                        f"{setting}.messages_field is {member.messages_field!r}, but objective.kind '{self.objective.kind}' reads "
-                        "no conversations: set it to None, or choose the objective 'instruction'"
+                        f"{setting}.record has {member.record.reads}, but objective.kind '{self.objective.kind}' reads {reads}: "
+                        "change one of the two"
                     )
-                self._check_candidates(setting, member)
-                self._check_words(setting, member)
                 if not (codes := getattr(member, "languages", ())):
                     continue
-                if known is None or len(codes) != 2 or getattr(member, "label_field", None) is not None:
+                if known is None or len(codes) != 2:
                     raise ValueError(
-                        f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set, and "
-                        "label_field must be None"
+                        f"{setting}.languages is {codes}: it must be two codes of data.languages, which must be set"
                     )
                 try:
                     known.checked(*codes)
                 except ValueError as error:
                     raise ValueError(f"{setting}.languages: {error}") from None
-
-    def _check_candidates(self, setting: str, source: DataSource) -> None:
-        """Raises: ValueError if a source has queries with candidates that the objective does not read, or scores of plain pairs."""
-        fields, columns = getattr(source, "negatives_fields", None), getattr(source, "negatives_columns", ())
-        scores = getattr(source, "scores_fields", ())
-        if fields is None and not columns:
-            if scores:
-                raise ValueError(
-                    f"{setting}.scores_fields is {scores}, but {setting}.negatives_fields is None, so pairs are plain: set it, "
-                    "to () if no text is a negative"
-                )
-            return
-        given = (
-            f"{setting}.negatives_columns is {columns}" if fields is None else f"{setting}.negatives_fields is {fields}"
-        )
-        if not self.objective.reads_candidates:
-            raise ValueError(
-                f"{given}, but objective.kind '{self.objective.kind}' reads no candidates: leave it out, or choose an "
-                "objective for embeddings or rerankers"
-            )
-        for other in ("label_field", "label_column", "messages_field", "words_field", "spans_field"):
-            if (value := getattr(source, other, None)) is not None:
-                raise ValueError(
-                    f"{given}, and {setting}.{other} is {value!r}, which is not read with it: leave out one of them"
-                )
-
-    def _check_words(self, setting: str, source: DataSource) -> None:
-        """Raises: ValueError if a source has labels of words that the objective does not read, or lacks them, or has others."""
-        if source.labels_words != self.objective.labels_words:
-            reads = "reads" if self.objective.labels_words else "does not read"
-            has = "has them" if source.labels_words else "has none"
-            raise ValueError(
-                f"objective.kind '{self.objective.kind}' {reads} labels of words, but {setting} (words_field, spans_field, or kind "
-                f"conll) {has}: change one of the two; the objective of such data is 'token_labels'"
-            )
-        for other in ("label_field", "input_field"):
-            if source.labels_words and (value := getattr(source, other, None)) is not None:
-                raise ValueError(
-                    f"{setting}.{other} is {value!r}, which is not read beside labels of words: leave it out"
-                )
 
     def _check_batches(self) -> None:
         data, train = self.data, self.train
@@ -216,12 +172,12 @@ class Config(Checked, at=""):
         if train.best_metric not in (names := (*reported, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
-        if train.text_metrics and not (self.objective.translates or self.objective.reads_messages):
+        if train.text_metrics and not (self.objective.translates or self.objective.reads == "conversations"):
             raise ValueError(
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
                 "it to ()"
             )
-        if train.sample_prompts and (self.objective.command != "generate" or data.source("eval") is None):
+        if train.sample_prompts and (not self.model.continues_texts or data.source("eval") is None):
             raise ValueError(
                 f"train.sample_prompts is {train.sample_prompts}, but it is for evaluations of a language model: set it to (), or "
                 "set data.eval (or data.held_out) and an objective of kind causal_lm"

@@ -146,7 +146,7 @@ class Run(TextTranslator, TextPredictor):
         template = read_chat_template(self.folder.path, tokenizers.target)
         if template is None:
             return None
-        usual = SOURCE_ALONE if config.objective.reads_messages else PLAIN
+        usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN
         return Asking(template, tokenizers.target, config.data.translation or usual)
 
     def check_translates(self) -> None:
@@ -391,7 +391,7 @@ class Run(TextTranslator, TextPredictor):
 
     def asked_pairs(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
         """Returns pairs as texts to show: of a conversation its last answer, where the run answers conversations."""
-        if not self.config.objective.reads_messages:
+        if self.config.objective.reads != "conversations":
             return pairs
         return [
             Pair(pair.source, "" if one is None else one.reference)

@@ -91,13 +91,13 @@ def score(
     """
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
-    trainable = languages is None or languages.trainable
+    trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
     if not trainable:
         note("the loss is left out: where data.languages has its tokens is for use alone")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         answers_files = name == "files" and not objective.translates
-        if not run.others and trainable and (objective.reads_messages or not answers_files):
+        if not run.others and trainable and (converses or not answers_files):
             progress.within("evaluating")
             scores = run.metrics(
                 pairs,
@@ -106,7 +106,7 @@ def score(
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
-        is_asked = answers_files or (objective.reads_messages and bool(asks or run.config.train.text_metrics or decode))
+        is_asked = answers_files or (converses and bool(asks or run.config.train.text_metrics or decode))
         if not (objective.translates or is_asked):
             return {objective.unit: len(pairs), **scores}, None
         references: list[str | None] = [pair.target for pair in pairs]

@@ -115,7 +115,7 @@ def tokenizer_settings(config: Config) -> tuple[Any, ...]:
 
 def adds_text(objective: BaseObjective) -> bool:
     """Returns whether texts are read with more than the data has: a chat template, or prompts."""
-    return objective.reads_messages or any(map(objective.text_before, objective.side_prompts))
+    return objective.reads == "conversations" or any(map(objective.text_before, objective.side_prompts))
 
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
@@ -169,7 +169,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     """
     data, objective, start_id = config.data, config.objective, config.decode.bos_id
     check_special_ids(objective, config.decode, tokenizers.target.special)
-    if objective.reads_messages and warns:
+    if objective.reads == "conversations" and warns:
         warn_of_endless_answers(records, config.decode.eos_ids, tokenizers.target)
     samplers = samplers_of(data.subword_sampling, tokenizers)
     train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)

@@ -111,9 +111,24 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     progress.say(f"  {describe_weights(config, checkpoints)}")
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
-        f"  use it:     flaxformer-lite {config.objective.command} {run}\n"
+        f"  use it:     flaxformer-lite {command_of(config)} {run}\n"
         f"  look at it: flaxformer-lite inspect {run}"
     )
+
+
+def command_of(config: Config) -> str:
+    """Returns the command that uses a trained model: by what it reads, else by its parts."""
+    model, reads = config.model, config.objective.reads
+    fits = {
+        "translate": config.objective.translates,
+        "classify": reads == "classes",
+        "label": reads == "words",
+        "embed": model.sentence_embedding is not None,
+        "rank": reads == "candidates",
+        "generate": model.continues_texts,
+        "fill-mask": not model.num_decoder_layers and model.head is not None,
+    }
+    return next((command for command, is_fit in fits.items() if is_fit), "evaluate")
 
 
 def describe_weights(config: Config, checkpoints: Checkpoints) -> str:

@@ -13,6 +13,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.text_files import TSV, ParallelText, PlainText
+from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.files.text.kinds import FromRun, save_tokenizer
 from tests.support import needs
 from tests.support.experiments import tiny_config
@@ -63,7 +64,7 @@ def test_parquet_and_saved_datasets(tmp_path: Path):
     for path in (tmp_path / "saved").iterdir():
         put(f"saved/{path.name}", path.read_bytes())
     assert has_file(f"{FOLDER}/saved", "state.json") and not has_file(f"{FOLDER}/saved", "dataset_dict.json")
-    saved = HubDataset(path=f"{FOLDER}/saved", source_field="source", target_field="target")
+    saved = HubDataset(path=f"{FOLDER}/saved", record=Pairs())
     assert saved.open() == [Pair("a", "c"), Pair("b", "d")]
 
 

@@ -24,6 +24,7 @@ from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import CoNLL, JSONLines
 from flaxformer_lite.files.data.reading import reader_of
+from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.words import units_of
@@ -91,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         objective=TokenLabels(labels=LABELS),
         data=dataclasses.replace(
             tiny.data,
-            train=JSONLines(path=str(place / "train.jsonl"), words_field="tokens", word_labels_field="tags"),
+            train=JSONLines(path=str(place / "train.jsonl"), record=Words(labels="tags")),
             eval=CoNLL(path=str(place / "eval.conll")),
             tokenizer=SentencePiece(),
             tokens_per_batch=32 * 40,
@@ -179,7 +180,7 @@ def probabilities(run: Run, apply: Callable[..., Any], text: str) -> np.ndarray:
 
 def test_a_text_and_the_list_of_its_words_have_the_same_entities(run: Run) -> None:
     """Law: of a run that was trained; a word of a list has the label of its first unit. One from elsewhere reads whole words."""
-    source = JSONLines(path="x", words_field="w", word_labels_field="l")
+    source = JSONLines(path="x", record=Words(words="w", labels="l"))
     data = dataclasses.replace(run.config.data, train=source)
     trained = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
     rng = random.Random(5)
@@ -197,7 +198,7 @@ def test_a_text_and_the_list_of_its_words_have_the_same_entities(run: Run) -> No
 
 def test_what_is_measured_is_what_is_used(run: Run) -> None:
     """Oracle: F1 counted over the places in characters of the true entities and of those that label finds in the text."""
-    data = dataclasses.replace(run.config.data, train=JSONLines(path="x", words_field="w", word_labels_field="l"))
+    data = dataclasses.replace(run.config.data, train=JSONLines(path="x", record=Words(words="w", labels="l")))
     config = dataclasses.replace(run.config, data=data)
     tokenizers = reader_of(config.objective, run.required_tokenizers, Path("nowhere"), config.data.longest)
     trained = dataclasses.replace(run, config=config, tokenizers=tokenizers)
@@ -265,7 +266,7 @@ def test_the_command_writes_spans_and_columns(
     ]
     assert all(span["text"] == found.text[span["start"] : span["end"]] for span in first["spans"]) and first["spans"]
     (tmp_path / "x.jsonl").write_text(out.splitlines()[0])
-    pair = JSONLines(path=str(tmp_path / "x.jsonl"), target_field="text", spans_field="spans").open()[0]
+    pair = JSONLines(path=str(tmp_path / "x.jsonl"), record=Entities()).open()[0]
     assert json.loads(pair.label) == {"spans": [list(span[:3]) for span in found.spans]}
 
     type_command(monkeypatch, "label", tmp_path, texts, "--format", "conll")

@@ -34,6 +34,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
+from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.runs import ServedRun
@@ -458,7 +459,7 @@ def numbers(line: str) -> list[float]:
 
 
 def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_command: Typed):
-    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    train = TSV(path="nowhere", record=Classes(text=0, label=1))
     data = dataclasses.replace(run.config.data, train=train)
     single = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
     (out, err) = type_command(single, "classify", stdin=b"a\nb\tc\n")
@@ -488,7 +489,7 @@ def test_a_table_is_answered_by_its_column_and_keeps_its_rows(
     table = tmp_path / "in.csv"
     with open(table, "w", newline="") as file:
         csv.writer(file, delimiter=";").writerows([["id", "text", "y"], *rows])
-    single = trained_on(run, monkeypatch, CSV(path="x", header=True, source_column=None, target_column="text"))
+    single = trained_on(run, monkeypatch, CSV(path="x", header=True, record=Documents()))
     out, err = type_command(single, command, str(table))
     header, *answered = csv.reader([line + "\n" for line in out], delimiter=";")
     alone = type_command(single, command, stdin=b"abc, d\n\nx\n")[0]
@@ -508,17 +509,17 @@ def test_the_column_is_that_of_any_training_data(
     """A field of JSON lines is a column of its name; sources of a mixture count if they agree; an input follows its text."""
     table = tmp_path / "in.csv"
     table.write_text("id,text,more\n1,ab,cd\n", encoding="utf-8")
-    fields = JSONLines(path="x", source_field=None, target_field="text", label_field="y")
+    fields = JSONLines(path="x", record=Classes(label="y"))
     header, answer = type_command(trained_on(run, monkeypatch, fields), "classify", str(table))[0]
     assert header == "id,text,more,label,probability" and answer.startswith("1,ab,cd,")
     same = Mixture(sources=(fields, dataclasses.replace(fields, path="y")))
     assert type_command(trained_on(run, monkeypatch, same), "classify", str(table))[0] == [header, answer]
-    other = dataclasses.replace(fields, target_field="more")
+    other = dataclasses.replace(fields, record=Classes(text="more", label="y"))
     with pytest.raises(SystemExit):
         type_command(trained_on(run, monkeypatch, Mixture(sources=(fields, other))), "classify", str(table))
     assert "choose that of the texts by --column" in type_command.errors()[-1]
-    columns = {"source_column": "text", "input_column": "more", "target_column": "id"}
-    asked = TextColumns(CSV(path="x", header=True, **columns).text_columns()[:1], header=True)
+    record = Pairs(source="text", input="more", target="id")
+    asked = TextColumns(record.texts[:1], header=True)
     (block,) = table_blocks(str(table), asked)
     assert block.lines == ["ab\n\ncd"]
 
@@ -605,7 +606,7 @@ def test_numbers_and_a_header_in_the_place_of_texts_are_told_of(
 ):
     (tmp_path / "a.tsv").write_text("1\tone\n2\ttwo\n")
     (tmp_path / "b.tsv").write_text("id\ttext\n" + "1\ta few words of text\n" * 3)
-    chosen = trained_on(run, monkeypatch, TSV(path="x", source_column=None, target_column=0, label_column=1))
+    chosen = trained_on(run, monkeypatch, TSV(path="x", record=Classes(text=0, label=1)))
     err = type_command(chosen, "classify", str(tmp_path / "a.tsv"))[1]
     assert any("column 0 has nothing but numbers" in line and "1 'one'" in line for line in err)
     err = type_command(run, "classify", str(tmp_path / "b.tsv"), "--column", "1")[1]

@@ -21,6 +21,7 @@ from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows, mak
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.data import TSV, DataConfig, JSONLines, Mixture, ParallelText, PlainText
+from flaxformer_lite.files.records import Documents
 from flaxformer_lite.training import setup, train
 
 STEPS = 11
@@ -128,7 +129,7 @@ def draw_run(seed: int, folder: Path, patch: Any, killed: Callable[[DrawnRun], N
             path.write_text("\n".join(lines) + "\n")
             return PlainText(path=str(path), documents=str(random.choice(["lines", "paragraphs"])))
         path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-        return JSONLines(path=str(path), source_field=None, target_field="text", empty_lines="drop")
+        return JSONLines(path=str(path), record=Documents(), empty_lines="drop")
 
     data: Any = source("first")
     if random.integers(2):

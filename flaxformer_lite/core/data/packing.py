@@ -31,7 +31,7 @@ def documents(records: Sequence[TokenPair], kind: str) -> TokenArrays:
     if len(with_source):
         raise ValueError(
             f"objective.kind is '{kind}', which reads documents, but record {with_source[0] + 1} of the data has a source too: "
-            "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
+            "set data.train.record to Documents, or choose the objective 'seq2seq'"
         )
     return arrays
 

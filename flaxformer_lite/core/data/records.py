@@ -65,11 +65,6 @@ MadeExample = TypeVar("MadeExample", covariant=True)
 class RowMaker(Protocol[MadeExample]):
     """The part of an objective that the data needs: from records to rows, and from a row, a value of any type, to arrays."""
 
-    @property
-    @abstractmethod
-    def truncates_records(self) -> bool:
-        """Whether evaluation cuts each record to the longest lengths, with a warning; otherwise `make_rows` cuts."""
-
     def packed_row(self, longest: Lengths) -> Lengths | None:
         """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
         return None

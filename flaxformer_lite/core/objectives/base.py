@@ -75,27 +75,17 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     kind: str
 
     # What the rest of the package asks of an objective: class constants, not settings.
+    reads: ClassVar[str] = "texts"
+    """What a record is: "texts", which are pairs or documents; texts with "classes", or numbers; "words" with labels; a query with
+    "candidates", or a pair; "conversations", or pairs. A source has records of the same name (`files/records`)."""
     unit: ClassVar[str] = "documents"
     """The name of the records, in the plural."""
     counted: ClassVar[str] = "tokens"
     """The name of what the loss counts, in the plural; the speed of a training is in these per second."""
-    command: ClassVar[str] = "evaluate"
-    """The command that uses a model trained with this objective."""
     translates: ClassVar[bool] = False
-    """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
-    text_metric_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
-    reads_messages: ClassVar[bool] = False
-    """Whether records are conversations, of pairs or of a source's `messages_field`."""
-    reads_candidates: ClassVar[bool] = False
-    """Whether a record may be a query with candidates, of a source's `negatives_fields` or `negatives_columns`."""
-    reads_labels: ClassVar[bool] = False
-    """Whether each record has a label, of which `label_value` makes a number."""
-    labels_words: ClassVar[bool] = False
-    """Whether records are texts whose words have labels (`DataSource.labels_words`)."""
-    truncates_records: ClassVar[bool] = False
-    """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
-    with a warning. False: `make_rows` fits the whole records."""
+    """Whether the model answers a source with a target: its answers are written, and scored by `train.text_metrics`. Evaluation
+    then truncates records to `data.max_source_length` and `data.max_target_length`, each with a warning. False: `make_rows` fits
+    the whole records."""
     rows_independent: ClassVar[bool] = True
     """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
     decoder_special_ids: ClassVar[tuple[str, ...]] = ()
@@ -108,6 +98,11 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def metric_names(self) -> tuple[str, ...]:
         """The names of the figures that `report` returns."""
         return ("loss", "perplexity", "accuracy")
+
+    @property
+    def text_metric_names(self) -> tuple[str, ...]:
+        """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
+        return ()
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def candidates_label(num_positives: int, number: int, scores: Sequence[float]) -
 class CandidateTexts(WholeTexts):
     """Base of the objectives whose records are queries with candidates, or plain pairs."""
 
-    reads_candidates = True
+    reads = "candidates"
 
     @property
     def prompt_texts(self) -> tuple[str, str]:
@@ -96,7 +96,7 @@ class CandidateTexts(WholeTexts):
         if len(without_source):
             raise ValueError(
                 f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
-                "source: name one (source_column or source_field)"
+                "source: name one (data.train.record)"
             )
         num_negatives, has_scores = 0, False
         for number, label in enumerate(arrays.labels, 1):
@@ -106,7 +106,7 @@ class CandidateTexts(WholeTexts):
             if needs_scores and not scores:
                 raise ValueError(
                     f"objective.kind '{self.kind}' learns the scores of a teacher, but record {number} of the data has none: name "
-                    "their fields (scores_fields), or choose another objective.criterion"
+                    "their fields (data.train.record.scores), or choose another objective.criterion"
                 )
         return num_negatives, has_scores
 
@@ -119,4 +119,4 @@ def margin_mse(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], pres
 
 def unread_scores(criterion: str) -> str:
     """Returns a note on scores of a teacher that a criterion does not read."""
-    return f"the data has scores of a teacher (scores_fields), which objective.criterion '{criterion}' does not read"
+    return f"the data has scores of a teacher (record.scores), which objective.criterion '{criterion}' does not read"

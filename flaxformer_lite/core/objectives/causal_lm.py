@@ -27,7 +27,6 @@ class CausalLM(HeadObjective):
 
     kind: Literal["causal_lm"] = "causal_lm"
 
-    command = "generate"
     decoder_special_ids = ("eos", "bos")
 
     def check_model(self, model: ModelConfig) -> None:

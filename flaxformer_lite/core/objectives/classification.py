@@ -59,8 +59,7 @@ class WholeTexts(BaseObjective):
 class LabelledTexts(WholeTexts):
     """Texts or pairs with a label each. A subclass defines `label_type` and `label_value`."""
 
-    command = "classify"
-    reads_labels = True
+    reads = "classes"
     label_type: ClassVar[type]
     """The number type of the labels."""
 
@@ -182,7 +181,7 @@ class Classification(LabelledTexts, HeadObjective):
             more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
                 f"{record} has the label {label[:60]!r}, which is none of objective.classes ({few}): add it there, "
-                f"or correct the data (data.train.label_column or label_field names the labels){more}"
+                f"or correct the data (data.train.record.label names the labels){more}"
             )
         return self.classes.index(label)
 
@@ -281,7 +280,7 @@ class Regression(LabelledTexts):
         if not math.isfinite(value):
             raise ValueError(
                 f"{record} has the label {label[:60]!r}, which is no finite number: correct the data "
-                "(data.train.label_column or label_field names the labels)"
+                "(data.train.record.label names the labels)"
             )
         return value
 

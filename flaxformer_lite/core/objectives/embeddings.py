@@ -79,7 +79,6 @@ class SentenceEmbeddings(CandidateTexts):
     default_prompt: str | None = None
     """The name of the prompt before texts that are embedded without the choice of one; None: none."""
 
-    command = "embed"
     rows_independent = False
 
     def __post_init__(self) -> None:
@@ -153,7 +152,7 @@ class SentenceEmbeddings(CandidateTexts):
         if self.num_negatives and not number:
             raise ValueError(
                 f"objective.num_negatives is {self.num_negatives}, but no record of the data has a negative: name their fields "
-                "(negatives_fields or negatives_columns), or set it to 0"
+                "(data.train.record.negatives), or set it to 0"
             )
 
     def check_training(self, records: Sequence[TokenPair]) -> None:

@@ -19,7 +19,7 @@ from flaxformer_lite.core.text.tokenizer import REFUSED
 class Instruction(CausalLM):
     """Language modelling of conversations. The loss counts only answers: their tokens, and the one that ends each.
 
-    A record is a conversation (`messages_field` of a source) or a pair, which is a user's message and its answer. Several share a
+    A record is a conversation (`Conversations`) or a pair, which is a user's message and its answer. Several share a
     row; none attends to another, and each has positions from 0. A conversation of more than `data.max_target_length` tokens and
     one loses its first turns; a system prompt stays if it can. One whose last answer does not fit is left out.
     """
@@ -32,7 +32,7 @@ class Instruction(CausalLM):
     copy of what the run began with."""
 
     unit = "conversations"
-    reads_messages = True
+    reads = "conversations"
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None

@@ -45,8 +45,6 @@ class MaskedLM(HeadObjective):
     """A row is two texts, and the model also predicts whether the second follows the first in its document. In half of the rows
     it does; in the others it is of another document. `model.pooler` needs 2 classes, the first for "follows"."""
 
-    command = "fill-mask"
-
     @property
     def mask_id(self) -> int | None:
         return self.mask_token

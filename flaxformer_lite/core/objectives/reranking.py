@@ -67,8 +67,6 @@ class Reranking(CandidateTexts):
     """The most candidates of a query that a step reads. In training a query that has more gets others in each epoch, one positive
     always."""
 
-    command = "rank"
-
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("loss", "mrr@10", "ndcg@10")
@@ -88,7 +86,7 @@ class Reranking(CandidateTexts):
             if not num_negatives:
                 raise ValueError(
                     f"objective.kind '{self.kind}' compares candidates, but no record of the data has a negative: name their "
-                    "fields (negatives_fields or negatives_columns)"
+                    "fields (data.train.record.negatives)"
                 )
             note = unread_scores(self.criterion) if has_scores and self.criterion == "binary" else ""
 

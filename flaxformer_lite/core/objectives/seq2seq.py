@@ -23,9 +23,7 @@ class Seq2Seq(HeadObjective):
     """Probability spread evenly over all V classes, the target's own included. Evaluation does not smooth."""
 
     unit = "pairs"
-    command = "translate"
     translates = True
-    truncates_records = True
     decoder_special_ids = ("eos", "pad")
 
     def make_rows(

@@ -73,8 +73,7 @@ class TokenLabels(WholeTexts, HeadObjective):
     """The pieces of a word that the loss counts. all: the further pieces have the word's label too, with I- in place of B-."""
 
     counted = "words"
-    command = "label"
-    labels_words = True
+    reads = "words"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import Lazy
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.text_files import paragraphs
+from flaxformer_lite.files.records import Documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,8 @@ class PythonDocs(Checked, DataSource, at="python_docs"):
     kind: Literal["python_docs"] = "python_docs"
     split: Literal["train", "held_out"] = "train"
     """The part of the topics. A hash of its name holds out about one topic in twenty."""
+
+    record = Documents()
 
     def versions(self) -> list[str] | None:
         return [f"Python {sys.version}"]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
-from flaxformer_lite.files.data.source import FieldSource, LocatedPair
+from flaxformer_lite.files.data.source import FieldSource
+from flaxformer_lite.files.records import Pairs, RecordKinds
+from flaxformer_lite.files.records.base import NumberedRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
-from flaxformer_lite.files.text.messages import BESIDE
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
 SAVED = ("dataset_dict.json", "state.json")
@@ -24,31 +25,34 @@ class Parquet(FieldSource, at="parquet"):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
+        files = matching_files(self.path)
+        for before, path in enumerate(files):
+            yield path, self._of_file(path, lambda fraction, before=before: progress((before + fraction) / len(files)))
+
+    def _of_file(self, path: str, progress: ReadProgress) -> Iterator[NumberedRow]:
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError:
             raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
-        files = matching_files(self.path)
-        for before, path in enumerate(files):
-            number = 0
-            try:
-                with contextlib.ExitStack() as stack:
-                    stream: Any = path
-                    if is_url(path):
-                        filesystem, name = open_filesystem(path)
-                        stream = stack.enter_context(filesystem.open(name, "rb"))
-                    file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
-                    fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
-                    columns = [name for name in fields if name in self._top_fields]
-                    for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
-                        for record in rows.to_pylist(maps_as_pydicts="lossy"):
-                            number += 1
-                            yield LocatedPair(self._pair(named(record, features)), (path, path), number)
-                        progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
-            except (OSError, pyarrow.ArrowException) as error:
-                raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+        number = 0
+        try:
+            with contextlib.ExitStack() as stack:
+                stream: Any = path
+                if is_url(path):
+                    filesystem, name = open_filesystem(path)
+                    stream = stack.enter_context(filesystem.open(name, "rb"))
+                file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
+                fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
+                columns = [name for name in fields if name in self._top_fields]
+                for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
+                    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+                        number += 1
+                        yield number, named(row, features)
+                    progress(number / max(file.metadata.num_rows, 1))
+        except (OSError, pyarrow.ArrowException) as error:
+            raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +66,8 @@ class HubDataset(FieldSource, at="hub_dataset"):
     """The dataset's configuration; None: its default one."""
     split: str = "train"
     """Part of the dataset; on the hub also a slice such as `train[:1000]`."""
-    source_field: str | None = "translation.en"
-    """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
-    target_field: str = "translation.de"
-    """Field of the target sentences, or of the documents; `a.b` for a nested one."""
+    record: RecordKinds = Pairs(source="translation.en", target="translation.de")
+    """What a row is, and the fields that are read of it."""
     streaming: bool = False
     """Whether rows come over the network as they are tokenized. False: the whole dataset is downloaded first, into the library's
     cache. A folder written by `save_to_disk` is mapped either way."""
@@ -84,16 +86,19 @@ class HubDataset(FieldSource, at="hub_dataset"):
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
-    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
+        yield self._origin, self._numbered(progress)
+
+    def _numbered(self, progress: ReadProgress) -> Iterator[NumberedRow]:
         with self._readable() as datasets:
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
             columns = self._top_fields & set(dataset.column_names or ())
-            if columns >= self._top_fields - set(BESIDE):
+            if columns >= self._top_fields - {*self.record.beside}:
                 dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
             features = dataset.features.to_dict() if dataset.features else {}
-            for number, record in enumerate(dataset, 1):
-                yield LocatedPair(self._pair(named(record, features)), (self._origin, self._origin), number)
+            for number, row in enumerate(dataset, 1):
+                yield number, named(row, features)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
 

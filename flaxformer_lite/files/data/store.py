@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,7 +123,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     train = data.source("train")
     versions = None if data.store is None or train is None else train.versions()
     if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
-        settings = [FORMAT, name_of(train), versions, repr(kinds), vocab_sizes]
+        settings = [FORMAT, repr(train), versions, repr(kinds), vocab_sizes]
         folder = Path(data.store, f"tokenizer-{_hash(settings)}")
         if check_tokenizers(folder):
             return load_tokenizers(folder)
@@ -205,7 +204,7 @@ class TokenStore:
             versions = [f"texts {digest}" for digest in text_digests(PairStream(source, setting, progress))]
         key: dict[str, Any] = {
             "format": FORMAT,
-            "source": name_of(source),
+            "source": repr(source),
             "versions": versions,
             "tokenizers": [hashlib.sha256(tokenizer.to_bytes()).hexdigest() for tokenizer in both],
             "limits": [MOST_RECORDS, MOST_CHARACTERS],
@@ -326,16 +325,9 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
     return stores
 
 
-def name_of(source: DataSource | None) -> str:
-    """Returns the settings of a source. Later settings are left out at their defaults: the names of older stores lack them."""
-    empty = "languages|scores_fields|negatives_columns"
-    none = "negatives_fields|label_separator|words_field|word_labels_field|spans_field"
-    return re.sub(rf", ({empty})=\(\)|, ({none})=None", "", repr(source))
-
-
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
     """Returns the stores of these sources in a folder of stores, with any tokenizer, and the stores whose key cannot be read."""
-    names, folders = {name_of(source) for source in sources}, []
+    names, folders = {repr(source) for source in sources}, []
     for folder in sorted(stores.glob("tokens-*")):
         with contextlib.suppress(ValueError):
             if read_key(folder)["source"] not in names:

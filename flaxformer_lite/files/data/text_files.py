@@ -1,18 +1,18 @@
 """Text files as data: parallel files, columns (TSV, CSV), JSON lines, plain text; plain or compressed, one file or several."""
 
 import itertools
-import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, TextSource, texts_of, with_input
-from flaxformer_lite.files.records.candidates import TextCandidates
+from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, RecordSource, TextSource
+from flaxformer_lite.files.records import Documents, Pairs, RecordKinds, Words
+from flaxformer_lite.files.records.base import BLANK, Field, NumberedRow
 from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.json_objects import json_value
@@ -91,32 +91,21 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSource(Checked, TextSource, at="data"):
+class ColumnSource(RecordSource):
     """Text files with columns, equally many in each row. A column is a number, counted from 0, or its name in the header."""
 
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
     header: bool = False
     """Whether the first line of each file has the names of its columns. False: it is a row like the others."""
-    source_column: int | str | None = 0
-    """Column of the source sentences, a number from 0 or a name in the header; None: each row is a document."""
-    target_column: int | str = 1
-    """Column of the target sentences, or of the documents."""
-    label_column: int | str | None = None
-    """Column of the labels; None: no labels."""
-    label_separator: str | None = None
-    """The sign between the labels in a cell, such as "," or "|", for any number of labels a text; an empty cell has none. None: a
-    cell is one label."""
-    input_column: int | str | None = None
-    """Column of a text that belongs to the source, and follows it after an empty line unless it is blank; None: no such text."""
-    negatives_columns: tuple[int | str, ...] = ()
-    """Columns of texts that do not answer the source, as the target does. For embeddings and rerankers. (): plain pairs."""
+    record: RecordKinds = Pairs(source=0, target=1)
+    """What a row is, and the columns that are read of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        used: dict[int | str, str] = {}
-        for name, column in self._chosen.items():
-            setting = f"{self.kind}.{name}"
+        used: dict[Field, str] = {}
+        for name, column in self.record.fields.items():
+            setting = f"{self.kind}.record.{name}"
             if isinstance(column, int) and column < 0:
                 raise ValueError(f"{setting} is {column}: it must be at least 0, or a name in the header")
             if isinstance(column, str) and not self.header:
@@ -125,30 +114,7 @@ class ColumnSource(Checked, TextSource, at="data"):
                 )
             if column in used:
                 raise ValueError(f"{used[column]} and {setting} are both {column!r}: choose two columns")
-            if column is not None:
-                used[column] = setting
-        if self.label_separator == "" or (self.label_separator is not None and self.label_column is None):
-            raise ValueError(
-                f"{self.kind}.label_separator is {self.label_separator!r} and {self.kind}.label_column {self.label_column}: give a "
-                "sign and a column of labels, or leave the separator out"
-            )
-
-    @property
-    def _chosen(self) -> dict[str, int | str | None]:
-        """The columns of source, target, label, input and negatives, by their settings."""
-        names = ("source_column", "target_column", "label_column", "input_column")
-        negatives = {f"negatives_columns.{i}": column for i, column in enumerate(self.negatives_columns)}
-        return {name: getattr(self, name) for name in names} | negatives
-
-    @property
-    def _has_source(self) -> bool:
-        return self.source_column is not None
-
-    def target_names(self) -> list[str]:
-        return [str(self.target_column)]
-
-    def text_columns(self) -> tuple[tuple[int | str, ...], ...]:
-        return texts_of(self.source_column, self.target_column, self.input_column)
+            used[column] = setting
 
     @property
     @abstractmethod
@@ -158,7 +124,7 @@ class ColumnSource(Checked, TextSource, at="data"):
     @property
     def _fewest(self) -> int:
         """The fewest columns that a file can have."""
-        chosen = [column for column in self._chosen.values() if column is not None]
+        chosen = self.record.fields.values()
         return max(len(chosen), *(column + 1 for column in chosen if isinstance(column, int)), 0)
 
     @abstractmethod
@@ -176,7 +142,7 @@ class ColumnSource(Checked, TextSource, at="data"):
                 )
         yield from super().located(setting, progress)
 
-    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
         before: Table | None = None
         for file, lines in read_files(self.path, progress):
             start = list(itertools.islice(lines, MOST_COMPARED))
@@ -189,43 +155,37 @@ class ColumnSource(Checked, TextSource, at="data"):
                     f"{file}:1: the header is {', '.join(table.names)}, but that of {before.file} {', '.join(before.names)}: "
                     "give the files of a pattern the same columns"
                 )
-            columns = [None if column is None else table.number(column) for column in self._chosen.values()]
-            last = max(column for column in columns if column is not None)
+            columns = {column: table.number(column) for column in self.record.fields.values()}
+            columns |= {name: table.names.index(name) for name in self.record.beside if name in table.names}
+            last = max(columns.values())
             table.width = table.width or (before.width if before is not None else table.usual_width(last + 1))
             before = before or table
             self._look_at_numbers(table, columns)
-            for number, cells in table.rows:
-                yield LocatedPair(self._pair(cells, columns, table.wrong(cells, last)), (file, file), number)
+            yield file, numbered_rows(table, columns)
 
-    def _look_at_numbers(self, table: Table, columns: Sequence[int | None]) -> None:
+    def _look_at_numbers(self, table: Table, columns: Mapping[Field, int]) -> None:
         """Warns if a column of texts has nothing but numbers, and the table has columns that are not read."""
-        if table.width <= sum(column is not None for column in columns):
+        if table.width <= len(columns):
             return
-        for setting, column in zip(("source_column", "target_column"), columns, strict=False):
-            if column is not None and table.numbers_alone(column):
+        texts = set(itertools.chain.from_iterable(self.record.texts))
+        for setting, column in self.record.fields.items():
+            if column in texts and table.numbers_alone(columns[column]):
                 warn_once(
-                    f"{table.file}: {self.kind}.{setting} is {column}, which has nothing but numbers in the first rows; the "
-                    f"columns are {table.shown()}: set another one if these are not the texts"
+                    f"{table.file}: {self.kind}.record.{setting} is {column}, which has nothing but numbers in the first rows; "
+                    f"the columns are {table.shown()}: set another one if these are not the texts"
                 )
 
-    def _pair(self, cells: list[str], columns: Sequence[int | None], wrong: str) -> Pair | str:
-        """Returns the texts of a row, empty ones for a blank line, or what is wrong with it."""
+
+def numbered_rows(table: Table, columns: Mapping[Field, int]) -> Iterator[NumberedRow]:
+    """Yields the cells of each row of a table in these columns."""
+    last = max(columns.values())
+    for number, cells in table.rows:
         if is_blank(cells):
-            return Pair("", "")
-        if wrong:
-            return wrong
-        source, target, label, more, *negatives = ("" if column is None else cells[column] for column in columns)
-        source = with_input(source, more)
-        if self.label_separator is not None:
-            label = json.dumps(
-                [name.strip() for name in label.split(self.label_separator) if name.strip()], ensure_ascii=False
-            )
-        if not negatives:
-            return Pair(source, target, label)
-        try:
-            return TextCandidates.read([target], negatives).pair(source)
-        except ValueError as error:
-            return str(error)
+            yield number, BLANK
+        elif wrong := table.wrong(cells, last):
+            yield number, ValueError(wrong)
+        else:
+            yield number, {name: cells[column] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,18 +249,17 @@ class JSONLines(FieldSource, at="json_lines"):
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
         for file, lines in read_files(self.path, progress):
-            for number, line in enumerate(lines, 1):
-                yield LocatedPair(self._parsed(line), (file, file), number)
+            yield file, enumerate(map(parsed, lines), 1)
 
-    def _parsed(self, line: str) -> Pair | str:
-        if not line.strip():
-            return Pair("", "")
-        try:
-            return self._pair(json_value(line))
-        except ValueError as error:
-            return str(error)
+
+def parsed(line: str) -> Any:
+    """Returns the value of a line of JSON, or its error."""
+    try:
+        return json_value(line) if line.strip() else BLANK
+    except ValueError as error:
+        return error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,15 +273,18 @@ class CoNLL(Checked, TextSource, at="conll"):
     kind: Literal["conll"] = "conll"
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
-    word_column: int = 0
-    """Column of the words, from 0; -1 is the last one."""
-    label_column: int = -1
-    """Column of the labels, from 0; -1 is the last one."""
+    record: Words = Words(words=0, labels=-1)
+    """The columns of the words and of their labels, from 0; -1 is the last one."""
     comment: str | None = None
     """Beginning of the lines before the first word of a text that are left out, such as "# "; None: each line has a word."""
 
-    _has_source = False
-    labels_words = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, column in self.record.fields.items():
+            if isinstance(column, str):
+                raise ValueError(
+                    f"conll.record.{name} is {column!r}: it must be the number of a column, from 0; -1 is the last"
+                )
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         left_out = ("-DOCSTART-",) if self.comment is None else ("-DOCSTART-", self.comment)
@@ -339,12 +301,12 @@ class CoNLL(Checked, TextSource, at="conll"):
         words, labels = list[str](), list[str]()
         for number, row in enumerate(rows, first):
             columns = columns_in(row)
-            if len(columns) == CONLLU and self.word_column % CONLLU and re.fullmatch(r"\d+[-.]\d+", columns[0]):
+            if len(columns) == CONLLU and self.record.words % CONLLU and re.fullmatch(r"\d+[-.]\d+", columns[0]):
                 continue
-            for kept, setting in ((words, "word_column"), (labels, "label_column")):
-                column = getattr(self, setting)
+            for kept, (setting, column) in zip((words, labels), self.record.fields.items(), strict=True):
+                assert isinstance(column, int)
                 if not -len(columns) <= column < len(columns) or len(columns) < 2:
-                    wrong = f"{len(columns)} columns, but conll.{setting} is {column}: correct it"
+                    wrong = f"{len(columns)} columns, but conll.record.{setting} is {column}: correct it"
                     if len(columns) < 2:
                         wrong = "a word without a label: add it, or -100 for a word that does not count"
                     return f"line {number}, {row[:60]!r}, has {wrong}; if it is a comment, set conll.comment to its beginning"
@@ -361,6 +323,8 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
     """The file or URL, or a pattern for several, sorted by name: `books/*.txt`, `books/**/*.txt.gz`."""
     documents: Literal["file", "lines", "paragraphs"] = "file"
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
+
+    record = Documents()
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         count = longest = 0

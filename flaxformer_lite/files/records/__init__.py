@@ -1,1 +1,32 @@
-"""Kinds of records: what a line of data can be, and how tokenizers read it."""
+"""Kinds of records: what a line of data can be, and how tokenizers read it; `base.py` has the contract.
+
+`texts.py`: pairs, documents, and texts with classes or numbers. `conversations.py`: conversations. `words.py`: words with labels,
+and texts with entities. `candidates.py`: queries with candidates. A new kind adds its name here.
+"""
+
+import typing
+
+from flaxformer_lite.files.records.base import Reading, Record
+from flaxformer_lite.files.records.candidates import Candidates
+from flaxformer_lite.files.records.conversations import Conversations
+from flaxformer_lite.files.records.texts import Classes, Documents, Pairs
+from flaxformer_lite.files.records.words import Entities, Words
+
+RecordKinds = Pairs | Documents | Classes | Conversations | Words | Entities | Candidates
+"""The records that a source can have."""
+READERS: dict[str, type[Record]] = {kind.reads: kind for kind in typing.get_args(RecordKinds)}
+"""A kind for each thing that an objective reads: it knows the reader."""
+
+__all__ = [
+    "READERS",
+    "Candidates",
+    "Classes",
+    "Conversations",
+    "Documents",
+    "Entities",
+    "Pairs",
+    "Reading",
+    "Record",
+    "RecordKinds",
+    "Words",
+]

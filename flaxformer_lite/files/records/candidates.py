@@ -8,14 +8,16 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidates_label
 from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
+from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
+from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.normal_form import comparable
 
 CANDIDATES = "candidates\n"
@@ -73,6 +75,43 @@ class TextCandidates(NamedTuple):
     @property
     def texts(self) -> list[str]:
         return [*self.positives, *self.negatives]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates(Record):
+    """A query with texts that answer it, and texts that do not. For embeddings and rerankers, which also read plain pairs."""
+
+    kind: Literal["candidates"] = "candidates"
+    query: Field = "query"
+    """Field of the query; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
+    positives: Field = "positive"
+    """Field of a text that answers it, or of a list of them."""
+    negatives: tuple[Field, ...] = ("negatives",)
+    """Fields of texts that do not answer it, each a text or a list of texts. (): no such texts."""
+    scores: tuple[Field, ...] = ()
+    """Fields of the scores of all these texts by a teacher, each a number or a list of numbers: first those of the positives. ():
+    no scores."""
+
+    reads = "candidates"
+
+    @property
+    def texts(self) -> tuple[tuple[Field, ...], ...]:
+        return (self.query,), (self.positives,)
+
+    def pair(self, row: Any) -> Pair:
+        fields = ((self.positives,), self.negatives, self.scores)
+        given = TextCandidates.read(*([field_value(row, field) for field in some] for some in fields))
+        return given.pair(text_field(row, self.query))
+
+    @classmethod
+    def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
+        return CandidateTokenizers(tokenizers.source, tokenizers.target, *reading.objective.prompt_texts)
+
+    @classmethod
+    def learned(cls, objective: Any, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        if any(objective.prompt_texts):
+            yield Pair(*objective.prompt_texts)
+        yield from map(in_lines, pairs)
 
 
 def in_lines(pair: Pair) -> Pair:

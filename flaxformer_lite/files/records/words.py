@@ -15,15 +15,17 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, LabelParts, Scheme, mark
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, mark
 from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
+from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
+from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.messages import by_rows
 from flaxformer_lite.files.text.words import units_of
 
@@ -39,27 +41,6 @@ COUNTED = (("units of UTF-16, as browsers do", "utf-16-le"), ("bytes", "utf-8"))
 Place = tuple[int, int]
 
 
-@runtime_checkable
-class LabelsWords(Protocol):
-    """The part of an objective that says what labels mean, as `TokenLabels` has it."""
-
-    labels: tuple[str, ...]
-    scheme: Scheme
-
-    @property
-    def label_parts(self) -> LabelParts:
-        """The parts of all labels."""
-
-    def type_of(self, label: str) -> str:
-        """Returns the type of a label's entity; "" for O."""
-
-    def label_number(self, label: str | int, word: str) -> int:
-        """Returns a label's place in `labels`. Raises: ValueError for one that they lack; `word` names its word in the message."""
-
-    def further_label(self, label: int) -> int:
-        """Returns the label of a word's further pieces."""
-
-
 class Marked(NamedTuple):
     """A place in a text with its label, or with the type of its entity."""
 
@@ -72,7 +53,7 @@ class Marked(NamedTuple):
         return f"({self.start}, {self.stop}, {self.label!r})"
 
 
-# Records of other programs ----------------------------------------------------------------------------------------------
+# Records ----------------------------------------------------------------------------------------------------------
 
 
 def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
@@ -147,6 +128,50 @@ def encoded_part(text: str, place: Marked, encoding: str) -> str:
     return text.encode(encoding, "surrogatepass")[width * place.start : width * place.stop].decode(encoding, "replace")
 
 
+class LabelledWords(Record):
+    """Base of the records whose words have labels."""
+
+    reads = "words"
+
+    @classmethod
+    def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
+        return LabelTokenizers(tokenizers.source, tokenizers.target, reading.objective, reading.whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words(LabelledWords):
+    """The words of a text with a label each. For the objective `token_labels`."""
+
+    kind: Literal["words"] = "words"
+    words: Field = "tokens"
+    """Field of the words, a list; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
+    labels: Field = "ner_tags"
+    """Field of their labels, a list of texts, or of numbers, which are places in `objective.labels`. A word with null, an empty
+    text or -100 has no label, and does not count."""
+
+    def pair(self, row: Any) -> Pair:
+        return pair_of_words(field_value(row, self.words), field_value(row, self.labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entities(LabelledWords):
+    """A text with its entities. For the objective `token_labels`."""
+
+    kind: Literal["entities"] = "entities"
+    text: Field = "text"
+    """Field of the text; `a.b` for a nested one."""
+    spans: Field = "spans"
+    """Field of the entities: a list of objects with `start`, `end` and `label`, or of lists of these three. Characters count from
+    0; `end` is behind the last; a field `text` must be the text there."""
+
+    @property
+    def texts(self) -> tuple[tuple[Field, ...], ...]:
+        return ((self.text,),)
+
+    def pair(self, row: Any) -> Pair:
+        return pair_of_spans(text_field(row, self.text), field_value(row, self.spans))
+
+
 # Words and tokens -------------------------------------------------------------------------------------------------------
 
 
@@ -211,7 +236,7 @@ class LabelTokenizers(Tokenizers):
     others stay.
     """
 
-    objective: LabelsWords
+    objective: TokenLabels
     whole: bool = False
     """Whether each word of a list is read as it is, by its first piece: for models from elsewhere, which have learned that."""
 
@@ -273,9 +298,7 @@ class LabelTokenizers(Tokenizers):
             firsts = first_tokens(owners)
             labels, lost = self._labels_of_spans(pair[1], words, firsts, marked["spans"])
         else:
-            raise ValueError(
-                "it has no labels of words: set words_field and word_labels_field, or spans_field, of its source"
-            )
+            raise ValueError("it has no labels of words: set the record of its source to Words or Entities")
         marks = [0] * len(tokens)
         for token, word in enumerate(owners.tolist()):
             if word >= 0 and (label := labels[word]) is not None:

@@ -35,10 +35,14 @@ def json_object(line: str, place: str) -> dict[str, Any]:
         raise ValueError(f"{place}: {error}") from None
 
 
-def field_value(record: object, field: str) -> Any:
-    """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field."""
+def field_value(record: object, field: int | str) -> Any:
+    """Returns the value in a field of a record; None inside a null. Raises: ValueError if it has no such field.
+
+    A dot in a name goes down into a nested field, unless the record has the whole name.
+    """
     value: Any = record
-    for name in field.split("."):
+    whole = isinstance(record, dict) and field in record
+    for name in [field] if whole else str(field).split("."):
         if value is None and record is not None:
             return None
         if not isinstance(value, dict) or name not in value:

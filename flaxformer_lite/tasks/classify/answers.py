@@ -67,8 +67,8 @@ def check_classes(model: TextModel) -> None:
 
 def pair_refusal(model: TextModel, asked: TextOrPair) -> str:
     """Returns why a model has no classes for this: a pair of texts, if it was trained on single texts; "": it has."""
-    sources = [getattr(model.config.data.train, name, "") for name in ("source_column", "source_field")]
-    refused = None in sources and not isinstance(asked, str)
+    train = model.config.data.train
+    refused = train is not None and len(train.record.texts) == 1 and not isinstance(asked, str)
     return "has two texts, but this run was trained on single texts: give one" if refused else ""
 
 
@@ -93,7 +93,7 @@ class Classify(Task[TextOrPair, ClassPrediction]):
 
     def check(self, model: TextModel) -> None:
         objective = model.config.objective
-        if objective.command == "rank":
+        if objective.reads == "candidates" and model.config.model.sentence_embedding is None:
             raise ValueError(
                 f"objective.kind is '{objective.kind}', so the run {model.path} scores candidates: use `rank` (Run.rank), "
                 "or a run that was trained to classify"

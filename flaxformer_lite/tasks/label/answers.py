@@ -12,10 +12,9 @@ from jaxtyping import Float
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data.windows import Windows
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, continues
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, continues
 from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.files.records.words import (
-    LabelsWords,
     Place,
     first_tokens,
     joined,
@@ -83,7 +82,7 @@ class WordsInWindows(NamedTuple):
         return first_tokens(overlapped(self.words, [self.units[unit] for unit in self.firsts], last=False))
 
     def labelled(
-        self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: LabelsWords
+        self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: TokenLabels
     ) -> LabelledWords:
         """Returns the labels, from the logits of each window, which has so many special ids before its tokens."""
         places = [(self.windows.best(token), token) for token in self.firsts.values()]
@@ -125,7 +124,7 @@ class Label(Task[str | Sequence[str], LabelledWords]):
 
     def check(self, model: TextModel) -> None:
         objective = model.config.objective
-        if not isinstance(objective, LabelsWords):
+        if objective.reads != self.reads:
             raise ValueError(
                 f"objective.kind is '{objective.kind}', so the run {model.path} labels no words: use a run of the objective "
                 "'token_labels'"

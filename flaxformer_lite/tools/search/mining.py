@@ -1,7 +1,7 @@
 """Hard negatives for a training: documents near a query, by a run's own vectors, that are none of its positives.
 
 A row is a JSON object with a query, and one or several positives in a list. It is written with `negatives`, the form that
-`JSONLines(source_field="query", target_field="positive", negatives_fields=("negatives",))` reads.
+`JSONLines(record=Candidates())` reads.
 """
 
 import collections

@@ -157,7 +157,7 @@ def test_a_record_with_a_source_is_no_document():
     pairs = [TokenPair(tokens(), tokens(4)), TokenPair(tokens(5), tokens(6))]
     assert documents(pairs[:1], "causal_lm").view(0, 1).tolist() == [4]
     with pytest.raises(
-        ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set source_field \(or source_column\) to None"
+        ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set data\.train\.record to Documents"
     ):
         documents(pairs, "causal_lm")
 

@@ -19,8 +19,6 @@ class Both(NamedTuple):
 class Joined(RowMaker[Both]):
     """A row maker that is no objective: source and target in one row."""
 
-    truncates_records = True
-
     def packed_row(self, longest: Lengths) -> None:
         return None
 

@@ -32,6 +32,7 @@ from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_te
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.store import TokenStore
+from flaxformer_lite.files.records import Conversations, Documents, Pairs
 from flaxformer_lite.files.text.chat import PLAIN, ChatTemplate, ChatTokenizers
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.training.data import read_data, warn_of_endless_answers
@@ -179,15 +180,15 @@ def test_every_source_gives_the_same_conversations(tmp_path: Path):
     (tmp_path / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
     (tmp_path / "chat.csv").write_text('chat\n"' + json.dumps(chat).replace('"', '""') + '"\n')
     (tmp_path / "asked.csv").write_text('instruction,input,output\nAdd,"1, 2",3\nGo, ,no\n')
-    fields: dict[str, Any] = {"source_field": "instruction", "input_field": "input", "target_field": "output"}
-    columns: dict[str, Any] = {"source_column": "instruction", "input_column": "input", "target_column": "output"}
+    fields: dict[str, Any] = {"record": Pairs(source="instruction", input="input", target="output")}
+    columns: dict[str, Any] = {"record": Pairs(source="instruction", input="input", target="output")}
     sources: list[tuple[DataSource, DataSource]] = [
         (
-            JSONLines(path=str(tmp_path / "chat.jsonl"), messages_field="messages"),
+            JSONLines(path=str(tmp_path / "chat.jsonl"), record=Conversations()),
             JSONLines(path=str(tmp_path / "asked.jsonl"), **fields),
         ),
         (
-            CSV(path=str(tmp_path / "chat.csv"), header=True, source_column=None, target_column="chat"),
+            CSV(path=str(tmp_path / "chat.csv"), header=True, record=Documents(text="chat")),
             CSV(path=str(tmp_path / "asked.csv"), header=True, **columns),
         ),
     ]
@@ -201,7 +202,7 @@ def test_every_source_gives_the_same_conversations(tmp_path: Path):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), tmp_path / f"{name}.parquet")
         sources.append(
             (
-                Parquet(path=str(tmp_path / "chat.parquet"), messages_field="messages"),
+                Parquet(path=str(tmp_path / "chat.parquet"), record=Conversations()),
                 Parquet(path=str(tmp_path / "asked.parquet"), **fields),
             )
         )
@@ -226,7 +227,7 @@ def test_every_source_gives_the_same_conversations(tmp_path: Path):
 def test_records_that_are_no_conversations_are_bad_rows(record: dict[str, Any], words: str, tmp_path: Path):
     good = {"messages": [{"role": "user", "content": "a"}]}
     (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, [good, record])))
-    source = JSONLines(path=str(tmp_path / "chat.jsonl"), messages_field="messages")
+    source = JSONLines(path=str(tmp_path / "chat.jsonl"), record=Conversations())
     with pytest.raises(ValueError, match=words):
         source.open("data.train")
     assert len(dataclasses.replace(source, bad_rows="drop").open()) == 1
@@ -236,15 +237,17 @@ def test_other_data_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="neither an answer with its question"):
         read(tmp_path, Instruction(), Pair("", "Once upon a time"))
     base = tiny_config()
-    data = dataclasses.replace(base.data, train=JSONLines(path="x", messages_field="messages"))
-    with pytest.raises(ValueError, match=r"data\.train\.messages_field is 'messages'.*'instruction'"):
+    data = dataclasses.replace(base.data, train=JSONLines(path="x", record=Conversations()))
+    with pytest.raises(
+        ValueError, match=r"data\.train\.record has conversations, but objective\.kind 'seq2seq' reads texts"
+    ):
         dataclasses.replace(base, data=data)
 
 
 def test_a_store_has_the_answers_and_its_own_hash(tmp_path: Path):
     """Law: records of a store are those in memory, and another template or length makes another store."""
     (tmp_path / "chat.jsonl").write_text("\n".join(pair.target for pair in drawn(20)))
-    source = JSONLines(path=str(tmp_path / "chat.jsonl"), messages_field="messages")
+    source = JSONLines(path=str(tmp_path / "chat.jsonl"), record=Conversations())
     reader, wanted = read(tmp_path, Instruction(), *source.open())
     store = TokenStore.of(tmp_path / "stores", source, reader)
     assert store.build(reader, lambda *_: None)
@@ -275,7 +278,7 @@ def config_of(folder: Path, **objective: Any) -> Config:
     base = with_train(
         tiny_config(), steps=4, eval_every=2, checkpoint_every=2, log_every=1, text_metrics=(), best_metric="accuracy"
     )
-    chat = JSONLines(path=str(folder / "chat.jsonl"), messages_field="messages")
+    chat = JSONLines(path=str(folder / "chat.jsonl"), record=Conversations())
     data = dataclasses.replace(
         base.data,
         train=Mixture(sources=(chat, Dates(num_examples=30)), names=("chat", "dates")),
@@ -396,7 +399,7 @@ def odd_source(folder: Path, **settings: Any) -> tuple[JSONLines, Instruction]:
     called = json.dumps({"messages": [CHAT[1], {"role": "assistant", "content": None, "tool_calls": call}]})
     (folder / "odd.jsonl").write_text("\n".join([good, "", refused, good, called]))
     (folder / "odd.jinja").write_text(ODD + PLAIN.replace("message.tool_calls", "none"))
-    source = JSONLines(path=str(folder / "odd.jsonl"), messages_field="messages", empty_lines="drop", **settings)
+    source = JSONLines(path=str(folder / "odd.jsonl"), record=Conversations(), empty_lines="drop", **settings)
     return source, Instruction(template=str(folder / "odd.jinja"))
 
 
@@ -495,20 +498,22 @@ def test_a_table_has_the_conversations_of_lines(tmp_path: Path):
     parquet.write_table(pyarrow.Table.from_pylist([*chats_of, *chats_of[:1]]), tmp_path / "a.parquet")
     parquet.write_table(pyarrow.Table.from_pylist([parts]), tmp_path / "b.parquet")
     for name in "ab":
-        lines = JSONLines(path=str(tmp_path / f"{name}.jsonl"), messages_field="messages").open()
-        assert Parquet(path=str(tmp_path / f"{name}.parquet"), messages_field="messages").open() == lines
+        lines = JSONLines(path=str(tmp_path / f"{name}.jsonl"), record=Conversations()).open()
+        assert Parquet(path=str(tmp_path / f"{name}.parquet"), record=Conversations()).open() == lines
     call = pyarrow.struct([("name", pyarrow.string()), ("arguments", pyarrow.map_(pyarrow.string(), pyarrow.string()))])
     message = pyarrow.struct([("role", pyarrow.string()), ("tool_calls", pyarrow.list_(call))])
     rows = [[{"role": "assistant", "tool_calls": [{"name": "f", "arguments": [("x", "1")]}]}]]
     table = pyarrow.table({"chat": pyarrow.array(rows, pyarrow.list_(message))})
     parquet.write_table(table, tmp_path / "map.parquet")
-    (pair,) = Parquet(path=str(tmp_path / "map.parquet"), messages_field="chat").open()
+    (pair,) = Parquet(path=str(tmp_path / "map.parquet"), record=Conversations(messages="chat")).open()
     assert json.loads(pair.target)["messages"][0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": "1"}}
 
 
 def test_an_input_that_is_null_is_none(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"instruction": "Go", "input": null, "output": "no"}')
-    fields: dict[str, Any] = {"source_field": "instruction", "input_field": "input", "target_field": "output"}
+    fields: dict[str, Any] = {"record": Pairs(source="instruction", input="input", target="output")}
     assert JSONLines(path=str(tmp_path / "a.jsonl"), **fields).open() == [Pair("Go", "no")]
     with pytest.raises(ValueError, match="no field more"):
-        JSONLines(path=str(tmp_path / "a.jsonl"), **fields | {"input_field": "more"}).open()
+        JSONLines(
+            path=str(tmp_path / "a.jsonl"), record=Pairs(source="instruction", input="more", target="output")
+        ).open()

@@ -15,6 +15,7 @@ from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, Span
 from flaxformer_lite.files.data.text_files import PlainText
 from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
+from flaxformer_lite.training.summary import command_of
 from tests.support.experiments import rows, tiny_config, with_train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
@@ -64,7 +65,7 @@ def test_it_trains_continues_and_is_scored(
     train(config, parts)
     assert rows(parts) == rows(whole)
     assert not (whole / "samples").exists() and not (whole / "hypotheses").exists()
-    assert f"{config.objective.command} {whole}" in capsys.readouterr().err
+    assert f"{command_of(config)} {whole}" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", ["flaxformer_lite", "evaluate", str(whole)])
     main()
     report = json.loads(capsys.readouterr().out)

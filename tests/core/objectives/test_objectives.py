@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import COMMANDS
 from flaxformer_lite.core.data.dataset import Dataset, zero_batch
 from flaxformer_lite.core.data.records import TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
@@ -24,6 +23,7 @@ from flaxformer_lite.core.step import total
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.records import READERS
 from flaxformer_lite.training.evaluation import merge_counts
 from tests.support.objectives import outputs
 
@@ -70,9 +70,9 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     rng = np.random.default_rng(6)
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
-    if objective.reads_messages:
+    if objective.reads == "conversations":
         pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 3 > 0) for text in texts]
-    if objective.labels_words:
+    if objective.reads == "words":
         pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 5) for text in texts]
     if objective.kind == "answer_spans":
         pairs = [pair._replace(marks=np.arange(len(pair.target)) == 1) for pair in pairs]
@@ -166,7 +166,7 @@ def test_every_head_has_smoothing_and_z_loss(objective: BaseObjective):
     batch = jax.tree.map(jnp.asarray, some_rows(objective).batch(0))
     weights, targets = np.asarray(batch.weights, np.float64), np.asarray(batch.targets)
     z = 3 * np.random.default_rng(5).normal(size=(*targets.shape, 37))
-    of_classes = z if objective.labels_words else z[:, 0]
+    of_classes = z if objective.reads == "words" else z[:, 0]
     scores = outputs(z.astype(np.float32))._replace(class_logits=jnp.asarray(of_classes, jnp.float32))
     normalizer = np.log(np.exp(z).sum(-1))
     nats = normalizer - np.take_along_axis(z, targets[..., None], -1)[..., 0]
@@ -188,8 +188,8 @@ def only(row: int, x: np.ndarray) -> np.ndarray:
 
 
 def test_what_it_says_of_itself_is_known_elsewhere(objective: BaseObjective):
-    """The constants name things that exist: a command, special ids, a way to read prompts."""
-    assert objective.command in COMMANDS
+    """The constants name things that exist: a record, special ids, a way to read prompts."""
+    assert objective.reads in READERS
     assert set(objective.decoder_special_ids) <= set(SpecialIds._fields)
     assert objective.prompt_attention in ("causal", "full")
     assert dataclasses.replace(objective) == objective and objective.kind == type(objective).kind

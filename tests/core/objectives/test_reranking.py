@@ -23,6 +23,7 @@ from flaxformer_lite.core.text import Characters
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.files.data import DataConfig, JSONLines
+from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.training.evaluation import merge_counts
 from tests.support import needs
 from tests.support.objectives import example
@@ -272,8 +273,7 @@ def test_a_reranker_learns_which_candidate_has_the_letter_of_the_query(tmp_path:
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
 
     def source(name: str) -> JSONLines:
-        fields: dict = {"source_field": "query", "target_field": "positive", "negatives_fields": ("negatives",)}
-        return JSONLines(path=str(tmp_path / f"{name}.jsonl"), **fields)
+        return JSONLines(path=str(tmp_path / f"{name}.jsonl"), record=Candidates())
 
     model = ModelConfig(
         vocab_size=32, d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=0, num_token_types=2,

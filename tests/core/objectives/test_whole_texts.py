@@ -27,6 +27,7 @@ from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.text_files import TSV, JSONLines, PlainText
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import tiny_config, with_train
@@ -95,7 +96,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table(folder: Path, split: str) -> TSV:
-    return TSV(path=str(folder / f"{split}.tsv"), source_column=None, target_column=0, label_column=1)
+    return TSV(path=str(folder / f"{split}.tsv"), record=Classes(text=0, label=1))
 
 
 @pytest.mark.slow
@@ -141,7 +142,7 @@ def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.Monk
         rows = [{"a": a, "b": b, "more": len(b) - len(a)} for a, b in pairs]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     sources = [
-        JSONLines(path=str(tmp_path / f"{split}.jsonl"), source_field="a", target_field="b", label_field="more")
+        JSONLines(path=str(tmp_path / f"{split}.jsonl"), record=Classes(source="a", text="b", label="more"))
         for split in ("train", "eval")
     ]
     config = config_of(Regression(), *sources, steps=100, pooler=Pooler(num_classes=1), num_token_types=2)
@@ -233,6 +234,7 @@ CONFIG_FILE = """
 import dataclasses
 from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.files.data.text_files import TSV
+from flaxformer_lite.files.records import Classes, Classes
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.files.text import FromRun
@@ -245,7 +247,7 @@ def get_config() -> Config:
         objective=Classification(classes=("xenon", "yttrium", "zinc")),
         data=dataclasses.replace(
             theirs.data,
-            train=TSV(path="LABELLED/eval.tsv", source_column=None, target_column=0, label_column=1),
+            train=TSV(path="LABELLED/eval.tsv", record=Classes(text=0, label=1)),
             tokenizer=FromRun(path="FOLDER/imported"),
             bucket_lengths=(16,),
             max_source_length=16,

@@ -16,6 +16,7 @@ from flaxformer_lite.files.data import CSV, TSV, DataConfig, DataSource, Dates, 
 from flaxformer_lite.files.data.held_out import HeldOut, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.store import PairStream, TokenStore
+from flaxformer_lite.files.records import Classes, Pairs
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.normal_form import plain
 from tests.support.experiments import tiny_config
@@ -50,7 +51,7 @@ def test_each_text_is_on_one_side_and_nothing_is_lost(csv: CSV):
 def test_a_class_may_have_any_name(tmp_path: Path):
     """`candidates` is none of the signs that tell a query with candidates from a text with a class."""
     path = file(tmp_path, "x.tsv", "".join(f"{n} {{}}\tcandidates\n" for n in range(100)))
-    data = DataConfig(train=TSV(path=path, source_column=None, target_column=0, label_column=1), held_out=0.1)
+    data = DataConfig(train=TSV(path=path, record=Classes(text=0, label=1)), held_out=0.1)
     assert sum(len(opened(data, split)) for split in SPLITS) == 100
 
 
@@ -68,7 +69,7 @@ def test_no_text_of_either_side_is_in_the_training(tmp_path: Path, capsys: pytes
     pairs += [(f"un {n}", f"A COFFEE\u00a0{n}!") for n in range(40)]
     pairs += [(unicodedata.normalize("NFD", f"café {n}"), f"another {n}") for n in range(40, 80)]
     table = file(tmp_path, "x.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
-    there, back = TSV(path=table), TSV(path=table, source_column=1, target_column=0)
+    there, back = TSV(path=table), TSV(path=table, record=Pairs(source=1, target=0))
     alone = PlainText(path=file(tmp_path, "x.txt", "\n".join(b for _, b in pairs)), documents="lines")
     for sources in ((there,), (there, back), (there, alone), (alone, back)):
         data = DataConfig(train=Mixture(sources=sources) if len(sources) > 1 else sources[0], held_out=0.1)
@@ -106,7 +107,7 @@ def test_the_held_out_texts_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     pairs = TSV(path=file(tmp_path, "x.tsv", "".join(f"a {n}\tb {n}\n" for n in range(99))))
     lines = PlainText(path=file(tmp_path, "x.txt", "".join(f"a {n}\n" for n in range(99))), documents="lines")
     counts = []
-    for source in (Mixture(sources=(pairs, dataclasses.replace(pairs, target_column=0, source_column=1))), lines):
+    for source in (Mixture(sources=(pairs, dataclasses.replace(pairs, record=Pairs(source=1, target=0)))), lines):
         train = DataConfig(train=source, held_out=0.1).source("train")
         assert train is not None
         for _ in range(3):
@@ -131,7 +132,7 @@ def test_a_training_can_be_stopped_while_the_held_out_texts_are_read(csv: CSV):
 
 def test_the_name_of_the_target_column_is_that_of_all_sides(csv: CSV):
     """Law: BLEU's tokenizer follows from the language that a column is named by, in each split."""
-    data = DataConfig(train=dataclasses.replace(csv, target_column="de"), held_out=0.1)
+    data = DataConfig(train=dataclasses.replace(csv, record=Pairs(source=0, target="de")), held_out=0.1)
     assert [getattr(data.source(split), "target_names", list)() for split in SPLITS] == [["de"]] * 3
 
 
@@ -198,7 +199,7 @@ def test_a_config_holds_out_in_training_and_is_written(csv: CSV, tmp_path: Path)
 
 def test_the_store_of_a_part_is_another_one_where_another_part_changes(csv: CSV, tmp_path: Path):
     """What one source holds out decides what is left of the other."""
-    back, both = dataclasses.replace(csv, source_column=1, target_column=0), Tokenizers(*[CharacterTokenizer("ab")] * 2)
+    back, both = dataclasses.replace(csv, record=Pairs(source=1, target=0)), Tokenizers(*[CharacterTokenizer("ab")] * 2)
     other = CSV(path=file(tmp_path, "y.csv", "en,de\na,b\n"), header=True)
     folders = []
     for sources in ((csv, back), (csv, other), (csv, other)):

@@ -13,6 +13,7 @@ import pytest
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
+from flaxformer_lite.files.records import Classes, Conversations, Entities, Pairs, Words
 from flaxformer_lite.files.records.words import pair_of_spans, pair_of_words
 from tests.support import needs
 from tests.support.files import PAIRS, file, message
@@ -30,15 +31,17 @@ def test_datasets_saved_to_disk(tmp_path: Path) -> None:
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
     one, parts = str(tmp_path / "one"), str(tmp_path / "parts")
-    fields = {"source_field": "translation.de", "target_field": "translation.en"}
+    fields: dict = {"record": Pairs(source="translation.de", target="translation.en")}
     assert list(HubDataset(path=one, **fields).open()) == PAIRS
     assert list(HubDataset(path=parts, split="test", **fields).open()) == PAIRS[2:]
     assert "no split 'validation'; it has train, test" in message(HubDataset(path=parts, split="validation"))
     assert "no split 'test'; it has train" in message(HubDataset(path=one, split="test"))
     assert "leave out name 'x'" in message(HubDataset(path=one, name="x"))
-    wrong = message(HubDataset(path=one, source_field="translation.fr"))
+    wrong = message(HubDataset(path=one, record=Pairs(source="translation.fr", target="translation.de")))
     assert wrong == f"{one} (train):1: no field translation.fr; the fields are translation.de, translation.en"
-    assert "no field text; the fields are id, translation.de" in message(HubDataset(path=one, source_field="text"))
+    assert "no field text; the fields are id, translation.de" in message(
+        HubDataset(path=one, record=Pairs(source="text", target="translation.de"))
+    )
     next((tmp_path / "one").glob("*.arrow")).unlink()
     assert message(HubDataset(path=one)).startswith(f"{one} (train): cannot load this dataset: ")
 
@@ -48,7 +51,7 @@ def test_a_dataset_with_messages(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     chats = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], [{"role": "user", "name": "n"}]]
     datasets.Dataset.from_list([{"messages": chat} for chat in chats]).save_to_disk(str(tmp_path / "chats"))
-    found = list(HubDataset(path=str(tmp_path / "chats"), messages_field="messages").open())
+    found = list(HubDataset(path=str(tmp_path / "chats"), record=Conversations()).open())
     assert [json.loads(pair.target)["messages"] for pair in found] == [chats[0], [{"content": "", **chats[1][0]}]]
     assert {pair.source for pair in found} == {""}
 
@@ -59,7 +62,7 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "files").mkdir()
     rows = [{"de": s, "en": t} for s, t, _ in PAIRS] + [{"de": "leer", "en": " "}]
     file(tmp_path / "files", "train.jsonl", "\n".join(map(json.dumps, rows)))
-    source = {"path": str(tmp_path / "files"), "source_field": "de", "target_field": "en"}
+    source = {"path": str(tmp_path / "files"), "record": Pairs(source="de", target="en")}
     assert message(HubDataset(**source)).startswith(f"{source['path']} (train):4: the target is empty")
     assert list(HubDataset(**source, empty_lines="drop").open()) == PAIRS
     assert list(HubDataset(**source, split="train[1:3]").open()) == PAIRS[1:]
@@ -79,7 +82,7 @@ def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: 
     rows = [json.dumps({"de": s, "en": t, "id": n}) for n, (s, t, _) in enumerate(PAIRS)]
     for n, row in enumerate(rows):
         file(tmp_path / "files", f"train-{n}.jsonl", row)
-    source = HubDataset(path=str(tmp_path / "files"), source_field="de", target_field="en", streaming=True)
+    source = HubDataset(path=str(tmp_path / "files"), record=Pairs(source="de", target="en"), streaming=True)
     assert list(source.open()) == PAIRS and list(source.stream()) == PAIRS
     assert not list(tmp_path.glob("cache/**/*.arrow"))
     versions = source.versions()
@@ -97,7 +100,7 @@ def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: 
 def test_streaming_leaves_a_saved_dataset_as_it_is(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     datasets.Dataset.from_list([{"de": s, "en": t} for s, t, _ in PAIRS]).save_to_disk(str(tmp_path / "saved"))
-    mapped = HubDataset(path=str(tmp_path / "saved"), source_field="de", target_field="en")
+    mapped = HubDataset(path=str(tmp_path / "saved"), record=Pairs(source="de", target="en"))
     source = dataclasses.replace(mapped, streaming=True)
     assert list(source.open()) == PAIRS and source.versions() == mapped.versions()
 
@@ -124,18 +127,18 @@ def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest
     dataset.to_parquet(str(tmp_path / "files" / "train.parquet"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     for folder in ("saved", "files"):
-        source = HubDataset(path=str(tmp_path / folder), source_field=None, target_field="text", label_field="y")
+        source = HubDataset(path=str(tmp_path / folder), record=Classes(label="y"))
         assert list(source.open()) == wanted
     classes = datasets.ClassLabel(names=["neg", "pos"])
     several = datasets.Features({"text": datasets.Value("string"), "y": datasets.Sequence(classes)})
     lists = datasets.Dataset.from_dict({"text": ["good", "none"], "y": [[1, 0], []]}, features=several)
     lists.save_to_disk(str(tmp_path / "lists"))
-    source = HubDataset(path=str(tmp_path / "lists"), source_field=None, target_field="text", label_field="y")
+    source = HubDataset(path=str(tmp_path / "lists"), record=Classes(label="y"))
     assert list(source.open()) == [Pair("", "good", '["pos", "neg"]'), Pair("", "none", "[]")]
     words = datasets.Features({"w": datasets.Sequence(datasets.Value("string")), "y": datasets.Sequence(classes)})
     lists = datasets.Dataset.from_dict({"w": [["a", "b"]], "y": [[1, -1]]}, features=words)
     lists.save_to_disk(str(tmp_path / "words"))
-    source = HubDataset(path=str(tmp_path / "words"), words_field="w", word_labels_field="y")
+    source = HubDataset(path=str(tmp_path / "words"), record=Words(words="w", labels="y"))
     assert list(source.open()) == [pair_of_words(["a", "b"], ["pos", -1])]
 
 
@@ -151,9 +154,9 @@ def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
     rows = [{"id": 5, "pair": {"de": s, "en": t}, "y": i} for i, (s, t, _) in enumerate(PAIRS)]
     path = parquet(tmp_path / "a-0.parquet", rows[:2])
     parquet(tmp_path / "a-1.parquet", rows[2:])
-    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    fields: dict = {"record": Pairs(source="pair.de", target="pair.en")}
     assert list(Parquet(path=str(tmp_path / "a-*.parquet"), **fields).open()) == PAIRS
-    assert list(Parquet(path=path, source_field=None, target_field="pair.en", label_field="y").open()) == [
+    assert list(Parquet(path=path, record=Classes(text="pair.en", label="y")).open()) == [
         Pair("", "a house", "0"), Pair("", "two hats", "1"),
     ]  # fmt: skip
     assert message(Parquet(path=path)) == f"{path}:1: no field source; the fields are id, pair.de, pair.en, y"
@@ -200,16 +203,16 @@ def test_a_file_of_datasets_has_the_names_of_its_classes(
     table = pyarrow.Table.from_pylist(rows)
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     parquet.write_table(table, tmp_path / "x.parquet")
-    document = {"path": str(tmp_path / "x.parquet"), "source_field": None, "target_field": "text"}
-    assert [pair.label for pair in Parquet(label_field="y", **document).open()] == ["pos", "-1", "2"]
-    assert Parquet(label_field="in.y", **document).open()[0].label == "neg"
-    assert Parquet(label_field="l", **document).open()[0].label == '["pos", "-1"]'
-    words = Parquet(path=document["path"], words_field="w", word_labels_field="l").open()
+    document: dict = {"path": str(tmp_path / "x.parquet")}
+    assert [pair.label for pair in Parquet(record=Classes(label="y"), **document).open()] == ["pos", "-1", "2"]
+    assert Parquet(record=Classes(label="in.y"), **document).open()[0].label == "neg"
+    assert Parquet(record=Classes(label="l"), **document).open()[0].label == '["pos", "-1"]'
+    words = Parquet(path=document["path"], record=Words(words="w", labels="l")).open()
     assert words[0] == pair_of_words(["a", "b"], ["pos", -1])
-    assert Parquet(spans_field="spans", **document).open()[0] == pair_of_spans("a", [[0, 1, "pos"]])
+    assert Parquet(record=Entities(), **document).open()[0] == pair_of_spans("a", [[0, 1, "pos"]])
     for broken in (b"no JSON", b"{}", b"[]", b'{"info": 3}'):
         parquet.write_table(table.replace_schema_metadata({"huggingface": broken}), tmp_path / "y.parquet")
-        found = Parquet(**document | {"path": str(tmp_path / "y.parquet")}, label_field="y").open()
+        found = Parquet(path=str(tmp_path / "y.parquet"), record=Classes(label="y")).open()
         assert [pair.label for pair in found] == ["1", "-1", "2"]
 
 
@@ -218,8 +221,11 @@ def test_a_null_in_the_place_of_a_text_is_an_empty_text(tmp_path: Path) -> None:
     good = {"pair": {"de": "a", "en": "A"}, "y": 1}
     rows = [good, {"pair": {"de": None, "en": "B"}, "y": 1}, {"pair": None, "y": 1}, {**good, "y": None}]
     path = parquet(tmp_path / "null.parquet", rows[:3])
-    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    fields: dict = {"record": Pairs(source="pair.de", target="pair.en")}
     assert message(Parquet(path=path, **fields)).startswith(f"{path}:2: the source is empty")
     assert Parquet(path=path, empty_lines="drop", **fields).open() == [Pair("a", "A")]
-    labelled = Parquet(path=parquet(tmp_path / "y.parquet", [rows[0], rows[3]]), label_field="y", **fields)
+    labelled = Parquet(
+        path=parquet(tmp_path / "y.parquet", [rows[0], rows[3]]),
+        record=Classes(source="pair.de", text="pair.en", label="y"),
+    )
     assert message(labelled).startswith(f"{labelled.path}:2: field y holds NoneType")

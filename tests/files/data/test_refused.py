@@ -19,6 +19,7 @@ from flaxformer_lite.core.text.tokenizer import EncodedPair
 from flaxformer_lite.files.data import TSV, JSONLines, Mixture
 from flaxformer_lite.files.data.reading import evaluation_records
 from flaxformer_lite.files.data.refused import Origin, tell_refused
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import tiny_config
@@ -74,9 +75,9 @@ def test_an_unknown_label_has_its_file_and_line(objective: Any, wrong: str, word
     right = "1" if isinstance(objective, Regression) else '"law"'
     lines = [f'{{"text": "good", "label": {label}}}\n' for label in (right, right, wrong, wrong)]
     sources = (
-        JSONLines(path=file(tmp_path, "a.jsonl", lines[0]), source_field=None, target_field="text", label_field="label"),
+        JSONLines(path=file(tmp_path, "a.jsonl", lines[0]), record=Classes()),
         JSONLines(
-            path=file(tmp_path, "b.jsonl", "\n".join(lines)), source_field=None, target_field="text", label_field="label",
+            path=file(tmp_path, "b.jsonl", "\n".join(lines)), record=Classes(),
             empty_lines="drop",
         ),
     )  # fmt: skip

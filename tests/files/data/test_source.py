@@ -17,6 +17,7 @@ from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.mixture import SourceKinds
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText
+from flaxformer_lite.files.records import Classes, Pairs
 from tests.support.experiments import tiny_config, train_losses
 from tests.support.files import PAIRS, file, message
 
@@ -44,10 +45,10 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None
         ParallelText(
             source=file(tmp_path, "x.de", german, packed), target=file(tmp_path, "x.en", english + "\n", packed)
         ),
-        TSV(path=tsv, source_column=2, target_column=1),
-        CSV(path=csv, source_column=2, target_column=0),
+        TSV(path=tsv, record=Pairs(source=2, target=1)),
+        CSV(path=csv, record=Pairs(source=2, target=0)),
         JSONLines(path=json_lines),
-        JSONLines(path=json_lines, source_field="translation.de", target_field="translation.en"),
+        JSONLines(path=json_lines, record=Pairs(source="translation.de", target="translation.en")),
     ]
     for source in sources:
         pairs = source.open()
@@ -61,41 +62,39 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None
 def test_every_table_gives_labels(tmp_path: Path) -> None:
     """Strings as they are, numbers as JSON writes them; of pairs and of single texts."""
     tsv = file(tmp_path, "x.tsv", "".join(f"{label}\t{text}\n" for _, text, label in LABELLED))
-    assert list(TSV(path=tsv, source_column=None, label_column=0).open()) == LABELLED
+    assert list(TSV(path=tsv, record=Classes(text=1, label=0)).open()) == LABELLED
     values = ["pos", 0, -1.5]
     lines = [json.dumps({"text": pair.target, "y": {"z": value}}) for pair, value in zip(LABELLED, values, strict=True)]
     json_lines = file(tmp_path, "x.jsonl", "\n".join(lines))
-    assert (
-        list(JSONLines(path=json_lines, source_field=None, target_field="text", label_field="y.z").open()) == LABELLED
-    )
+    assert list(JSONLines(path=json_lines, record=Classes(label="y.z")).open()) == LABELLED
     tsv = file(tmp_path, "pairs.tsv", "1\ta\tb\ttrue\n")
-    assert list(TSV(path=tsv, source_column=1, target_column=2, label_column=3).open()) == [Pair("a", "b", "true")]
-    assert message(TSV(path=tsv, label_column=9)).startswith(f"{tsv}:1: 4 column(s) between tabs, but column 9")
+    assert list(TSV(path=tsv, record=Classes(source=1, text=2, label=3)).open()) == [Pair("a", "b", "true")]
+    assert message(TSV(path=tsv, record=Classes(source=0, text=1, label=9))).startswith(
+        f"{tsv}:1: 4 column(s) between tabs, but column 9"
+    )
     bad = file(tmp_path, "bad.jsonl", '{"text": "a", "y": null}')
-    assert message(JSONLines(path=bad, source_field=None, target_field="text", label_field="y")) == (
+    assert message(JSONLines(path=bad, record=Classes(label="y"))) == (
         f"{bad}:1: field y holds NoneType 'None': it must be a string"
     )
-    with pytest.raises(ValueError, match=r"^tsv\.target_column and tsv\.label_column are both 1: "):
-        TSV(path="x", label_column=1)
+    with pytest.raises(ValueError, match=r"^tsv\.record\.text and tsv\.record\.label are both 1: "):
+        TSV(path="x", record=Classes(source=0, text=1, label=1))
 
 
 def test_any_number_of_labels_is_a_list(tmp_path: Path) -> None:
     """By hand: a list of strings and numbers in a field; in a cell the parts between separators, none of an empty cell."""
     rows = [{"text": "a", "y": ["b, c", "ü", 7]}, {"text": "d", "y": []}, {"text": "e", "y": "f"}]
     path = file(tmp_path, "x.jsonl", "\n".join(map(json.dumps, rows)))
-    fields: dict = {"source_field": None, "target_field": "text", "label_field": "y"}
+    fields: dict = {"record": Classes(label="y")}
     wanted = [Pair("", "a", '["b, c", "ü", "7"]'), Pair("", "d", "[]"), Pair("", "e", "f")]
     assert list(JSONLines(path=path, **fields).open()) == wanted
     bad = file(tmp_path, "bad.jsonl", '{"text": "a", "y": ["b", null]}')
     assert message(JSONLines(path=bad, **fields)) == f"{bad}:1: field y holds NoneType 'None': it must be a string"
     tsv = file(tmp_path, "x.tsv", "a\tb, c|ü |\nd\t\n")
-    source = TSV(path=tsv, source_column=None, target_column=0, label_column=1, label_separator="|")
+    source = TSV(path=tsv, record=Classes(text=0, label=1, separator="|"))
     assert list(source.open()) == [Pair("", "a", '["b, c", "ü"]'), Pair("", "d", "[]")]
-    for settings in ({"label_separator": "|"}, {"label_separator": "", "label_column": 2}):
-        with pytest.raises(
-            ValueError, match=r"^tsv\.label_separator is '.?' and tsv\.label_column (None|2): give a sign"
-        ):
-            TSV(path=tsv, **settings)
+    for settings in ({"separator": "|", "label": ("a", "b")}, {"separator": ""}):
+        with pytest.raises(ValueError, match=r"^record\.separator is '.?' and record\.label .*: give a sign"):
+            Classes(**settings)
 
 
 @pytest.mark.parametrize("white", ["", "  ", " \t\u3000", "\u2028"])

@@ -11,6 +11,7 @@ import pytest
 
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
+from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.files.text.tables import open_table
 from tests.support.files import PAIRS, file, message
 
@@ -74,17 +75,22 @@ def test_empty_sides_and_empty_lines_of_tables(tmp_path: Path) -> None:
 
 def test_rows_with_too_few_columns(tmp_path: Path) -> None:
     path = file(tmp_path, "x.tsv", "a\tA\tx\nb\tB\n")
-    assert message(TSV(path=path, target_column=2)).startswith(f"{path}:2: 2 column(s) between tabs, but column 2")
+    assert message(TSV(path=path, record=Pairs(source=0, target=2))).startswith(
+        f"{path}:2: 2 column(s) between tabs, but column 2"
+    )
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ({"source_column": -1}, r"tsv\.source_column is -1: "),
-        ({"target_column": -2}, r"tsv\.target_column is -2: "),
-        ({"target_column": 0}, r"tsv\.source_column and tsv\.target_column are both 0: "),
-        ({"source_column": "en"}, r"tsv\.source_column is 'en', but tsv\.header is False, so .*: set it to True"),
-        ({"header": True, "source_column": "x", "label_column": "x"}, r"tsv\.source_column and .* are both 'x'"),
+        ({"record": Pairs(source=-1, target=1)}, r"tsv\.record\.source is -1: "),
+        ({"record": Pairs(source=0, target=-2)}, r"tsv\.record\.target is -2: "),
+        ({"record": Pairs(source=0, target=0)}, r"tsv\.record\.source and tsv\.record\.target are both 0: "),
+        (
+            {"record": Documents(text="en")},
+            r"tsv\.record\.text is 'en', but tsv\.header is False, so .*: set it to True",
+        ),
+        ({"header": True, "record": Classes(text="x", label="x")}, r"tsv\.record\.text and .* are both 'x'"),
     ],
 )
 def test_impossible_columns(setting: dict[str, Any], expected: str) -> None:
@@ -129,19 +135,24 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type
     for name, rows in (("1", ["de,id,en ,label", "ein,1,one,x"]), ("2", []), ("3", ["en,de,label,id", "two,zwei,y,2"])):
         content = "".join(f"{row}\n" for row in rows)
         file(tmp_path, f"{name}.x", content if kind is CSV else content.replace(",", "\t"))
-    names: dict[str, Any] = {"path": f"{tmp_path}/?.x", "header": True, "target_column": "en"}
-    assert list(kind(**names, source_column="de").open()) == [Pair("ein", "one"), Pair("zwei", "two")]
-    assert list(kind(**names, source_column=None, label_column="label").open()) == [
+    names: dict[str, Any] = {"path": f"{tmp_path}/?.x", "header": True}
+    assert list(kind(**names, record=Pairs(source="de", target="en")).open()) == [
+        Pair("ein", "one"),
+        Pair("zwei", "two"),
+    ]
+    assert list(kind(**names, record=Classes(text="en")).open()) == [
         Pair("", "one", "x"),
         Pair("", "two", "y"),
     ]
-    assert list(kind(**names, source_column=1).open()) == [Pair("1", "one"), Pair("zwei", "two")]
-    assert message(kind(**names, source_column="fr")) == (
+    assert list(kind(**names, record=Pairs(source=1, target="en")).open()) == [Pair("1", "one"), Pair("zwei", "two")]
+    assert message(kind(**names, record=Pairs(source="fr", target="en"))) == (
         f"{tmp_path}/1.x:1: the header has no columns 'fr': it is de, id, en, label"
     )
     only = file(tmp_path, "only", "a,a\n" if kind is CSV else "a\ta\n")
     assert message(kind(path=only, header=True)) == f"{only}: no pair of sentences in it"
-    assert message(kind(path=only, header=True, target_column="a")).endswith("the header has 2 columns 'a': it is a, a")
+    assert message(kind(path=only, header=True, record=Pairs(source=0, target="a"))).endswith(
+        "the header has 2 columns 'a': it is a, a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,14 +194,12 @@ def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:
     documents = [Pair("", target) for _, target, _ in PAIRS]
     tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\n" for i, (_, t, _) in enumerate(PAIRS)))
     json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps({"text": t}) + "\n" for _, t, _ in PAIRS))
-    assert list(TSV(path=tsv, source_column=None).open()) == documents
-    assert list(JSONLines(path=json_lines, source_field=None, target_field="text").open()) == documents
+    assert list(TSV(path=tsv, record=Documents(text=1)).open()) == documents
+    assert list(JSONLines(path=json_lines, record=Documents()).open()) == documents
     blank = file(tmp_path, "blank.jsonl", '{"text": "a"}\n{"text": " "}\n')
-    source = JSONLines(path=blank, source_field=None, target_field="text")
+    source = JSONLines(path=blank, record=Documents())
     assert message(source) == f"{blank}:2: the text is empty; correct the data"
-    assert list(JSONLines(path=blank, source_field=None, target_field="text", empty_lines="drop").open()) == [
-        Pair("", "a")
-    ]
+    assert list(JSONLines(path=blank, record=Documents(), empty_lines="drop").open()) == [Pair("", "a")]
 
 
 def texts(source: PlainText) -> list[str]:
@@ -317,7 +326,7 @@ def test_rows_with_more_columns_than_the_others_are_refused_or_left_out(
     file(tmp_path, "1.x", lines[0])
     file(tmp_path, "2.x", lines[1])
     assert message(kind(path=f"{tmp_path}/?.x")).startswith(f"{tmp_path}/2.x:1: 3 column(s)")
-    documents = kind(path=file(tmp_path, "3.x", "".join(lines)), source_column=None, target_column=0)
+    documents = kind(path=file(tmp_path, "3.x", "".join(lines)), record=Documents(text=0))
     assert message(documents).startswith(f"{documents.path}:2: 3 column(s)")
 
 
@@ -387,8 +396,8 @@ def test_numbers_in_the_place_of_texts_are_warned_about(tmp_path: Path, capsys: 
     path = file(tmp_path, "x.tsv", "1\tA dog.\t77\tEin Hund.\n2\tA cat.\t78\tEine Katze.\n")
     assert TSV(path=path).open()[0] == Pair("1", "A dog.")
     said = capsys.readouterr().err
-    assert "tsv.source_column is 0" in said and "0 '1', 1 'A dog.', 2 '77', 3 'Ein Hund.'" in said
-    assert TSV(path=path, source_column=1, target_column=3).open()[0] == Pair("A dog.", "Ein Hund.")
+    assert "tsv.record.source is 0" in said and "0 '1', 1 'A dog.', 2 '77', 3 'Ein Hund.'" in said
+    assert TSV(path=path, record=Pairs(source=1, target=3)).open()[0] == Pair("A dog.", "Ein Hund.")
     assert TSV(path=file(tmp_path, "y.tsv", "1\tone\n2\ttwo\n")).open(), "a table of nothing else is about numbers"
     assert not capsys.readouterr().err
 
@@ -396,7 +405,7 @@ def test_numbers_in_the_place_of_texts_are_warned_about(tmp_path: Path, capsys: 
 def test_files_of_a_pattern_have_the_same_columns(tmp_path: Path):
     file(tmp_path, "1.csv", "en,de\na,b\n")
     file(tmp_path, "2.csv", "de,en\nb,a\n")
-    csv = CSV(path=str(tmp_path / "*.csv"), header=True, source_column="en", target_column="de")
+    csv = CSV(path=str(tmp_path / "*.csv"), header=True, record=Pairs(source="en", target="de"))
     assert [tuple(pair[:2]) for pair in csv.open()] == [("a", "b")] * 2
     file(tmp_path, "3.csv", "en,fr\na,c\n")
     assert message(csv).startswith(f"{tmp_path}/3.csv:1: the header is en, fr, but that of {tmp_path}/1.csv en, de")

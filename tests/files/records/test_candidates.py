@@ -19,8 +19,9 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.held_out import held_out
 from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_texts
-from flaxformer_lite.files.data.store import TokenStore, name_of
+from flaxformer_lite.files.data.store import TokenStore
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
+from flaxformer_lite.files.records import Candidates, Classes
 from flaxformer_lite.files.records.candidates import CANDIDATES, TextCandidates
 from tests.support.experiments import tiny_config, with_train
 
@@ -30,13 +31,13 @@ ROWS: list[dict[str, Any]] = [
     {"query": "two", "pos": ["ä", "\u200d"], "neg": [], "pos_scores": [3, 4], "neg_scores": []},
     {"query": "three", "pos": ["x"], "neg": None, "pos_scores": [1], "neg_scores": None},
 ]
-FIELDS: dict[str, Any] = {"source_field": "query", "target_field": "pos", "negatives_fields": ("neg",)}
+FIELDS = Candidates(positives="pos", negatives=("neg",))
 
 
 def lines(folder: Path, rows: list[Any], **settings: Any) -> JSONLines:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return JSONLines(path=str(path), **{**FIELDS, **settings})
+    return JSONLines(path=str(path), record=dataclasses.replace(FIELDS, **settings))
 
 
 def texts_of(records: TokenArrays, i: int) -> tuple[str, list[str]]:
@@ -50,7 +51,7 @@ def read(pairs: list[Pair], objective: SentenceEmbeddings | None = None, folder:
 
 
 def test_rows_become_queries_with_their_candidates(tmp_path: Path):
-    records = read(list(lines(tmp_path, ROWS, scores_fields=("pos_scores", "neg_scores")).open()))
+    records = read(list(lines(tmp_path, ROWS, scores=("pos_scores", "neg_scores")).open()))
     for i, row in enumerate(ROWS):
         positives = row["pos"] if isinstance(row["pos"], list) else [row["pos"]]
         assert texts_of(records, i) == (row["query"], [*positives, *(row["neg"] or [])])
@@ -92,14 +93,12 @@ def test_prompts_stand_before_the_texts(tmp_path: Path):
 def test_columns_of_negatives(tmp_path: Path):
     path = tmp_path / "triples.csv"
     path.write_text('query,right,wrong,other\nq,"a, b",c,d\n')
-    named = CSV(
-        path=str(path), header=True, source_column="query", target_column="right", negatives_columns=("wrong", "other")
-    )
+    named = CSV(path=str(path), header=True, record=Candidates(positives="right", negatives=("wrong", "other")))
     (record,) = (texts_of(read(list(named.open())), i) for i in range(1))
     assert record == ("q", ["a, b", "c", "d"])
     (tmp_path / "triples.tsv").write_text("q\ta\t \n")
     with pytest.raises(ValueError, match=r"triples\.tsv:1: candidate 2 of the query is ' ': it must be a text"):
-        TSV(path=str(tmp_path / "triples.tsv"), negatives_columns=(2,)).open()
+        TSV(path=str(tmp_path / "triples.tsv"), record=Candidates(query=0, positives=1, negatives=(2,))).open()
 
 
 @pytest.mark.parametrize(
@@ -122,13 +121,13 @@ def test_columns_of_negatives(tmp_path: Path):
 def test_bad_rows_are_refused_with_their_line(change: dict[str, Any], message: str, tmp_path: Path):
     rows = [ROWS[0], {**ROWS[0], **change}]
     with pytest.raises(ValueError) as error:
-        lines(tmp_path, rows, scores_fields=("pos_scores", "neg_scores")).open()
+        lines(tmp_path, rows, scores=("pos_scores", "neg_scores")).open()
     assert message in str(error.value) and "rows.jsonl:2: " in str(error.value)
 
 
 def test_a_missing_field_is_named(tmp_path: Path):
     with pytest.raises(ValueError, match=r"rows\.jsonl:1: no field negative; the fields are query, pos, neg"):
-        lines(tmp_path, ROWS, negatives_fields=("negative",)).open()
+        lines(tmp_path, ROWS, negatives=("negative",)).open()
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
@@ -145,15 +144,20 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
     def config(source: Any, base: Config) -> Config:
         return dataclasses.replace(base, data=dataclasses.replace(base.data, train=source))
 
-    with pytest.raises(ValueError, match=r"data\.train\.negatives_fields is \('neg',\), but objective\.kind 'seq2seq'"):
+    with pytest.raises(
+        ValueError, match=r"data\.train\.record has candidates, but objective\.kind 'seq2seq' reads texts"
+    ):
         config(lines(tmp_path, ROWS), base)
-    with pytest.raises(ValueError, match=r"data\.train\.negatives_columns is \(2,\), but objective\.kind 'seq2seq'"):
-        config(TSV(path="x", negatives_columns=(2,)), base)
-    with pytest.raises(ValueError, match=r"scores_fields is \('s',\), but data\.train\.negatives_fields is None"):
-        config(JSONLines(path="x", scores_fields=("s",)), encoder)
-    with pytest.raises(ValueError, match=r"data\.train\.label_field is 'l', which is not read with it"):
-        config(lines(tmp_path, ROWS, label_field="l"), encoder)
-    assert config(lines(tmp_path, ROWS, negatives_fields=()), encoder)
+    with pytest.raises(
+        ValueError, match=r"data\.train\.record has candidates, but objective\.kind 'seq2seq' reads texts"
+    ):
+        config(TSV(path="x", record=Candidates(query=0, positives=1, negatives=(2,))), base)
+    with pytest.raises(
+        ValueError, match=r"data\.train\.record has classes, but .* 'sentence_embeddings' reads candidates"
+    ):
+        config(JSONLines(path="x", record=Classes()), encoder)
+    assert config(JSONLines(path="x"), encoder), "plain pairs"
+    assert config(lines(tmp_path, ROWS, negatives=()), encoder)
 
 
 def test_a_tokenizer_is_trained_on_all_candidates():
@@ -178,7 +182,7 @@ def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):
     assert parts["eval"] and not positives("train") & positives("eval")
 
 
-def test_a_store_keeps_candidates_and_older_stores_keep_their_names(tmp_path: Path):
+def test_a_store_keeps_candidates(tmp_path: Path):
     source = lines(tmp_path, ROWS)
     reader = reader_of(SentenceEmbeddings(), BYTES, tmp_path, DataConfig().longest)
     store = TokenStore.of(tmp_path / "stores", source, reader, "data.train", lambda *_: None)
@@ -188,7 +192,4 @@ def test_a_store_keeps_candidates_and_older_stores_keep_their_names(tmp_path: Pa
     assert all(
         np.array_equal(a.target, b.target) for a, b in zip(store.records, read(list(source.open())), strict=True)
     )
-    older = "JSONLines(kind='json_lines', empty_lines='error', bad_rows='error', path='x', source_field='source', "
-    older += "target_field='target', label_field=None, input_field=None, messages_field=None)"
-    assert name_of(JSONLines(path="x")) == older and "negatives" in name_of(source)
     assert source.open()[0].label == CANDIDATES

@@ -1,7 +1,6 @@
 """Oracles: an independent count of characters, piece by piece, for drawn words of all scripts; records and labels by hand."""
 
 import dataclasses
-import itertools
 import json
 import random
 import unicodedata
@@ -21,10 +20,11 @@ from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.objectives import BaseObjective, TokenLabels
 from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
-from flaxformer_lite.files.data import TSV, CoNLL, JSONLines, Mixture, Parquet
+from flaxformer_lite.files.data import CoNLL, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
+from flaxformer_lite.files.records import Candidates, Classes, Conversations, Entities, Words
 from flaxformer_lite.files.records.words import (
     LabelTokenizers,
     first_tokens,
@@ -372,11 +372,11 @@ def in_lines(folder: Path, *records: object) -> str:
 
 
 def words(path: str) -> JSONLines:
-    return JSONLines(path=path, words_field="tokens", word_labels_field="tags.ner")
+    return JSONLines(path=path, record=Words(labels="tags.ner"))
 
 
 def spans(path: str) -> JSONLines:
-    return JSONLines(path=path, target_field="text", spans_field="spans")
+    return JSONLines(path=path, record=Entities())
 
 
 GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
@@ -472,15 +472,7 @@ def test_a_label_that_the_objective_lacks_is_located(tmp_path: Path) -> None:
         f"{path}:1: the span (0, 2, 'I-PER') has the label of a word: a span has the type of"
     )
     path = in_lines(tmp_path, {"source": "a", "target": "b"})
-    assert told(JSONLines(path=path)).startswith(f"{path}:1: it has no labels of words: set words_field")
-
-
-def test_fields_that_do_not_go_together_are_refused_once() -> None:
-    for fields in ({"words_field": "tokens"}, {"word_labels_field": "tags"}, {"words_field": "a", "spans_field": "b"}):
-        with pytest.raises(
-            ValueError, match=r"^json_lines\.words_field is .* set the first two alone, or the last one"
-        ):
-            JSONLines(path="a", **fields)
+    assert told(JSONLines(path=path)).startswith(f"{path}:1: it has no labels of words: set the record")
 
 
 def test_rows_that_are_dropped_and_words_without_a_token_are_told(
@@ -493,7 +485,7 @@ def test_rows_that_are_dropped_and_words_without_a_token_are_told(
         {"tokens": ["a"], "tags": {"ner": ["X"]}},
         {"tokens": ["a", "", ""], "tags": {"ner": ["B-PER", "O", "O"]}},
     )
-    source = JSONLines(path=path, words_field="tokens", word_labels_field="tags.ner", bad_rows="drop")
+    source = JSONLines(path=path, record=Words(labels="tags.ner"), bad_rows="drop")
     records = tokenize(source.open(), reader(), Origin(source, "data.train"))
     rows = NAMES.make_rows(records, Lengths(9, 0), 0, CHARACTERS)
     assert [row.marks.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
@@ -523,14 +515,16 @@ def test_columns_are_read(tmp_path: Path) -> None:
     rows = list(CoNLL(path=path, comment="# ").located())
     assert [(row.pair.target, row.number) for row in rows] == [("Ab c", 4), ("D", 10)]
     assert json.loads(rows[0].pair.label) == {"words": [[0, 2, "B-PER"], [3, 4, "O"]]}
-    first = next(iter(CoNLL(path=path, comment="# ", word_column=1, label_column=0).open()))
+    first = next(iter(CoNLL(path=path, comment="# ", record=Words(words=1, labels=0)).open()))
     assert (first.target, json.loads(first.label)["words"][0]) == ("NNP NN", [0, 3, "Ab"])
     bad = file(tmp_path, "bad.conll", "a O\n\nb O\nc\n")
     assert message(CoNLL(path=bad)) == (
         f"{bad}:3: line 4, 'c', has a word without a label: add it, or -100 for a word that does not count; if it is a comment, "
         "set conll.comment to its beginning"
     )
-    assert "line 1, 'a O', has 2 columns, but conll.label_column is 2" in message(CoNLL(path=bad, label_column=2))
+    assert "line 1, 'a O', has 2 columns, but conll.record.labels is 2" in message(
+        CoNLL(path=bad, record=Words(words=0, labels=2))
+    )
 
 
 def test_a_space_that_does_not_break_ends_no_word(tmp_path: Path) -> None:
@@ -543,7 +537,7 @@ def test_ranges_and_empty_nodes_of_conllu_are_no_words(tmp_path: Path) -> None:
     rows = [("1-2", "du", "_"), ("1", "de", "ADP"), ("2", "le", "DET"), ("2.1", "bon", "_"), ("3", "2-3", "NUM")]
     lines = ["\t".join([number, word, word, tag, *"______"]) for number, word, tag in rows]
     path = file(tmp_path, "x.conllu", "# text = du 2-3\n" + "\n".join(lines) + "\n")
-    (pair,) = CoNLL(path=path, word_column=1, label_column=3, comment="# ").open()
+    (pair,) = CoNLL(path=path, record=Words(words=1, labels=3), comment="# ").open()
     assert pair == pair_of_words(["de", "le", "2-3"], ["ADP", "DET", "NUM"])
     other = file(tmp_path, "x.conll", "3.1\tO\n1-2\tB-LOC\n")
     assert CoNLL(path=other).open() == [pair_of_words(["3.1", "1-2"], ["O", "B-LOC"])]
@@ -565,10 +559,10 @@ def test_columns_of_tables_are_lists(tmp_path: Path) -> None:
     pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     table = pyarrow.table({"tokens": [["a", "b"]], "ner": [[1, 0]], "other": [3]})
     parquet.write_table(table, tmp_path / "x.parquet")
-    source = Parquet(path=str(tmp_path / "x.parquet"), words_field="tokens", word_labels_field="ner")
+    source = Parquet(path=str(tmp_path / "x.parquet"), record=Words(labels="ner"))
     assert source.open() == [pair_of_words(["a", "b"], [1, 0])]
     assert labels_of(source.open()[0]) == ["B-PER", "·", "O"]
-    assert list(itertools.chain(source.text_columns())) == []
+    assert source.record.texts == ()
 
 
 def test_sources_and_objectives_that_do_not_fit_are_refused_before_training() -> None:
@@ -585,15 +579,15 @@ def test_sources_and_objectives_that_do_not_fit_are_refused_before_training() ->
     config(words("x"))
     config(CoNLL(path="x"))
     config(Mixture(sources=(spans("x"), CoNLL(path="x"))))
-    for source in (JSONLines(path="x"), TSV(path="x")):
+    assert config(JSONLines(path="x")), "its rows are refused with their lines"
+    for record, reads in ((Classes(), "classes"), (Candidates(), "candidates"), (Conversations(), "conversations")):
         with pytest.raises(
-            ValueError, match=r"^objective\.kind 'token_labels' reads labels of words, but data\.train .* has none"
+            ValueError,
+            match=rf"^data\.train\.record has {reads}, but objective\.kind 'token_labels' reads words: change one",
         ):
-            config(source)
-    with pytest.raises(
-        ValueError, match=r"^objective\.kind 'seq2seq' does not read labels of words, but data\.train .* has them"
-    ):
-        config(words("x"), tiny.objective, model=tiny.model)
-    for name in ("label_field", "input_field"):
-        with pytest.raises(ValueError, match=rf"^data\.train\.{name} is 'y', which is not read beside labels of words"):
-            config(dataclasses.replace(words("x"), **{name: "y"}))
+            config(JSONLines(path="x", record=record))
+    for source in (words("x"), spans("x"), CoNLL(path="x")):
+        with pytest.raises(
+            ValueError, match=r"^data\.train\.record has words, but objective\.kind 'seq2seq' reads texts: change"
+        ):
+            config(source, tiny.objective, model=tiny.model)

@@ -13,6 +13,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.files.data import JSONLines, ParallelText, PlainText
+from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.tools.recorder.near import near_duplicates, ngrams
 from tests.support.experiments import tiniest_config, with_train
 
@@ -46,10 +47,10 @@ def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Pat
 
 def test_candidates_are_compared_as_texts(tmp_path: Path):
     """The names of their fields are no words, so a query with another answer has no n-gram in common."""
-    fields = {"source_field": "q", "target_field": "p", "negatives_fields": ("n",)}
+    record = Candidates(query="q", positives="p", negatives=("n",))
     for name, texts in (("train", ("a", "b c d", "e f g")), ("eval", ("h", "i j k", 'e f "g"'))):
         (tmp_path / name).write_text(json.dumps(dict(zip("qpn", texts, strict=True))))
-    files = {name: JSONLines(path=f"{tmp_path}/{name}", **fields) for name in ("train", "eval")}
+    files = {name: JSONLines(path=f"{tmp_path}/{name}", record=record) for name in ("train", "eval")}
     tiny = with_train(tiniest_config(), text_metrics=())
     data = dataclasses.replace(tiny.data, **files)
     changes = {"num_decoder_layers": 0, "head": None, "sentence_embedding": SentenceEmbedding()}

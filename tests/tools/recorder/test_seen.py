@@ -16,6 +16,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.files.data import DataSource, JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.data.held_out import LEFT_OUT
+from flaxformer_lite.files.records import Documents
 from flaxformer_lite.run.recording import Place, located, open_recording
 from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder
@@ -174,7 +175,7 @@ def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch
     texts[2] = "text 3\nof a\nfile"
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    run = language_run(tmp_path, JSONLines(path=str(path), source_field=None, target_field="text"), 2, monkeypatch)
+    run = language_run(tmp_path, JSONLines(path=str(path), record=Documents()), 2, monkeypatch)
     for line, text in ((3, "text 3"), (5, "text 5 of a file")):
         (found,) = [json.loads(row) for row in typed(run.folder, "--file", path, "--line", line, "--json").splitlines()]
         assert (found["line"], found["target"].split("\n")[0]) == (line, text)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.files.data import JSONLines
+from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import Mining, mine, mining
 from tests.support.commands import type_command
@@ -50,7 +51,7 @@ def test_negatives_are_the_nearest_that_are_no_positive(place: Path, monkeypatch
         near = cosines(place, row["query"], list(CORPUS.values()))
         ranked = [text for text in sorted(near, key=lambda text: -near[text]) if text not in known]
         assert found == row | {"negatives": ranked[1:4]}
-    source = JSONLines(path=str(output), source_field="query", target_field="positive", negatives_fields=("negatives",))
+    source = JSONLines(path=str(output), record=Candidates())
     assert len(source.open()) == 2
 
 

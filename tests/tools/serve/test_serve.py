@@ -24,6 +24,7 @@ from flaxformer_lite.core.search.generation import truncate_at_stop
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import TSV
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.files.text.chat import ChatTemplate
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.subwords import SentencePiece
@@ -439,7 +440,7 @@ def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
 
 def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):
     config = three_runs["texts"].config
-    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    train = TSV(path="nowhere", record=Classes(text=0, label=1))
     data, model = dataclasses.replace(config.data, train=train), dataclasses.replace(config.model, head=None)
     config = dataclasses.replace(config, data=data, model=model, objective=Classification(classes=("a", "b", "c")))
     alone = Served({"classes": dataclasses.replace(three_runs["texts"], config=config)})

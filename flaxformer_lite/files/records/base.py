@@ -1,0 +1,124 @@
+"""The contract of a record: what a row of a source is, and how tokenizers read it; the values of the fields of a row."""
+
+import dataclasses
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.data.records import Lengths, Pair
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.text.files import in_utf8
+from flaxformer_lite.files.text.json_objects import field_value
+from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
+
+Field = int | str
+"""The name of a field, `a.b` for a nested one; or of a column in the header, or the number of a column, from 0."""
+OPTIONS = ("kind", "separator")
+"""The settings of a record that name no field."""
+NumberedRow = tuple[int, Any]
+"""The number of a row, from 1, and the row: its fields by their names, `BLANK`, or the error of a bad one."""
+BLANK = Pair("", "")
+"""A row without text."""
+
+
+class Reading(NamedTuple):
+    """What a run reads records by."""
+
+    objective: Any
+    """An objective that `reads` the records: it has what its kind of objectives has."""
+    folder: Path
+    """The folder of the run."""
+    longest: Lengths
+    translation: TranslationPrompt | None = None
+    whole: bool = False
+    """As `LabelTokenizers.whole`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Checked, ABC, at="record"):
+    """The fields of which a row has its parts: a frozen dataclass of their names, with a `Literal` `kind`."""
+
+    kind: str
+    reads: ClassVar[str] = "texts"
+    """The name of what is read, as `BaseObjective.reads` has it: records of several kinds may be read alike."""
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Fields that are read where a row has them."""
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The fields that are read, by the settings that name them."""
+        fields = dict[str, Field]()
+        for name in (one.name for one in dataclasses.fields(self) if one.name not in OPTIONS):
+            if isinstance(value := getattr(self, name), tuple):
+                fields |= {f"{name}.{i}": field for i, field in enumerate(value)}
+            elif value is not None:
+                fields[name] = value
+        return fields
+
+    @property
+    def texts(self) -> tuple[tuple[Field, ...], ...]:
+        """For each text of a row its field, and that of a text that follows it, if any; () if a row has no such texts."""
+        return ()
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the pairs have a source, which must not be blank."""
+        return len(self.texts) == 2
+
+    def rows(self, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
+        """Yields the rows of a file, each a record."""
+        yield from rows
+
+    @abstractmethod
+    def pair(self, row: Any) -> Pair:
+        """Returns a row as a pair. Raises: ValueError for what it lacks or has wrong."""
+
+    @classmethod
+    def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
+        """Returns the tokenizers that read such pairs as the objective needs them. Raises: ValueError if they cannot."""
+        return tokenizers
+
+    @classmethod
+    def learned(cls, objective: Any, pairs: Iterable[Pair]) -> Iterable[Pair]:
+        """Returns the texts that a tokenizer is trained on, in one pass or several."""
+        return pairs
+
+
+def text_at(row: object, fields: tuple[Field, ...]) -> str:
+    """Returns the text of a row in a field, and after it that of a further field."""
+    return with_input(*(text_field(row, field) for field in fields))
+
+
+def with_input(text: str, more: str = "") -> str:
+    return f"{text}\n\n{more}" if more.strip() else text
+
+
+def text_field(row: object, field: Field) -> str:
+    """Returns the string in a field of a row, an empty one for null. Raises: ValueError for anything else."""
+    value = field_value(row, field)
+    return "" if value is None else as_text(value, field)
+
+
+def label_of(row: object, field: Field) -> str:
+    """Returns the label in a field of a row, a list as JSON. Raises: ValueError for anything but strings and numbers."""
+    value = field_value(row, field)
+    if not isinstance(value, list):
+        return as_text(written(value), field)
+    return json.dumps([as_text(written(one), field) for one in value], ensure_ascii=False)
+
+
+def written(value: Any) -> Any:
+    """Returns a number as JSON writes it; anything else as it is."""
+    return json.dumps(value) if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else value
+
+
+def as_text(value: object, field: Field) -> str:
+    """Returns the string that a field holds. Raises: ValueError for anything else, and for half a surrogate pair."""
+    if not isinstance(value, str):
+        raise ValueError(f"field {field} holds {type(value).__name__} {str(value)[:60]!r}: it must be a string")
+    return in_utf8(value, f"field {field}")

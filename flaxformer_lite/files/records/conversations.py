@@ -1,0 +1,74 @@
+"""Records of conversations, for instruction tuning; `files/text/messages.py` has their spellings, `chat.py` their templates."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.objectives import Instruction
+from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.records.base import Field, Reading, Record
+from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
+from flaxformer_lite.files.text.files import check_file
+from flaxformer_lite.files.text.json_objects import field_value
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
+from flaxformer_lite.files.text.messages import BESIDE, Conversation
+from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversations(Record):
+    """A conversation. For the objective `instruction`, which also reads a pair: a question and its answer."""
+
+    kind: Literal["conversations"] = "conversations"
+    messages: Field = "messages"
+    """Field of the messages, a list with `role` and `content`, or its JSON; the fields `tools` and `system` go with them. In a
+    table a column: a number from 0, or a name in the header."""
+
+    reads = "conversations"
+    beside = BESIDE
+
+    def pair(self, row: Any) -> Pair:
+        messages = field_value(row, self.messages)
+        return Pair("", Conversation.of_record(row, messages).text)
+
+    @classmethod
+    def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:
+        """Returns the tokenizers of conversations. A run folder without a chat template gets one.
+
+        Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
+        """
+        objective, file = reading.objective, reading.folder / CHAT_TEMPLATE
+        template = read_chat_template(reading.folder, tokenizers.target)
+        if template is None or (objective.template is not None and not file.is_file()):
+            if objective.template is None and tokenizers.target.eos_id is None:
+                raise ValueError(
+                    "the tokenizer has no id that ends a text (eos), so no answer could end: set objective.template to the file of "
+                    "a chat template"
+                )
+            write_whole(file, own_template(objective))
+            template = read_chat_template(reading.folder, tokenizers.target)
+        assert template is not None
+        last_only = objective.answers == "last"
+        both, most = (tokenizers.source, tokenizers.target), reading.longest.target + 1
+        return ChatTokenizers(*both, template, most, last_only, reading.translation or SOURCE_ALONE)
+
+    @classmethod
+    def learned(cls, objective: Any, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        template = ChatTemplate(own_template(objective), {"bos_token": BOS, "eos_token": EOS})
+        template.compile()
+        for pair in pairs:
+            with contextlib.suppress(ValueError):  # a pair that the template refuses is reported when it is tokenized
+                messages, tools, *_ = template.fitted(*Conversation.of_pair(*pair[:2]))
+                yield Pair("", MARK.sub("", template.conversation(messages, tools)))
+
+
+def own_template(objective: Instruction) -> str:
+    """Returns the text of the template for a run without one of its own. Raises: ValueError if its file cannot be read."""
+    if objective.template is None:
+        return PLAIN
+    check_file(objective.template)
+    return Path(objective.template).read_text(encoding="utf-8")
