@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.renamed import renamed
 from flaxformer_lite.config.serialize import as_tree, from_tree, similar
 from flaxformer_lite.config.settings import item_type, required, variants_in
 from flaxformer_lite.core.base.annotations import type_hints
@@ -115,7 +116,8 @@ def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
         if setting.replace("_", "").rpartition(".")[2].endswith(name):
             return f"there is no option {cut(option)}; {meant}"
     known = [path for path in settings if not path.endswith(".kind")]
-    return f"there is no option {cut(option)}; {similar(setting, known, as_option) or '--help after CONFIG lists all'}"
+    near = renamed(setting) or similar(setting, known, as_option) or "--help after CONFIG lists all"
+    return f"there is no option {cut(option)}; {near}"
 
 
 def as_option(setting: str) -> str:

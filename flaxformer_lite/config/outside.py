@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flaxformer_lite.config.renamed import renamed
 from flaxformer_lite.config.settings import TYPES, variants_in, walk
 
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
@@ -74,7 +75,10 @@ def mistakes_in(file: Path) -> Iterator[None]:
         paths = (str(file), str(file.absolute()))
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
-        raise ValueError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}"
+        if (name := re.search(r"unexpected keyword argument '(\w+)'", said)) and (now := renamed(name[1])):
+            said += f"; {now}"
+        raise ValueError(f"{file}, line {line}: {said}") from error
 
 
 def outside_kind(value: Any, setting: str, hint: Any) -> str:

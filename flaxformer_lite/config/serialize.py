@@ -9,6 +9,7 @@ from typing import Any
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
+from flaxformer_lite.config.renamed import renamed
 from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
@@ -104,7 +105,7 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
             continue
         path = f"{setting}.{name}".lstrip(".")
         if name not in hints:
-            near = similar(path, list(MARKS))
+            near = renamed(path) or similar(path, list(MARKS))
             raise ValueError(f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}")
         values[name] = from_tree(subtree, hints[name], path)
         if message := violation(owner, name, values[name], path):

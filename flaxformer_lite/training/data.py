@@ -17,9 +17,10 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
-from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize
 from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
+from flaxformer_lite.files.records import READERS
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
 from flaxformer_lite.training.task import check_objective, train_task
 from flaxformer_lite.workdir import RunFolder
@@ -120,7 +121,7 @@ def adds_text(objective: BaseObjective) -> bool:
 
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
-    texts, data = tokenizer_texts(config.objective, pairs), config.data
+    texts, data = READERS[config.objective.reads].learned(config.objective, pairs), config.data
     if adds_text(config.objective):  # a store knows a tokenizer by its data alone
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)

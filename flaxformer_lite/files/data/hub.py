@@ -9,7 +9,7 @@ from typing import Any, Literal
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.files.data.source import FieldSource
 from flaxformer_lite.files.records import Pairs, RecordKinds
-from flaxformer_lite.files.records.base import NumberedRow
+from flaxformer_lite.files.records.base import FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
@@ -25,34 +25,31 @@ class Parquet(FieldSource, at="parquet"):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
-        files = matching_files(self.path)
-        for before, path in enumerate(files):
-            yield path, self._of_file(path, lambda fraction, before=before: progress((before + fraction) / len(files)))
-
-    def _of_file(self, path: str, progress: ReadProgress) -> Iterator[NumberedRow]:
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError:
             raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
-        number = 0
-        try:
-            with contextlib.ExitStack() as stack:
-                stream: Any = path
-                if is_url(path):
-                    filesystem, name = open_filesystem(path)
-                    stream = stack.enter_context(filesystem.open(name, "rb"))
-                file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
-                fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
-                columns = [name for name in fields if name in self._top_fields]
-                for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
-                    for row in rows.to_pylist(maps_as_pydicts="lossy"):
-                        number += 1
-                        yield number, named(row, features)
-                    progress(number / max(file.metadata.num_rows, 1))
-        except (OSError, pyarrow.ArrowException) as error:
-            raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+        files = matching_files(self.path)
+        for before, path in enumerate(files):
+            number = 0
+            try:
+                with contextlib.ExitStack() as stack:
+                    stream: Any = path
+                    if is_url(path):
+                        filesystem, name = open_filesystem(path)
+                        stream = stack.enter_context(filesystem.open(name, "rb"))
+                    file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
+                    fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
+                    columns = [name for name in fields if name in self._top_fields(fields)]
+                    for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
+                        for row in rows.to_pylist(maps_as_pydicts="lossy"):
+                            number += 1
+                            yield path, number, named(row, features)
+                        progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
+            except (OSError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,19 +83,17 @@ class HubDataset(FieldSource, at="hub_dataset"):
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
-    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
-        yield self._origin, self._numbered(progress)
-
-    def _numbered(self, progress: ReadProgress) -> Iterator[NumberedRow]:
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         with self._readable() as datasets:
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
-            columns = self._top_fields & set(dataset.column_names or ())
-            if columns >= self._top_fields - {*self.record.beside}:
-                dataset = dataset.select_columns(sorted(columns))  # pictures and sound are never decoded
+            names = set(dataset.column_names or ())
+            wanted = self._top_fields(names)
+            if names >= wanted - {*self.record.beside}:
+                dataset = dataset.select_columns(sorted(wanted & names))  # pictures and sound are never decoded
             features = dataset.features.to_dict() if dataset.features else {}
             for number, row in enumerate(dataset, 1):
-                yield number, named(row, features)
+                yield self._origin, number, named(row, features)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
 

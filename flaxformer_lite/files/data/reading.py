@@ -1,6 +1,6 @@
 """From texts to records: tokenized pairs, and the data of an evaluation."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,6 @@ from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordS
 from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 
 
-def tokenizer_texts(objective: BaseObjective, pairs: Iterable[Pair]) -> Iterable[Pair]:
-    """Returns the texts that a tokenizer is trained on, in one pass or several: of pairs, or of conversations by the template."""
-    return READERS[objective.reads].learned(objective, pairs)
-
-
 def reader_of(
     objective: BaseObjective,
     tokenizers: Tokenizers,
@@ -40,8 +35,7 @@ def reader_of(
 
     Raises: ValueError if the plain template is needed, and the tokenizer has no EOS.
     """
-    reading = Reading(objective, folder, longest, translation, whole)
-    return READERS[objective.reads].reader(tokenizers, reading)
+    return READERS[objective.reads].reader(tokenizers, Reading(objective, folder, longest, translation, whole))
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:

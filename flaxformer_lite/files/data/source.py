@@ -1,7 +1,7 @@
 """The contract of data sources, and the base classes of sources of written text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -9,7 +9,7 @@ from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.records import Pairs, Record, RecordKinds
-from flaxformer_lite.files.records.base import BLANK, NumberedRow
+from flaxformer_lite.files.records.base import BLANK, FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
 
 MOST_LISTED = 10
@@ -159,7 +159,7 @@ class TextSource(LocatedSource):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSource(Checked, TextSource, at="data"):
-    """Rows with fields or columns, each a record. A subclass implements `_files`."""
+    """Rows with fields or columns, each a record. A subclass implements `_fields`."""
 
     path: str
     record: RecordKinds = Pairs()
@@ -169,13 +169,12 @@ class RecordSource(Checked, TextSource, at="data"):
         return [str(self.record.texts[-1][0])] if self.record.texts else []
 
     @abstractmethod
-    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
-        """Yields each file with its rows."""
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
+        """Yields all rows of all files."""
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
-        for file, rows in self._files(progress):
-            for number, row in self.record.rows(rows):
-                yield LocatedPair(self._pair(row), (file, file), number)
+        for file, number, row in self.record.rows(self._fields(progress)):
+            yield LocatedPair(self._pair(row), (file, file), number)
 
     def _pair(self, row: Any) -> Pair | str:
         """Returns a row as a pair, or what is wrong with it."""
@@ -193,7 +192,7 @@ class RecordSource(Checked, TextSource, at="data"):
 class FieldSource(RecordSource):
     """Rows with named fields. In a field name a dot descends into a nested field: `translation.en`."""
 
-    @property
-    def _top_fields(self) -> set[str]:
-        """The outermost names of the fields that are read."""
-        return {str(field).split(".")[0] for field in (*self.record.fields.values(), *self.record.beside)}
+    def _top_fields(self, names: Collection[str]) -> set[str]:
+        """Returns the outermost names of the fields that are read. names: those that rows have."""
+        fields = map(str, (*self.record.fields.values(), *self.record.beside))
+        return {field if field in names else field.split(".")[0] for field in fields}

@@ -1,5 +1,6 @@
 """Text files as data: parallel files, columns (TSV, CSV), JSON lines, plain text; plain or compressed, one file or several."""
 
+import functools
 import itertools
 import re
 from abc import abstractmethod
@@ -12,7 +13,7 @@ from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, RecordSource, TextSource
 from flaxformer_lite.files.records import Documents, Pairs, RecordKinds, Words
-from flaxformer_lite.files.records.base import BLANK, Field, NumberedRow
+from flaxformer_lite.files.records.base import BLANK, Field, FileRow
 from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.json_objects import json_value
@@ -29,8 +30,12 @@ from flaxformer_lite.files.text.tables import (
     require_lines,
 )
 
-CONLLU = 10
-"""The number of columns in CoNLL-U."""
+CONLLU = re.compile(r"\d+([-.]\d+)?(\t[^\t]*){9}")
+"""A line of CoNLL-U."""
+ENDS = Words(words=0, labels=-1)
+"""The first and the last column."""
+FORM, UPOS = 1, 3
+"""The columns of CoNLL-U that have a word, and its part of speech."""
 
 
 def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
@@ -142,7 +147,7 @@ class ColumnSource(RecordSource):
                 )
         yield from super().located(setting, progress)
 
-    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         before: Table | None = None
         for file, lines in read_files(self.path, progress):
             start = list(itertools.islice(lines, MOST_COMPARED))
@@ -161,7 +166,12 @@ class ColumnSource(RecordSource):
             table.width = table.width or (before.width if before is not None else table.usual_width(last + 1))
             before = before or table
             self._look_at_numbers(table, columns)
-            yield file, numbered_rows(table, columns)
+            for number, cells in table.rows:
+                row: Any = BLANK
+                if not is_blank(cells):
+                    wrong = table.wrong(cells, last)
+                    row = ValueError(wrong) if wrong else {name: cells[column] for name, column in columns.items()}
+                yield file, number, row
 
     def _look_at_numbers(self, table: Table, columns: Mapping[Field, int]) -> None:
         """Warns if a column of texts has nothing but numbers, and the table has columns that are not read."""
@@ -174,18 +184,6 @@ class ColumnSource(RecordSource):
                     f"{table.file}: {self.kind}.record.{setting} is {column}, which has nothing but numbers in the first rows; "
                     f"the columns are {table.shown()}: set another one if these are not the texts"
                 )
-
-
-def numbered_rows(table: Table, columns: Mapping[Field, int]) -> Iterator[NumberedRow]:
-    """Yields the cells of each row of a table in these columns."""
-    last = max(columns.values())
-    for number, cells in table.rows:
-        if is_blank(cells):
-            yield number, BLANK
-        elif wrong := table.wrong(cells, last):
-            yield number, ValueError(wrong)
-        else:
-            yield number, {name: cells[column] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +247,10 @@ class JSONLines(FieldSource, at="json_lines"):
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _files(self, progress: ReadProgress) -> Iterator[tuple[str, Iterator[NumberedRow]]]:
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         for file, lines in read_files(self.path, progress):
-            yield file, enumerate(map(parsed, lines), 1)
+            for number, line in enumerate(lines, 1):
+                yield file, number, parsed(line)
 
 
 def parsed(line: str) -> Any:
@@ -273,17 +272,19 @@ class CoNLL(Checked, TextSource, at="conll"):
     kind: Literal["conll"] = "conll"
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
-    record: Words = Words(words=0, labels=-1)
-    """The columns of the words and of their labels, from 0; -1 is the last one."""
+    record: Words = ENDS
+    """The columns of the words and of their labels, from 0; -1 is the last one. By default the first and the last column; of the
+    ten columns of CoNLL-U the forms and the parts of speech, `Words(words=1, labels=3)`."""
     comment: str | None = None
-    """Beginning of the lines before the first word of a text that are left out, such as "# "; None: each line has a word."""
+    """Beginning of the lines before the first word of a text that are left out, such as "# "; None: each line has a word, but
+    for those of CoNLL-U that begin with "#"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, column in self.record.fields.items():
-            if isinstance(column, str):
+            if isinstance(column, str) or name == "sentence":
                 raise ValueError(
-                    f"conll.record.{name} is {column!r}: it must be the number of a column, from 0; -1 is the last"
+                    f"conll.record.{name} is {column!r}: words and labels must be numbers of columns, from 0, and sentence None"
                 )
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
@@ -291,7 +292,8 @@ class CoNLL(Checked, TextSource, at="conll"):
         for file, lines in read_files(self.path, progress):
             for number, text in numbered_paragraphs(lines):
                 rows = text.split("\n")
-                words = list(itertools.dropwhile(lambda row: row.startswith(left_out), rows))
+                begins = (*left_out, "#") if self.comment is None and is_conllu(rows[-1]) else left_out
+                words = list(itertools.dropwhile(functools.partial(begins_with, begins), rows))
                 if words:
                     first = number + len(rows) - len(words)
                     yield LocatedPair(self._pair(words, first), (file, file), first)
@@ -300,10 +302,12 @@ class CoNLL(Checked, TextSource, at="conll"):
         """Returns the text of some lines with its labels, or what is wrong with it. first: the number of the first line."""
         words, labels = list[str](), list[str]()
         for number, row in enumerate(rows, first):
-            columns = columns_in(row)
-            if len(columns) == CONLLU and self.record.words % CONLLU and re.fullmatch(r"\d+[-.]\d+", columns[0]):
-                continue
-            for kept, (setting, column) in zip((words, labels), self.record.fields.items(), strict=True):
+            columns, chosen, conllu = columns_in(row), self.record.fields, is_conllu(row)
+            if conllu and self.record == ENDS:
+                chosen = {"words": FORM, "labels": UPOS}
+            if conllu and chosen["words"] and not columns[0].isdecimal():
+                continue  # several words, such as 1-2, or none, such as 3.1
+            for kept, (setting, column) in zip((words, labels), chosen.items(), strict=True):
                 assert isinstance(column, int)
                 if not -len(columns) <= column < len(columns) or len(columns) < 2:
                     wrong = f"{len(columns)} columns, but conll.record.{setting} is {column}: correct it"
@@ -312,6 +316,14 @@ class CoNLL(Checked, TextSource, at="conll"):
                     return f"line {number}, {row[:60]!r}, has {wrong}; if it is a comment, set conll.comment to its beginning"
                 kept.append(columns[column])
         return pair_of_words(words, labels)
+
+
+def is_conllu(line: str) -> bool:
+    return CONLLU.fullmatch(line) is not None
+
+
+def begins_with(begins: tuple[str, ...], line: str) -> bool:
+    return line.startswith(begins)
 
 
 @dataclass(frozen=True, kw_only=True)

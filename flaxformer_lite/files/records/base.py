@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ Field = int | str
 """The name of a field, `a.b` for a nested one; or of a column in the header, or the number of a column, from 0."""
 OPTIONS = ("kind", "separator")
 """The settings of a record that name no field."""
-NumberedRow = tuple[int, Any]
-"""The number of a row, from 1, and the row: its fields by their names, `BLANK`, or the error of a bad one."""
+FileRow = tuple[str, int, Any]
+"""A file, the number of a row, from 1, and the row: its fields by their names, `BLANK`, or the error of a bad one."""
 BLANK = Pair("", "")
 """A row without text."""
 
@@ -40,12 +39,14 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Checked, ABC, at="record"):
+class Record(Checked, at="record"):
     """The fields of which a row has its parts: a frozen dataclass of their names, with a `Literal` `kind`."""
 
     kind: str
     reads: ClassVar[str] = "texts"
     """The name of what is read, as `BaseObjective.reads` has it: records of several kinds may be read alike."""
+    names: ClassVar[tuple[str, ...]] = ()
+    """The settings that name texts of a row, which commands ask."""
     beside: ClassVar[tuple[str, ...]] = ()
     """Fields that are read where a row has them."""
 
@@ -63,20 +64,25 @@ class Record(Checked, ABC, at="record"):
     @property
     def texts(self) -> tuple[tuple[Field, ...], ...]:
         """For each text of a row its field, and that of a text that follows it, if any; () if a row has no such texts."""
-        return ()
+        return tuple((field,) for name, field in self.fields.items() if name in self.names)
 
     @property
     def has_source(self) -> bool:
         """Whether the pairs have a source, which must not be blank."""
         return len(self.texts) == 2
 
-    def rows(self, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
-        """Yields the rows of a file, each a record."""
-        yield from rows
+    def rows(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
+        """Returns the rows of files, each a record."""
+        return rows
 
-    @abstractmethod
     def pair(self, row: Any) -> Pair:
         """Returns a row as a pair. Raises: ValueError for what it lacks or has wrong."""
+        source, target = ["", *(text_at(row, fields) for fields in self.texts)][-2:]
+        return Pair(source, target, self.label_in(row))
+
+    def label_in(self, row: Any) -> str:
+        """Returns the label of a row. Raises: ValueError for a wrong one."""
+        return ""
 
     @classmethod
     def reader(cls, tokenizers: Tokenizers, reading: Reading) -> Tokenizers:

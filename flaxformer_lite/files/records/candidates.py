@@ -92,11 +92,7 @@ class Candidates(Record):
     """Fields of the scores of all these texts by a teacher, each a number or a list of numbers: first those of the positives. ():
     no scores."""
 
-    reads = "candidates"
-
-    @property
-    def texts(self) -> tuple[tuple[Field, ...], ...]:
-        return (self.query,), (self.positives,)
+    reads, names = "candidates", ("query", "positives")
 
     def pair(self, row: Any) -> Pair:
         fields = ((self.positives,), self.negatives, self.scores)

@@ -4,8 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.files.records.base import Field, Record, label_of, text_at, text_field, written
+from flaxformer_lite.files.records.base import Field, Record, label_of, text_field, written
 from flaxformer_lite.files.text.json_objects import field_value
 
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
@@ -29,9 +28,6 @@ class Pairs(Record):
     def texts(self) -> tuple[tuple[Field, ...], ...]:
         return ((self.source,) if self.input is None else (self.source, self.input)), (self.target,)
 
-    def pair(self, row: Any) -> Pair:
-        return Pair(*(text_at(row, fields) for fields in self.texts))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Documents(Record):
@@ -41,12 +37,7 @@ class Documents(Record):
     text: Field = "text"
     """Field of the texts; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
 
-    @property
-    def texts(self) -> tuple[tuple[Field, ...], ...]:
-        return ((self.text,),)
-
-    def pair(self, row: Any) -> Pair:
-        return Pair("", text_field(row, self.text))
+    names = ("text",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +45,10 @@ class Classes(Record):
     """A text or a pair of texts with a class, several classes, or a number."""
 
     kind: Literal["classes"] = "classes"
+    source: Field | None = None
+    """Field of texts that come before the others, for pairs; None: single texts."""
     text: Field = "text"
     """Field of the texts; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
-    source: Field | None = None
-    """Field of texts before them, for pairs; None: single texts."""
     label: Field | tuple[str, ...] = "label"
     """Field of the labels: a text or a number, or a list of them for any number of labels a text. Several fields: each is a label
     by its name, which the texts with 1 or true in it have, and those with 0 or false have not."""
@@ -65,7 +56,7 @@ class Classes(Record):
     """The sign between the labels of a text, such as "," or "|", for any number of them; an empty text has none. None: a text is
     one label."""
 
-    reads = "classes"
+    reads, names = "classes", ("source", "text")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,15 +66,7 @@ class Classes(Record):
                 "leave the separator out"
             )
 
-    @property
-    def texts(self) -> tuple[tuple[Field, ...], ...]:
-        return ((self.text,),) if self.source is None else ((self.source,), (self.text,))
-
-    def pair(self, row: Any) -> Pair:
-        source = "" if self.source is None else text_field(row, self.source)
-        return Pair(source, text_field(row, self.text), self._label(row))
-
-    def _label(self, row: Any) -> str:
+    def label_in(self, row: Any) -> str:
         if isinstance(self.label, tuple):
             labels = [name for name in self.label if is_set(row, name)]
         elif self.separator is None:
@@ -95,7 +78,7 @@ class Classes(Record):
 
 def is_set(row: Any, name: str) -> bool:
     """Returns whether a text has the label of a field. Raises: ValueError if the field has neither 0 nor 1."""
-    value = str(written(field_value(row, name))).strip().lower()
-    if value not in YES + NO:
+    value = str(written(field_value(row, name)))
+    if value.strip().lower() not in YES + NO:
         raise ValueError(f"field {name} holds {value[:60]!r}: a field of one label must have 0 or 1, false or true")
-    return value in YES
+    return value.strip().lower() in YES

@@ -8,9 +8,12 @@
 A place is the number of the first character, from 0, and that of the character behind the last.
 """
 
+import ast
+import contextlib
 import hashlib
 import itertools
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +26,7 @@ from jaxtyping import Int
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, mark
 from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
-from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
+from flaxformer_lite.files.records.base import BLANK, Field, FileRow, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.messages import by_rows
@@ -60,6 +63,25 @@ def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
     """Returns the words in a text, with a space between two, and their places."""
     stops = list(itertools.accumulate(len(word) + 1 for word in words))
     return " ".join(words), [(stop - 1 - len(word), stop - 1) for word, stop in zip(words, stops, strict=True)]
+
+
+ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+|None""", re.S)
+"""An item of a list that Python or NumPy wrote."""
+
+
+def listed(value: Any) -> Any:
+    """Returns the list that a cell of a table spells; other values as they are.
+
+    NumPy writes no commas, which Python would join: `['New' 'York']`.
+    """
+    if not isinstance(value, str):
+        return value
+    with contextlib.suppress(ValueError):
+        if isinstance(given := json.loads(value), list):
+            return given
+    if re.fullmatch(rf"\[\s*((?:{ITEM.pattern})[\s,]*)*\]", value.strip(), re.S):
+        return list(map(ast.literal_eval, ITEM.findall(value)))
+    return value.split()
 
 
 def pair_of_words(words: Any, labels: Any) -> Pair:
@@ -144,13 +166,44 @@ class Words(LabelledWords):
 
     kind: Literal["words"] = "words"
     words: Field = "tokens"
-    """Field of the words, a list; `a.b` for a nested one. In a table a column: a number from 0, or a name in the header."""
+    """Field of the words: a list, its text as JSON, Python or NumPy write it, or words with spaces between. `a.b` is a nested
+    field. In a table a column: a number from 0, or a name in the header."""
     labels: Field = "ner_tags"
-    """Field of their labels, a list of texts, or of numbers, which are places in `objective.labels`. A word with null, an empty
-    text or -100 has no label, and does not count."""
+    """Field of their labels, in the same forms: texts, or numbers, which are places in `objective.labels`. A word with null, an
+    empty text or -100 has no label, and does not count."""
+
+    sentence: Field | None = None
+    """Field of the number or the name of a word's text, for rows of one word each; the rows of a text may leave it empty behind
+    the first one. None: a row has all words of its text."""
+
+    def rows(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
+        return rows if self.sentence is None else self._joined(rows)
+
+    def _joined(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
+        """Yields a row of two lists for each text whose words have a row each."""
+        names = list[Any]()
+
+        def text(one: FileRow) -> tuple[str, int]:
+            name = one[2].get(self.sentence) if isinstance(one[2], dict) else None
+            if name not in (None, "", *names[-1:]):
+                names.append(name)
+            return one[0], len(names)
+
+        for _, group in itertools.groupby((one for one in rows if one[2] is not BLANK), text):
+            files, numbers, words = zip(*group, strict=True)
+            try:
+                lists = {name: [self._cell(word, name) for word in words] for name in (self.words, self.labels)}
+                yield files[0], numbers[0], lists
+            except ValueError as error:
+                yield files[0], numbers[0], error
+
+    def _cell(self, row: Any, field: Field) -> Any:
+        if isinstance(row, ValueError):
+            raise row
+        return field_value(row, field)
 
     def pair(self, row: Any) -> Pair:
-        return pair_of_words(field_value(row, self.words), field_value(row, self.labels))
+        return pair_of_words(*(listed(field_value(row, field)) for field in (self.words, self.labels)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +217,7 @@ class Entities(LabelledWords):
     """Field of the entities: a list of objects with `start`, `end` and `label`, or of lists of these three. Characters count from
     0; `end` is behind the last; a field `text` must be the text there."""
 
-    @property
-    def texts(self) -> tuple[tuple[Field, ...], ...]:
-        return ((self.text,),)
+    names = ("text",)
 
     def pair(self, row: Any) -> Pair:
         return pair_of_spans(text_field(row, self.text), field_value(row, self.spans))

@@ -28,7 +28,7 @@ from flaxformer_lite.core.text import Bytes, Tokenizers
 from flaxformer_lite.files.data import CSV, Dates, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.held_out import held_out
-from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.store import TokenStore
@@ -348,7 +348,7 @@ def test_a_template_of_ones_own_comes_before_that_of_the_tokenizers_run(tmp_path
     mine.write_text("{% for m in messages %}{{ m.role }}={{ m.content + eos_token }}{% endfor %}")
     reader, (record,) = read(tmp_path / "run", Instruction(template=str(mine)), Pair("a", "b"))
     assert reader.template.source == mine.read_text() and spelled(record)[1] == "assistant=b$"
-    (texts,) = tokenizer_texts(Instruction(template=str(mine)), [Pair("a", "b")])
+    (texts,) = Conversations.learned(Instruction(template=str(mine)), [Pair("a", "b")])
     assert texts == Pair("", "user=aassistant=b")
 
 

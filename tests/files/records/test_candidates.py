@@ -18,7 +18,7 @@ from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.held_out import held_out
-from flaxformer_lite.files.data.reading import reader_of, tokenize, tokenizer_texts
+from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.store import TokenStore
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
 from flaxformer_lite.files.records import Candidates, Classes
@@ -161,10 +161,10 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
 
 
 def test_a_tokenizer_is_trained_on_all_candidates():
-    (pair,) = tokenizer_texts(SentenceEmbeddings(), [TextCandidates(["a", "b"], ["c"]).pair("q")])
+    (pair,) = Candidates.learned(SentenceEmbeddings(), [TextCandidates(["a", "b"], ["c"]).pair("q")])
     assert pair[:2] == ("q", "a\nb\nc")
     prompted = SentenceEmbeddings(prompts=(("query", "find: "),), query_prompt="query")
-    assert list(tokenizer_texts(prompted, [Pair("q", "a")])) == [("find: ", "", ""), ("q", "a", "")]
+    assert list(Candidates.learned(prompted, [Pair("q", "a")])) == [("find: ", "", ""), ("q", "a", "")]
 
 
 def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):

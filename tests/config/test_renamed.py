@@ -1,0 +1,70 @@
+"""Older names of settings. Oracle: the records' own settings, which each message must name."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config import load_config
+from flaxformer_lite.config.options import apply_options
+from flaxformer_lite.config.renamed import RECORDS
+from flaxformer_lite.config.serialize import as_tree, from_json, from_tree, to_json
+from flaxformer_lite.files import records
+from flaxformer_lite.files.data import CSV, TSV, HubDataset, JSONLines
+from tests.support.experiments import tiny_config
+
+OLD = ("source_field", "target_column", "label_field", "label_separator", "input_column", "messages_field", "word_column",
+       "negatives_columns", "scores_fields", "words_field", "word_labels_field", "spans_field")  # fmt: skip
+
+
+def test_each_record_that_a_message_names_exists():
+    for text in RECORDS.values():
+        for part in text.split(")")[:-1]:
+            name, _, settings = part.rpartition(" ")[2].rpartition("(") if "(" not in part else part.partition("(")
+            kind = getattr(records, name.split()[-1])
+            given = {one.partition("=")[0].strip() for one in settings.split(",")}
+            assert given <= {field.name for field in dataclasses.fields(kind)}, text
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_older_name_is_refused_with_the_new_one(name: str, tmp_path: Path):
+    config = dataclasses.replace(tiny_config(), data=dataclasses.replace(tiny_config().data, train=TSV(path="x")))
+    with pytest.raises(ValueError, match=r"there is no option .*; it is now in a source's record, \w+\(") as typed:
+        apply_options(config, ["--data.train." + name.replace("_", "-"), "x"])
+    tree = json.loads(to_json(config))
+    tree["data"]["train"][name] = "x"
+    with pytest.raises(
+        ValueError, match=rf"there is no setting data\.train\.{name}; it is now in a source's record"
+    ) as read:
+        from_json(json.dumps(tree))
+    file = tmp_path / "old.py"
+    file.write_text(
+        f"from flaxformer_lite.files.data import TSV\n\n\ndef get_config():\n    return TSV(path='x', {name}='x')\n"
+    )
+    with pytest.raises(ValueError, match=r"old\.py, line 5: TypeError: .*; it is now in a source's record") as run:
+        load_config(str(file))
+    for error in (typed, read, run):
+        assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_record_is_chosen_and_set_by_options():
+    """By hand: a variant, then its fields; the default record takes its fields as they are."""
+    data = dataclasses.replace(tiny_config().data, train=TSV(path="x"), eval=HubDataset(path="y"))
+    config = apply_options(
+        dataclasses.replace(tiny_config(), data=data),
+        ["--data.train.record.source", "2", "--data.eval.record", "documents", "--data.eval.record.text", "body"],
+    )
+    assert config.data.train == TSV(path="x", record=records.Pairs(source=2, target=1))
+    assert config.data.eval == HubDataset(path="y", record=records.Documents(text="body"))
+    assert from_json(to_json(config)) == config
+
+
+@pytest.mark.parametrize("record", [
+    records.Classes(label=("toxic", "rude")), records.Words(words=1, labels="tag", sentence=0),
+    records.Candidates(scores=("a", "b")), records.Entities(), records.Conversations(),
+])  # fmt: skip
+def test_a_record_survives_json(record: records.RecordKinds):
+    source = CSV(path="x", header=True, record=record)
+    tree = json.loads(json.dumps(as_tree(source)))
+    assert from_tree(tree, CSV | JSONLines, "data.train") == source
