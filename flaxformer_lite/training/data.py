@@ -15,6 +15,7 @@ from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.pairs import ANSWERS
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize
@@ -198,8 +199,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:
     """Warns if no token of the first answer ends a text in decoding: a user's own template may end it otherwise."""
-    answers = (record.target[record.marks > 0] for record in records if record.marks is not None)
-    first: list[int] = next((ids.tolist() for ids in answers if len(ids)), [])
+    answers = ((record.target, record.array(ANSWERS)) for record in records)
+    first: list[int] = next((ids[is_answer].tolist() for ids, is_answer in answers if is_answer.any()), [])
     if first and not {*eos_ids}.intersection(first):
         piece = tokenizer.pieces(first[-1:])[0]
         warn(

@@ -10,6 +10,7 @@ from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import BaseObjective, Batch
+from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
 from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.data.config import DataConfig
@@ -22,6 +23,13 @@ def record(source: list[int], target: list[int]) -> TokenPair:
 
 def labelled(source: list[int], target: list[int], label: str) -> TokenPair:
     return record(source, target)._replace(label=label)
+
+
+def candidate_record(query: list[int], candidates: list[list[int]], positives: int = 1, *scores: float) -> TokenPair:
+    """A query with its candidates, of which the first are positives."""
+    sizes = np.array([*map(len, candidates)])
+    arrays = {POSITIVES: sizes[:positives], NEGATIVES: sizes[positives:], SCORES: np.array(scores, np.float32)}
+    return record(query, [i for text in candidates for i in text])._replace(arrays=arrays)
 
 
 def some_documents(number: int = 23, vocab_size: int = 29) -> list[TokenPair]:

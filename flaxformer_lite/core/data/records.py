@@ -1,13 +1,16 @@
 """The stages of an example before a batch: text, token ids, a row; and the part of an objective that makes rows."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Bool, Int
 
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
+from flaxformer_lite.core.text.pairs import Extent
+
+NOTHING: Int[np.ndarray, "0"] = np.zeros(0, np.int32)
 
 
 class Pair(NamedTuple):
@@ -25,9 +28,14 @@ class TokenPair(NamedTuple):
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
-    marks: Integer[np.ndarray, "T"] | Bool[np.ndarray, "T"] | None = None
-    """A number for each token of the target, whose meaning is the objective's: in a conversation, whether the token belongs to an
-    answer, which the loss counts. None: no marks."""
+    extent: Extent = Extent.WHOLE
+    """The part of the pair that was read."""
+    arrays: Mapping[str, np.ndarray] = {}
+    """Numbers that belong to the pair, of any length, by a name that says what they mean."""
+
+    def array(self, name: str) -> np.ndarray:
+        """Returns the numbers of a name; an empty array for a name that the pair does not have."""
+        return self.arrays.get(name, NOTHING)
 
 
 class Pack(NamedTuple):
@@ -36,8 +44,8 @@ class Pack(NamedTuple):
     pieces: tuple[Int[np.ndarray, "_"], ...]
     words: tuple[Int[np.ndarray, "_"], ...] = ()
     """For each piece the word number of every token; empty unless the objective masks whole words."""
-    marks: tuple[Integer[np.ndarray, "_"] | Bool[np.ndarray, "_"], ...] = ()
-    """For each piece the marks of its tokens; empty unless the records have marks."""
+    answers: tuple[Bool[np.ndarray, "_"], ...] = ()
+    """For each piece whether its tokens belong to an answer; empty unless the pieces are conversations."""
 
 
 class LabelledText(NamedTuple):

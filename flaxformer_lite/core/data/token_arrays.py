@@ -4,14 +4,15 @@ import bisect
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Int, Integer
 
-from flaxformer_lite.core.data.records import Pair, TokenPair
+from flaxformer_lite.core.data.records import NOTHING, Pair, TokenPair
 from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 
 AT_ONCE = 4096
 """Pairs that are tokenized at once, by the library of the tokenizer on all cores."""
@@ -98,6 +99,28 @@ class Rows(Lazy[Any]):
         return cls.source_only(used, make, note="; ".join(filter(None, [note, cut if number else ""])))
 
 
+class Column(NamedTuple):
+    """The arrays of all records by one name: that of record i is `values[starts[i] : starts[i + 1]]`, empty if it has none."""
+
+    values: np.ndarray
+    starts: Int[np.ndarray, "K"]
+
+    def sizes(self) -> Int[np.ndarray, "I"]:
+        """Returns the length of each array."""
+        return np.diff(self.starts)
+
+    def largest(self) -> Int[np.ndarray, "I"]:
+        """Returns the largest number of each array; 0 of an empty one."""
+        numbers, filled = np.zeros(len(self.starts) - 1, np.int64), self.sizes() > 0
+        numbers[filled] = np.maximum.reduceat(self.values, self.starts[:-1][filled])
+        return numbers
+
+    def sums_behind(self, number: int) -> Int[np.ndarray, "I"]:
+        """Returns the sum of each array without so many numbers at its beginning."""
+        before, stops = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)]), self.starts[1:]
+        return before[stops] - before[np.minimum(self.starts[:-1] + number, stops)]
+
+
 class TokenShard(NamedTuple):
     """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""
 
@@ -106,11 +129,36 @@ class TokenShard(NamedTuple):
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
     """The label of each record, a text; None if none has one."""
-    marks: Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None = None
-    """The mark of each token, 0 for those of sources; None: no marks."""
+    extents: Integer[np.ndarray, "I"] | None = None
+    """The `Extent` of each record; None if all are whole."""
+    columns: Mapping[str, Column] = {}
+    """The further arrays of the records by their names."""
 
     @classmethod
-    def of(
+    def of(cls, records: Iterable[EncodedPair | TokenPair], dtype: type = np.int32) -> "TokenShard":
+        """Returns a copy of the records."""
+        sides, labels, extents, arrays = list[np.ndarray](), list[str](), list[Extent](), list[Mapping[str, Any]]()
+        for record in records:
+            sides += (np.asarray(side, dtype) for side in record[:2])
+            labels.append(record.label)
+            extents.append(record.extent)
+            arrays.append(record.arrays)
+        columns = {}
+        for name in dict.fromkeys(itertools.chain.from_iterable(arrays)):
+            starts = np.cumsum([0, *(len(of_record.get(name, ())) for of_record in arrays)])
+            columns[name] = Column(
+                np.concatenate([of_record[name] for of_record in arrays if name in of_record]), starts
+            )
+        return cls(
+            np.concatenate([np.zeros(0, dtype), *sides]),
+            np.cumsum([0, *map(len, sides)], dtype=np.int64),
+            np.array(labels) if any(labels) else None,
+            np.array(extents, np.uint8) if any(extents) else None,
+            columns,
+        )
+
+    @classmethod
+    def of_pairs(
         cls,
         pairs: Sequence[Pair],
         tokenizers: Tokenizers,
@@ -118,21 +166,17 @@ class TokenShard(NamedTuple):
         report: Callable[[int], None] = lambda done: None,
     ) -> "TokenShard":
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
-        starts, labels, marks = [0], list[str](), dict[int, np.ndarray]()
 
-        def sides() -> Iterator[Sequence[int]]:
+        def encoded() -> Iterator[EncodedPair]:
             for start in range(0, len(pairs), AT_ONCE):
                 report(start)
-                for record in tokenizers.encode_pairs(pairs[start : start + AT_ONCE]):
-                    for side in record[:2]:
-                        starts.append(starts[-1] + len(side))
-                        yield side
-                    labels.append(record.label)
-                    if record.marks is not None:
-                        marks[starts[-2]] = np.asarray(record.marks, np.uint16)
+                yield from tokenizers.encode_pairs(pairs[start : start + AT_ONCE])
 
-        ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
-        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, all_marks(marks, len(ids)))
+        return cls.of(encoded(), dtype)
+
+    @property
+    def num_records(self) -> int:
+        return len(self.starts) // 2
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -140,22 +184,13 @@ class TokenArrays(Lazy[TokenPair]):
 
     def __init__(self, shards: Sequence[TokenShard], fingerprint: str | None = None) -> None:
         self.shards, self._fingerprint = shards, fingerprint
-        self._firsts = np.cumsum([0, *(len(shard.starts) // 2 for shard in shards)]).tolist()
+        self._firsts = np.cumsum([0, *(shard.num_records for shard in shards)]).tolist()
         super().__init__(self._firsts[-1], self._record)
 
     @classmethod
     def of(cls, records: Sequence[TokenPair]) -> "TokenArrays":
         """Returns the records as arrays: unchanged if they are arrays already, else a copy."""
-        if isinstance(records, cls):
-            return records
-        sides = [side for record in records for side in record[:2]]
-        starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
-        ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
-        labels = [record.label for record in records]
-        targets = zip(starts[1::2].tolist(), records, strict=True)
-        marks = {start: record.marks for start, record in targets if record.marks is not None}
-        all_labels = np.array(labels) if any(labels) else None
-        return cls([TokenShard(ids, starts, all_labels, all_marks(marks, len(ids)))])
+        return records if isinstance(records, cls) else cls([TokenShard.of(records)])
 
     @property
     def parts(self) -> Sequence["TokenArrays"]:
@@ -168,46 +203,26 @@ class TokenArrays(Lazy[TokenPair]):
         return np.concatenate([np.diff(shard.starts).reshape(-1, 2).astype(np.int32) for shard in self.shards])
 
     @property
-    def num_answers(self) -> Int[np.ndarray, "I"]:
-        """The number of predicted tokens in the answers of every record: all but a first token. Raises: ValueError for pairs."""
-        counts = []
-        for shard in self.shards:
-            if shard.marks is None and len(shard.ids):
-                raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
-            before = np.concatenate([[0], np.cumsum([] if shard.marks is None else shard.marks, dtype=np.int64)])
-            starts, stops = shard.starts[1::2], shard.starts[2::2]
-            counts.append(before[stops] - before[np.minimum(starts + 1, stops)])
-        return np.concatenate(counts)
-
-    @property
-    def longest_candidates(self) -> Int[np.ndarray, "I"]:
-        """The most tokens of a target of every record that follow each other and have the same mark; without marks all."""
-        longest = []
-        for shard in self.shards:
-            starts, stops = shard.starts[1::2], shard.starts[2::2]
-            if shard.marks is None or not len(shard.ids):
-                longest.append(stops - starts)
-                continue
-            changes = np.flatnonzero(np.diff(shard.marks.astype(np.int32))) + 1
-            borders = np.unique(np.concatenate([shard.starts, changes]))
-            runs = np.append(np.diff(borders), 0)
-            places = np.searchsorted(borders, np.stack([starts, stops], 1).ravel())
-            longest.append(np.where(stops > starts, np.maximum.reduceat(runs, places)[::2], 0))
-        return np.concatenate(longest)
-
-    @property
     def labels(self) -> Iterator[str]:
         """Yields the label of every record, "" for none."""
         for shard in self.shards:
-            yield from [""] * (len(shard.starts) // 2) if shard.labels is None else map(str, shard.labels)
+            yield from [""] * shard.num_records if shard.labels is None else map(str, shard.labels)
 
-    def labelled(self, label: str) -> Int[np.ndarray, "_"]:
-        """Returns the numbers of the records with a label, ascending."""
-        places = [np.zeros(0, np.int64)]
-        for first, shard in zip(self._firsts, self.shards, strict=False):
-            if shard.labels is not None:
-                places.append(first + np.flatnonzero(shard.labels == label))
-        return np.concatenate(places)
+    @property
+    def extents(self) -> Integer[np.ndarray, "I"]:
+        """The `Extent` of every record."""
+        return np.concatenate(
+            [np.zeros(shard.num_records, np.uint8) if shard.extents is None else shard.extents for shard in self.shards]
+        )
+
+    def columns(self, name: str) -> Iterator[Column]:
+        """Yields the arrays of a name, shard by shard."""
+        for shard in self.shards:
+            yield shard.columns.get(name, Column(NOTHING, np.zeros(shard.num_records + 1, np.int64)))
+
+    def each(self, name: str, number: Callable[[Column], Int[np.ndarray, "_"]]) -> Int[np.ndarray, "I"]:
+        """Returns a number for every record, of its array of a name: `Column.sizes`, `Column.largest`, …"""
+        return np.concatenate([*map(number, self.columns(name))])
 
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
         """Returns the tokens of one side of record i, 0 the source, 1 the target, in the type in which they are stored."""
@@ -222,13 +237,17 @@ class TokenArrays(Lazy[TokenPair]):
     def _record(self, i: int) -> TokenPair:
         shard, k = self._find(i)
         start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
-        label = "" if shard.labels is None else str(shard.labels[k])
         both = shard.ids[start:stop].astype(np.int32)
-        marks = None if shard.marks is None else shard.marks[middle:stop]
-        return TokenPair(both[: middle - start], both[middle - start :], label, marks)
+        return TokenPair(
+            both[: middle - start],
+            both[middle - start :],
+            "" if shard.labels is None else str(shard.labels[k]),
+            Extent.WHOLE if shard.extents is None else Extent(shard.extents[k]),
+            {name: values[starts[k] : starts[k + 1]] for name, (values, starts) in shard.columns.items()},
+        )
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any."""
+        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and all else that a record has."""
         if self._fingerprint is not None:
             return self._fingerprint
         digest = hashlib.sha256()
@@ -240,21 +259,10 @@ class TokenArrays(Lazy[TokenPair]):
         if any(shard.labels is not None for shard in self.shards):
             for label in self.labels:
                 digest.update(f"{label}\n".encode())
-        for shard in self.shards:
-            if shard.marks is not None:
-                bits = np.packbits(shard.marks) if shard.marks.dtype == np.bool else shard.marks.astype(np.uint16)
-                digest.update(bits.tobytes())
+        if any(shard.extents is not None for shard in self.shards):
+            digest.update(self.extents.tobytes())
+        for name in sorted({name for shard in self.shards for name in shard.columns}):
+            digest.update(name.encode() + self.each(name, Column.sizes).tobytes())
+            for values, _ in self.columns(name):
+                digest.update(values.tobytes())
         return digest.hexdigest()
-
-
-def all_marks(targets: Mapping[int, Any], number: int) -> Integer[np.ndarray, "N"] | Bool[np.ndarray, "N"] | None:
-    """Returns the marks of so many tokens, 16 bits each, or 1 where none is above 1; None if no target has marks.
-
-    targets: the marks of targets by their first token. All other tokens have the mark 0.
-    """
-    if not targets:
-        return None
-    marks = np.zeros(number, np.uint16)
-    for start, of_target in targets.items():
-        marks[start : start + len(of_target)] = of_target
-    return marks.astype(np.bool) if marks.max(initial=0) <= 1 else marks

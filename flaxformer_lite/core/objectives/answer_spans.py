@@ -23,7 +23,10 @@ from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, cross
 from flaxformer_lite.core.objectives.token_labels import token_logits
 from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
-from flaxformer_lite.core.text.tokenizer import REFUSED
+from flaxformer_lite.core.text.pairs import Extent
+
+ANSWER = "answer"
+"""The array of a question: the numbers of the answer's first and last token in the text; empty without an answer."""
 
 
 class Window(NamedTuple):
@@ -114,7 +117,7 @@ class AnswerSpans(WholeTexts):
     ) -> Rows:
         """Returns a row for each window of each text that could be read."""
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
-        kept = np.delete(np.arange(len(arrays)), arrays.labelled(REFUSED))
+        kept = np.flatnonzero(arrays.extents != Extent.REFUSED)
         room = self.room(longest.source, reader)
         sizes = np.minimum(arrays.sizes[kept], [room // 2, LARGEST])
         starts = [self.starts(question, text, room) for question, text in sizes.tolist()]
@@ -126,10 +129,10 @@ class AnswerSpans(WholeTexts):
         def make(i: int) -> AnswerRow:
             one = arrays[record[i]]
             window = self.window(one.source.tolist(), one.target.tolist(), int(start[i]), room, reader)
-            answer = np.flatnonzero([] if one.marks is None else one.marks)
+            answer = one.array(ANSWER)
             if not len(answer) or answer[0] < start[i] or answer[-1] >= stop[i]:
                 return AnswerRow(window, (0, 0))
-            first, last = (answer[[0, -1]] - start[i] + window.before).tolist()
+            first, last = (answer - start[i] + window.before).tolist()
             return AnswerRow(window, (first, last))
 
         special = len(reader.with_special_tokens([], []).tokens)

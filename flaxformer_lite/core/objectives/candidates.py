@@ -2,15 +2,15 @@
 
 A record (`TokenPair`) of a query with its candidates has
 
-    source   the tokens of the query
-    target   the tokens of all candidates, one after the other: those that answer the query (positives) before those that do not
-    marks    the number of the candidate of each token, from 0
-    label    the number of positives, the number of candidates and, if a teacher scored them, its score of each: "1 3 9.5 -2 0.25"
+    source      the tokens of the query
+    target      the tokens of all candidates, one after the other: those that answer the query (positives) before the others
+    positives   an array: the number of tokens of each positive
+    negatives   an array: the number of tokens of each other candidate
+    scores      an array: the score of each candidate by a teacher, if it has scored them
 
-A record without a label is a plain pair: its target is the only candidate, and answers the query.
+A record without these arrays is a plain pair: its target is the only candidate, and answers the query.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.data.records import TokenPair
-from flaxformer_lite.core.data.token_arrays import TokenArrays
+from flaxformer_lite.core.data.token_arrays import Column, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.classification import WholeTexts
@@ -27,8 +27,8 @@ from flaxformer_lite.core.objectives.losses import LossTerm, squared_error
 
 ABSENT = -1e9
 """The score of a candidate that a row does not have, or of a padding row: it is the last, and has no share of a softmax."""
-MOST_CANDIDATES = 2**16
-"""The most candidates of a query: their numbers are stored in 16 bits."""
+POSITIVES, NEGATIVES, SCORES = "positives", "negatives", "scores"
+"""The names of the arrays of a record."""
 
 
 class QueryCandidates(NamedTuple):
@@ -45,21 +45,15 @@ class QueryCandidates(NamedTuple):
     @classmethod
     def of(cls, record: TokenPair) -> "QueryCandidates":
         """Returns the parts of a record."""
-        num_positives, number, scores = read_label(record.label)
-        marks = np.zeros(len(record.target)) if record.marks is None else record.marks.astype(np.int32)
-        candidates = np.split(record.target, np.searchsorted(marks, np.arange(1, number)))
-        return cls(record.source, tuple(candidates), num_positives, np.array(scores, np.float32) if scores else None)
+        positives, negatives, scores = map(record.array, (POSITIVES, NEGATIVES, SCORES))
+        candidates = np.split(record.target, np.cumsum([*positives, *negatives], dtype=np.int64)[:-1])
+        return cls(record.source, tuple(candidates), len(positives) or 1, scores if len(scores) else None)
 
 
-def read_label(label: str) -> tuple[int, int, list[str]]:
-    """Returns the numbers of positives and of candidates, and the scores, by a record's label; of a plain pair 1 and 1."""
-    num_positives, number, *scores = label.split() if " " in label else ("1", "1")
-    return int(num_positives), int(number), scores
-
-
-def candidates_label(num_positives: int, number: int, scores: Sequence[float]) -> str:
-    """Returns the label of a record with so many candidates, with the scores as seven digits each: about those of float32."""
-    return " ".join([str(num_positives), str(number), *(f"{score:.7g}" for score in scores)])
+def longest_candidates(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
+    """Returns the most tokens of a candidate of every record."""
+    longest = np.maximum(*(arrays.each(name, Column.largest) for name in (POSITIVES, NEGATIVES)))
+    return np.where(arrays.each(POSITIVES, Column.sizes), longest, arrays.sizes[:, 1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +92,13 @@ class CandidateTexts(WholeTexts):
                 f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
                 "source: name one (data.train.record)"
             )
-        num_negatives, has_scores = 0, False
-        for number, label in enumerate(arrays.labels, 1):
-            num_positives, num_candidates, scores = read_label(label)
-            num_negatives += num_candidates - num_positives
-            has_scores |= bool(scores)
-            if needs_scores and not scores:
-                raise ValueError(
-                    f"objective.kind '{self.kind}' learns the scores of a teacher, but record {number} of the data has none: name "
-                    "their fields (data.train.record.scores), or choose another objective.criterion"
-                )
-        return num_negatives, has_scores
+        num_negatives, num_scores = (arrays.each(name, Column.sizes) for name in (NEGATIVES, SCORES))
+        if needs_scores and not num_scores.all():
+            raise ValueError(
+                f"objective.kind '{self.kind}' learns the scores of a teacher, but record {num_scores.argmin() + 1} of the data "
+                "has none: name their fields (data.train.record.scores), or choose another objective.criterion"
+            )
+        return int(num_negatives.sum()), bool(num_scores.any())
 
 
 def margin_mse(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:

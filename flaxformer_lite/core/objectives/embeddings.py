@@ -21,6 +21,7 @@ from flaxformer_lite.core.objectives.candidates import (
     ABSENT,
     CandidateTexts,
     QueryCandidates,
+    longest_candidates,
     margin_mse,
     unread_scores,
 )
@@ -185,7 +186,7 @@ class SentenceEmbeddings(CandidateTexts):
             return record._replace(query=framed(record.query), candidates=candidates)
 
         num_special = len(reader.truncated([[]], 0).tokens)
-        sizes = np.maximum(arrays.sizes[:, 0], arrays.longest_candidates)
+        sizes = np.maximum(arrays.sizes[:, 0], longest_candidates(arrays))
         return Rows.truncated(num_special, sizes, longest.source, make, "; ".join(notes))
 
     def example(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Int
 
 from flaxformer_lite.core.data.packing import pack
 from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
@@ -12,7 +13,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
-from flaxformer_lite.core.text.tokenizer import REFUSED
+from flaxformer_lite.core.text.pairs import ANSWERS, Extent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Instruction(CausalLM):
         arrays = TokenArrays.of(records)
         counts, sizes, note = np.ones(len(arrays), np.int64), np.maximum(arrays.sizes[:, 1] - 1, 0), ""
         if tokenizer is not None:
-            counts = (arrays.num_answers > 0).astype(np.int64)
+            counts = (num_answers(arrays) > 0).astype(np.int64)
             note = left_out(arrays, int(counts.sum()), longest)
         kept = np.flatnonzero(counts)
         whole = Spans.one_each(kept, np.zeros_like(kept), arrays.sizes[kept, 1])
@@ -49,23 +50,30 @@ class Instruction(CausalLM):
 
         def make(i: int) -> Pack:
             chats = [arrays[record] for record, _, _ in spans.row(i)]
-            nothing = np.zeros(0, np.bool)
-            marks = (nothing if chat.marks is None else chat.marks for chat in chats)
-            return Pack(tuple(chat.target for chat in chats), marks=tuple(marks))
+            return Pack(tuple(chat.target for chat in chats), answers=tuple(chat.array(ANSWERS) for chat in chats))
 
         return Rows(np.stack([np.zeros_like(used), used], 1), make, spans, note=note)
 
     def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
-        counted = concat_pieces([marks[1:].astype(np.int32) for marks in record.marks], lengths.target, 0).tokens
+        counted = concat_pieces([answers[1:].astype(np.int32) for answers in record.answers], lengths.target, 0).tokens
         weights: Any = counted.astype(np.float32)
         return super().example(record, lengths, generator, special)._replace(weights=weights)
 
 
+def num_answers(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
+    """Returns the number of predicted tokens in the answers of every record: all but a first token.
+
+    Raises: ValueError for pairs.
+    """
+    if any(len(shard.ids) and ANSWERS not in shard.columns for shard in arrays.shards):
+        raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
+    return arrays.each(ANSWERS, lambda column: column.sums_behind(1))
+
+
 def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:
     """Returns which conversations were cut or left out; "" if none was. Raises: ValueError if none is left."""
-    refused = len(arrays.labelled(REFUSED))
-    labels = np.array([bool(label) for label in arrays.labels])
-    cut, too_long = int(labels.sum()) - refused, int((labels & (arrays.sizes[:, 1] == 0)).sum()) - refused
+    is_cut, refused = arrays.extents == Extent.CUT, int((arrays.extents == Extent.REFUSED).sum())
+    cut, too_long = int(is_cut.sum()), int((is_cut & (arrays.sizes[:, 1] == 0)).sum())
     without = len(arrays) - num_kept - too_long - refused
     reasons = (
         (refused, "were left out, as they are none or the chat template refuses them"),

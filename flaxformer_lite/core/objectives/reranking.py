@@ -22,6 +22,7 @@ from flaxformer_lite.core.objectives.candidates import (
     ABSENT,
     CandidateTexts,
     QueryCandidates,
+    longest_candidates,
     margin_mse,
     unread_scores,
 )
@@ -103,7 +104,7 @@ class Reranking(CandidateTexts):
             return RankedPairs(Lazy(len(candidates), pair), num_positives)
 
         num_special = len(reader.truncated([[], []], 0).tokens)
-        sizes = arrays.sizes[:, 0] + arrays.longest_candidates
+        sizes = arrays.sizes[:, 0] + longest_candidates(arrays)
         return Rows.truncated(num_special, sizes, longest.source, make, note)
 
     def evaluated_rows(self, rows: Rows, first: int) -> Rows:

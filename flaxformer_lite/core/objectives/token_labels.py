@@ -19,9 +19,11 @@ from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
-from flaxformer_lite.core.text.tokenizer import REFUSED
+from flaxformer_lite.core.text.pairs import Extent
 
 Scheme = Literal["bio", "bioes", "plain"]
+PIECE_LABELS = "piece_labels"
+"""The array of a text with labelled words: the label of each token, as `piece_label` numbers it."""
 OUTSIDE = "O"
 """The label of a word that belongs to no entity."""
 PREFIXES = {"bio": "BI", "bioes": "BIES"}
@@ -40,16 +42,16 @@ class LabelParts(NamedTuple):
     """The number of the entity's type."""
 
 
-class MarkedText(NamedTuple):
-    """A text as the model reads it, special ids included, with the mark of each token (`mark`)."""
+class LabelledPieces(NamedTuple):
+    """A text as the model reads it, special ids included, with the label of each token (`piece_label`)."""
 
     tokens: Int[np.ndarray, "S"]
     types: Int[np.ndarray, "S"]
-    marks: Int[np.ndarray, "S"]
+    labels: Int[np.ndarray, "S"]
 
 
-def mark(label: int, first: bool) -> int:
-    """Returns the mark of a piece of a word: an odd number for the word's first piece; 0 is for tokens of no word."""
+def piece_label(label: int, first: bool) -> int:
+    """Returns the number of a piece's label: an odd one for the first piece of a word; 0 is for tokens of no word."""
     return 2 * label + (1 if first else 2)
 
 
@@ -151,34 +153,32 @@ class TokenLabels(WholeTexts, HeadObjective):
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
         around = reader.with_special_tokens([-1]).tokens
         before, room = around.index(-1), max(longest.source - len(around) + 1, 0)
-        kept, sizes = np.delete(np.arange(len(arrays)), arrays.labelled(REFUSED)), arrays.sizes[:, 1]
+        kept, sizes = np.flatnonzero(arrays.extents != Extent.REFUSED), arrays.sizes[:, 1]
 
-        def make(i: int) -> MarkedText:
+        def make(i: int) -> LabelledPieces:
             record = arrays[kept[i]]
             tokens, types = reader.truncated([record.target.tolist()], longest.source)
-            marks = np.zeros(len(tokens), np.int32)
-            if record.marks is not None:
-                shown = record.marks[:room]
-                marks[before : before + len(shown)] = shown
-            return MarkedText(np.array(tokens, np.int32), np.array(types, np.int32), marks)
+            labels, shown = np.zeros(len(tokens), np.int32), record.array(PIECE_LABELS)[:room]
+            labels[before : before + len(shown)] = shown
+            return LabelledPieces(np.array(tokens, np.int32), np.array(types, np.int32), labels)
 
         read = np.minimum(sizes[kept], room).astype(np.int64)
-        too_long = [arrays[i].marks for i in kept[sizes[kept] > room]]
-        lost = [int((marks[room:] % 2).sum()) for marks in too_long if marks is not None]
+        too_long = kept[sizes[kept] > room]
+        lost = [int((arrays[i].array(PIECE_LABELS)[room:] % 2).sum()) for i in too_long]
         note = f"{sum(lost):,} words of {len(lost):,} texts were cut off, as data.max_source_length is {longest.source}"
         rows = Rows.source_only(len(around) - 1 + read, make, Spans.one_each(kept, np.zeros_like(kept), read))
         rows.note = note if sum(lost) else ""
         return rows
 
     def example(
-        self, record: MarkedText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+        self, record: LabelledPieces, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         """Returns a row without the axis B; `extra` is 1 at the first piece of each word."""
-        marks = pad_tokens(record.marks, lengths.source)
-        first: Any = (marks % 2).astype(np.float32)
-        counted: Any = first if self.pieces == "first" else (marks > 0).astype(np.float32)
+        labels = pad_tokens(record.labels, lengths.source)
+        first: Any = (labels % 2).astype(np.float32)
+        counted: Any = first if self.pieces == "first" else (labels > 0).astype(np.float32)
         row = host_row(
-            np.maximum(marks - 1, 0) // 2,
+            np.maximum(labels - 1, 0) // 2,
             counted,
             source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
             source_mask=np.arange(lengths.source) < len(record.tokens),

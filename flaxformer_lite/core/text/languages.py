@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.core.base.bounds import Checked, cut
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.core.text.tokenizer import EncodedPair, Frame, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.pairs import EncodedPair
+from flaxformer_lite.core.text.tokenizer import Frame, Tokenizer, Tokenizers
 
 
 @dataclass(frozen=True, kw_only=True)

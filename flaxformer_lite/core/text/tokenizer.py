@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
+from flaxformer_lite.core.text.pairs import EncodedPair
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds, check_token_ids
 
 MOST_IDS = 2**24
 """Larger vocabularies are refused: some readers make a list as long as the largest id."""
 MAX_LISTED, MAX_REPORTED = 10, 10_000
 """The most unknown parts of texts that one warning lists, and the most that are remembered."""
-REFUSED = "refused"
-"""The label of a record whose pair cannot be read."""
-PARTLY = "partly read"
-"""The label of a record that lacks a part of its pair."""
 
 
 class SpannedIds(NamedTuple):
@@ -205,16 +202,6 @@ class Tokenizer(ABC):
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
 
 
-class EncodedPair(NamedTuple):
-    """A pair as token ids, without special tokens."""
-
-    source: list[int]
-    target: list[int]
-    label: str = ""
-    marks: Sequence[int] | None = None
-    """The mark of each token of the target, at most 65,535; None: no marks."""
-
-
 @dataclass(frozen=True)
 class Tokenizers:
     """The tokenizers of source and target; the same object twice for a joint vocabulary."""
@@ -225,16 +212,6 @@ class Tokenizers:
     @property
     def reading(self) -> str:
         """A name for the way in which pairs are read; "": by the tokenizers alone."""
-        return ""
-
-    @property
-    def refused(self) -> str:
-        """The label of pairs that cannot be read, which then have no tokens; "" if all pairs can be read."""
-        return ""
-
-    @property
-    def partly(self) -> str:
-        """The label of pairs that are read in part; "" if all are read whole."""
         return ""
 
     def refusal(self, pair: Sequence[str]) -> str | None:

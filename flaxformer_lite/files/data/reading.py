@@ -40,7 +40,7 @@ def reader_of(
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers, origin: Origin | None = None) -> TokenArrays:
     """Returns the records of pairs. Raises: ValueError for pairs that cannot be read, if their source does not drop them."""
-    records = TokenArrays([TokenShard.of(pairs, tokenizers)])
+    records = TokenArrays([TokenShard.of_pairs(pairs, tokenizers)])
     tell_refused(records, tokenizers, origin, pairs)
     return records
 

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.core.text.pairs import Extent
 from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, LocatedPair, tell_bad_rows
 
 
@@ -36,9 +39,10 @@ def tell_refused(
 
     Raises: ValueError if there are refused records, and the source does not drop them.
     """
-    for (setting, treatment), rows in located(labelled(records, tokenizers.refused), origin, pairs, first).items():
+    refused, partly = (set(np.flatnonzero(records.extents == one).tolist()) for one in (Extent.REFUSED, Extent.PARTLY))
+    for (setting, treatment), rows in located(refused, origin, pairs, first).items():
         tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
-    for rows in located(labelled(records, tokenizers.partly), origin, pairs, first).values():
+    for rows in located(partly, origin, pairs, first).values():
         warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(reasons(rows, tokenizers))}")
 
 
@@ -59,10 +63,6 @@ def check_labels(
 
 Rule = tuple[str | None, str]
 """The path of a source in the config, and its treatment of bad rows."""
-
-
-def labelled(records: TokenArrays, label: str) -> set[int]:
-    return set(records.labelled(label).tolist()) if label else set()
 
 
 def located(

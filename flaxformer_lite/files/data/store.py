@@ -6,7 +6,8 @@ A folder of stores has a folder for each corpus with one tokenizer:
     tokens-HASH/00017/ids.npy      all tokens of a shard, 16-bit numbers if they suffice
     tokens-HASH/00017/starts.npy   where each side starts, as in `TokenShard`
     tokens-HASH/00017/labels.npy   only if a record has a label
-    tokens-HASH/00017/marks.npy    only if a record has marks
+    tokens-HASH/00017/extents.npy  only if a record is not read as a whole
+    tokens-HASH/00017/NAME.npy     a further array of records (`Column`), and NAME.starts.npy
     tokens-HASH/00017/shard.json   counts, and the SHA-256 of the texts and the arrays
     tokens-HASH/store.json         written last: it makes the store whole
 
@@ -34,18 +35,18 @@ from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.core.data.token_arrays import Column, TokenArrays, TokenShard
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.text import FromRun, SentencePiece, load_tokenizers, save_tokenizers
 
-FORMAT = 3
+FORMAT = 4
 """Changes with the layout of a store; stores with another number are made anew."""
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
-MOST_FILES = 4
+MOST_FILES = 10
 """Files of a shard that stay open while it is used."""
 
 
@@ -393,7 +394,7 @@ def write_shard(
 ) -> dict[str, Any]:
     """Tokenizes the pairs into the folder; returns the content of shard.json. `report` gets the number of pairs that are done."""
     most = max(tokenizers.source.largest_id, tokenizers.target.largest_id)
-    shard = TokenShard.of(pairs, tokenizers, np.uint16 if most < 2**16 else np.int32, report)
+    shard = TokenShard.of_pairs(pairs, tokenizers, np.uint16 if most < 2**16 else np.int32, report)
     sizes = np.diff(shard.starts)
     facts: dict[str, Any] = {
         "records": len(pairs),
@@ -402,17 +403,31 @@ def write_shard(
     }
     with atomic_write(folder) as unfinished:
         unfinished.mkdir()
-        for name, array in shard._asdict().items():
-            if array is not None:
-                with open(unfinished / f"{name}.npy", "wb") as file:
-                    np.save(file, array, allow_pickle=False)
-                    file.flush()
-                    os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file
+        for name, array in arrays_of(shard).items():
+            with open(unfinished / f"{name}.npy", "wb") as file:
+                np.save(file, array, allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file
         facts["source_texts"], facts["target_texts"] = text_digests(pairs)
         facts["arrays"] = arrays_digest(unfinished)
         write_sealed(unfinished / "shard.json", facts)
         shutil.rmtree(folder, ignore_errors=True)  # of a shard that lost its shard.json
     return facts
+
+
+def arrays_of(shard: TokenShard) -> dict[str, np.ndarray]:
+    """Returns all arrays of a shard by the names of their files."""
+    *arrays, columns = shard._asdict().items()
+    for name, column in columns[1].items():
+        arrays += [(name, column.values), (f"{name}.starts", column.starts)]
+    return {name: array for name, array in arrays if array is not None}
+
+
+def shard_of(arrays: Mapping[str, np.ndarray]) -> TokenShard:
+    """Returns the shard with the arrays of `arrays_of`."""
+    starts = {name: arrays.get(f"{name}.starts") for name in arrays}
+    columns = {name: Column(arrays[name], of_name) for name, of_name in starts.items() if of_name is not None}
+    return TokenShard(arrays["ids"], arrays["starts"], arrays.get("labels"), arrays.get("extents"), columns)
 
 
 def arrays_digest(folder: Path) -> str:
@@ -447,7 +462,7 @@ def open_shards(digests: Mapping[Path, str], *, compare: bool = True) -> list[To
                     raise damaged(folder, "its arrays are not as they were written")
         # In this thread, since Python 3.11 parses in one thread at a time; not as memmap, since slices of that class are slow.
         return [
-            TokenShard(**{path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")})
+            shard_of({path.stem: np.asarray(np.load(path, mmap_mode="r")) for path in folder.glob("*.npy")})
             for folder in paths
         ]
     except OSError as error:

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.core.objectives.candidates import MOST_CANDIDATES, candidates_label
-from flaxformer_lite.core.text.tokenizer import EncodedPair, Tokenizers
+from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
+from flaxformer_lite.core.text.pairs import EncodedPair
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
@@ -50,10 +53,6 @@ class TextCandidates(NamedTuple):
         if both := [text for text in given.negatives if comparable(text) in answers]:
             raise ValueError(f"{both[0][:60]!r} is a positive and a negative of the query: leave out one of them")
         number = len(given.texts)
-        if number > MOST_CANDIDATES:
-            raise ValueError(
-                f"the query has {number:,} candidates: at most {MOST_CANDIDATES:,} are read, leave out negatives"
-            )
         wrong = [score for score in given.scores if isinstance(score, bool) or not isinstance(score, int | float)]
         if wrong or not all(map(math.isfinite, given.scores)):
             raise ValueError(f"the scores are {str(list(given.scores))[:60]}: each must be a finite number")
@@ -145,6 +144,6 @@ class CandidateTokenizers(Tokenizers):
             if pair[2] != CANDIDATES:
                 yield EncodedPair(query, ids[0])
                 continue
-            marks = [number for number, text in enumerate(ids) for _ in text]
-            label = candidates_label(len(one.positives), len(ids), one.scores)
-            yield EncodedPair(query, [i for text in ids for i in text], label, marks)
+            sizes, first = np.array([*map(len, ids)], np.int32), len(one.positives)
+            arrays = {POSITIVES: sizes[:first], NEGATIVES: sizes[first:], SCORES: np.array(one.scores, np.float32)}
+            yield EncodedPair(query, [*itertools.chain.from_iterable(ids)], arrays=arrays)

@@ -1,4 +1,4 @@
-"""Words with labels: as other programs write them, as pairs of texts, and as token ids with a mark for each token.
+"""Words with labels: as other programs write them, as pairs of texts, and as token ids with a label for each token.
 
 | a record has | the label of its pair, in JSON |
 |---|---|
@@ -24,8 +24,9 @@ import numpy as np
 from jaxtyping import Int
 
 from flaxformer_lite.core.data.records import Pair
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, mark
-from flaxformer_lite.core.text.tokenizer import PARTLY, REFUSED, EncodedPair, Tokenizers
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent
+from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.records.base import BLANK, Field, FileRow, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
@@ -280,7 +281,7 @@ def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> l
 
 @dataclass(frozen=True)
 class LabelTokenizers(Tokenizers):
-    """Reads texts whose words have labels, as targets alone. The marks of their tokens are those of `TokenLabels`.
+    """Reads texts whose words have labels, as targets alone. The labels of their tokens are the `PIECE_LABELS` of `TokenLabels`.
 
     A text is read in its `units_of`, as `Run.label` reads it: those of a list's words, each with a label of its word, and those of
     a text with spans, each with the span that it shares a character with. A word without a token has no label: the labels of all
@@ -296,17 +297,9 @@ class LabelTokenizers(Tokenizers):
         parts = [READING, self.objective.labels, self.objective.scheme]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    @property
-    def refused(self) -> str:
-        return REFUSED
-
-    @property
-    def partly(self) -> str:
-        return PARTLY
-
     def refusal(self, pair: Sequence[str]) -> str | None:
         try:
-            _, lost = self._marks(pair, self.target.encode_spans([pair[1]])[0].spans)
+            _, lost = self._piece_labels(pair, self.target.encode_spans([pair[1]])[0].spans)
         except ValueError as error:
             return str(error)
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -315,14 +308,15 @@ class LabelTokenizers(Tokenizers):
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         for pair, (ids, spans) in zip(pairs, self.target.encode_spans([pair[1] for pair in pairs]), strict=True):
             try:
-                marks, lost = self._marks(pair, spans)
+                labels, lost = self._piece_labels(pair, spans)
             except ValueError:  # reported with its file and line, by `refusal`
-                yield EncodedPair([], [], REFUSED, [])
+                yield EncodedPair([], [], extent=Extent.REFUSED)
                 continue
-            yield EncodedPair([], ids, PARTLY if lost else "", marks)
+            arrays = {PIECE_LABELS: np.array(labels, np.uint16)}
+            yield EncodedPair([], ids, extent=Extent.PARTLY if lost else Extent.WHOLE, arrays=arrays)
 
-    def _marks(self, pair: Sequence[str], tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
-        """Returns the mark of each token, and what of the pair is not read. Raises: ValueError for a pair without labels."""
+    def _piece_labels(self, pair: Sequence[str], tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
+        """Returns the `piece_label` of each token, and what of the pair is not read. Raises: ValueError without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
         if "words" in marked:
             words, of_word = list[Place](), list[int]()
@@ -350,12 +344,12 @@ class LabelTokenizers(Tokenizers):
             labels, lost = self._labels_of_spans(pair[1], words, firsts, marked["spans"])
         else:
             raise ValueError("it has no labels of words: set the record of its source to Words or Entities")
-        marks = [0] * len(tokens)
+        of_tokens = [0] * len(tokens)
         for token, word in enumerate(owners.tolist()):
             if word >= 0 and (label := labels[word]) is not None:
                 is_first = firsts[word] == token
-                marks[token] = mark(label if is_first else self.objective.further_label(label), is_first)
-        return marks, lost
+                of_tokens[token] = piece_label(label if is_first else self.objective.further_label(label), is_first)
+        return of_tokens, lost
 
     def _labels_of_units(self, given: str | int | None, word: str, number: int) -> Sequence[int | None]:
         """Returns the labels of a word's units that have tokens: of an entity's first word B-, I-, …, of its last one …, I-, E-.

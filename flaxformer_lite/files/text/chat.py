@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.text.tokenizer import REFUSED, EncodedPair, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import token_text
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Message
@@ -751,7 +753,7 @@ class ChatTokenizers(Tokenizers):
     """Reads pairs and conversations by a template, as targets alone.
 
     A conversation that is too long loses its first turns, each a user's message with the messages that follow. A system prompt
-    stays if it can. A conversation whose last answer does not fit has no tokens. The label is the number of messages left out.
+    stays if it can. A conversation whose last answer does not fit has no tokens.
     """
 
     template: ChatTemplate
@@ -768,10 +770,6 @@ class ChatTokenizers(Tokenizers):
         if self.translation != SOURCE_ALONE:
             parts.append(vars(self.translation))
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def refused(self) -> str:
-        return REFUSED
 
     def refusal(self, pair: Sequence[str]) -> str | None:
         try:
@@ -793,12 +791,12 @@ class ChatTokenizers(Tokenizers):
         encoded = iter(encode_marked([text for _, text in filter(None, read)], self.target))
         for conversation in read:
             if conversation is None:
-                yield EncodedPair([], [], REFUSED, [])
+                yield EncodedPair([], [], extent=Extent.REFUSED)
                 continue
-            chat, left_out = next(encoded), 0
+            chat, extent = next(encoded), Extent.WHOLE
             if len(chat.ids) > self.most:
-                chat, left_out = self._cut(conversation[0])
-            yield EncodedPair([], chat.ids, str(left_out or ""), chat.answers)
+                chat, extent = self._cut(conversation[0]), Extent.CUT
+            yield EncodedPair([], chat.ids, extent=extent, arrays={ANSWERS: np.array(chat.answers, np.bool)})
 
     def _read(self, pair: Sequence[str]) -> tuple[FittedConversation, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
@@ -814,11 +812,8 @@ class ChatTokenizers(Tokenizers):
     def _text(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> str:
         return self.template.conversation(messages, tools, last_only=self.last_only)
 
-    def _cut(self, conversation: FittedConversation) -> tuple[EncodedChat, int]:
-        """Returns the conversation without its first turns, and the number of messages that it lacks.
-
-        A shortened conversation that the template refuses counts as too long.
-        """
+    def _cut(self, conversation: FittedConversation) -> EncodedChat:
+        """Returns the conversation without its first turns. One that the template then refuses counts as too long."""
         messages, tools = conversation[:2]
         roles = [message["role"] for message in messages]
         system = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
@@ -839,8 +834,8 @@ class ChatTokenizers(Tokenizers):
 
             number = bisect.bisect_left(starts, True, key=fits)
             if number < len(starts) and (chat := read(starts[number])) is not None:
-                return chat, starts[number] - len(head)
-        return EncodedChat([], []), len(messages)
+                return chat
+        return EncodedChat([], [])
 
 
 def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:

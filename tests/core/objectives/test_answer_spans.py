@@ -12,9 +12,10 @@ from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import AnswerSpans, Batch, TokenLabels, default_objective
+from flaxformer_lite.core.objectives.answer_spans import ANSWER
 from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.pairs import Extent
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.core.text.tokenizer import REFUSED
 from tests.support.objectives import example, record
 
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
@@ -22,8 +23,8 @@ TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
 
 def question(source: list[int], target: list[int], answer: tuple[int, int]) -> TokenPair:
     """A question whose answer has the tokens from the first to before the second place."""
-    places = np.arange(len(target))
-    return record(source, target)._replace(marks=(places >= answer[0]) & (places < answer[1]))
+    places = np.array([answer[0], answer[1] - 1] if answer[1] else [], np.int32)
+    return record(source, target)._replace(arrays={ANSWER: places})
 
 
 def test_rows_by_hand():
@@ -31,7 +32,7 @@ def test_rows_by_hand():
     rows = AnswerSpans(overlap=1).make_rows(
         [
             question([10, 11], [4, 5, 6, 7, 8, 9], (3, 5)),
-            record([], [])._replace(label=REFUSED),
+            record([], [])._replace(extent=Extent.REFUSED),
             question([10, 11, 12, 13, 14], [4], (0, 1)),
             question([10], [], (0, 0)),
         ],

@@ -26,7 +26,7 @@ from flaxformer_lite.core.step import TrainTask, eval_step, gradient, joint_outp
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data.config import DataConfig
-from tests.support.objectives import example, record
+from tests.support.objectives import candidate_record, example, record
 from tests.support.small_models import NO_DROPOUT
 
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
@@ -141,17 +141,11 @@ def test_a_learned_temperature_is_a_factor_of_the_first_one(variant: str):
             assert float(slope) == pytest.approx((fixed(log_scale + 1e-5) - fixed(log_scale - 1e-5)) / 2e-5, rel=1e-5)
 
 
-def candidate_record(query: list[int], candidates: list[list[int]], label: str) -> TokenPair:
-    marks = np.concatenate([np.full(len(text), i) for i, text in enumerate(candidates)])
-    ids = [i for text in candidates for i in text]
-    return record(query, ids)._replace(label=label, marks=marks.astype(np.uint16))
-
-
 def test_a_row_has_a_positive_and_drawn_negatives():
     """Each positive and each set of negatives occurs; what a record lacks is masked; scores follow their candidates."""
     objective = SentenceEmbeddings(criterion="margin_mse", num_negatives=2)
-    several = candidate_record([4], [[5, 5], [6], [7], [8], [9]], "2 5 0.5 1.5 2.5 3.5 4.5")
-    single = candidate_record([4, 4], [[5], [6]], "1 2 7 -7")
+    several = candidate_record([4], [[5, 5], [6], [7], [8], [9]], 2, 0.5, 1.5, 2.5, 3.5, 4.5)
+    single = candidate_record([4, 4], [[5], [6]], 1, 7, -7)
     rows = objective.make_rows([several, single], Lengths(9, 0), 0, TOKENIZER)
     assert rows.lengths.tolist() == [[4, 0], [4, 0]]
     drawn = set()
@@ -180,7 +174,7 @@ RELATED = [
 @pytest.mark.parametrize("variant", ["forward", "both"])
 def test_what_answers_a_query_is_no_negative_of_it(variant: str):
     """Oracle: the loss text by text, over what may be compared by the records; a row of padding changes nothing."""
-    records = [candidate_record(query, [*yes, *no], f"{len(yes)} {len(yes) + len(no)}") for query, yes, no in RELATED]
+    records = [candidate_record(query, [*yes, *no], len(yes)) for query, yes, no in RELATED]
     data = dataclasses.replace(DATA, rows_multiple=10)
     batch = Dataset.evaluation(records, objective := objective_of(variant, num_negatives=1), data, TOKENIZER).batch(0)
     tokens = np.where(batch.inputs.source_mask, batch.inputs.source_tokens, 0).tolist()
@@ -217,7 +211,7 @@ def test_what_answers_a_query_is_no_negative_of_it(variant: str):
 def test_an_evaluation_reads_candidates_of_several_lengths():
     data = DataConfig(tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,), max_source_length=9)
     objective = SentenceEmbeddings(num_negatives=1)
-    batch = Dataset.evaluation([candidate_record([4], [[5], [6, 7, 8]], "1 2 ")], objective, data, TOKENIZER).batch(0)
+    batch = Dataset.evaluation([candidate_record([4], [[5], [6, 7, 8]])], objective, data, TOKENIZER).batch(0)
     assert batch.inputs.source_mask.sum(-1).tolist() == [[3, 3, 5]]
 
 
@@ -243,21 +237,21 @@ def test_plain_pairs_are_evaluated_beside_negatives_in_training():
     )
     np.testing.assert_array_equal(masked.source_tokens[:, :2], plain.source_tokens)
     assert plain.source_mask.any() and not masked.source_mask[:, 2:].any()
-    parts = [TokenArrays.of(pairs), TokenArrays.of([candidate_record([4], [[5], [6]], "1 2")])]
+    parts = [TokenArrays.of(pairs), TokenArrays.of([candidate_record([4], [[5], [6]])])]
     Dataset.training(MixedRecords(parts, Mixing(None, 1.0)), SentenceEmbeddings(num_negatives=1), DATA, 0, TOKENIZER)
 
 
 def test_data_that_does_not_fit_is_refused_or_told():
-    pair, with_negative = record([4], [5]), candidate_record([4], [[5], [6]], "1 2")
+    pair, with_negative = record([4], [5]), candidate_record([4], [[5], [6]])
     for objective in (SentenceEmbeddings(num_negatives=3), SentenceEmbeddings(**MARGIN)):
-        scored = pair._replace(label="1 1 0.5")
+        scored = candidate_record([4], [[5]], 1, 0.5)
         with pytest.raises(ValueError, match=r"num_negatives is [23], but no record of the data has a negative"):
             Dataset.training([scored], objective, DATA, 0, TOKENIZER)
     with pytest.raises(ValueError, match=r"scores of a teacher, but record 1 of the data has none: name their fields"):
         SentenceEmbeddings(**MARGIN).make_rows([with_negative], Lengths(9, 0), 0, TOKENIZER)
     rows = SentenceEmbeddings().make_rows([pair, with_negative], Lengths(9, 0), 0, TOKENIZER)
     assert rows.note == "the data has 1 negatives, which are not read: objective.num_negatives is 0"
-    scored = candidate_record([4], [[5], [6]], "1 2 3 0.5")
+    scored = candidate_record([4], [[5], [6]], 1, 3, 0.5)
     rows = SentenceEmbeddings(num_negatives=1).make_rows([pair, scored], Lengths(9, 0), 0, TOKENIZER)
     assert rows.note.endswith("which objective.criterion 'in_batch_negatives' does not read")
     assert SentenceEmbeddings(**MARGIN).make_rows([scored], Lengths(9, 0), 0, TOKENIZER).note == ""
@@ -315,7 +309,7 @@ def model_of(**settings: Any) -> ModelConfig:
 
 def some_record(rng: np.random.Generator) -> TokenPair:
     query, *candidates = (rng.integers(4, 20, rng.integers(1, 9)).tolist() for _ in range(4))
-    return candidate_record(query, candidates, "1 3")
+    return candidate_record(query, candidates)
 
 
 def task_of(number: int, **settings: Any) -> TrainTask:

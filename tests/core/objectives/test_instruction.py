@@ -25,6 +25,7 @@ from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import Batch, Instruction
 from flaxformer_lite.core.text import Bytes, Tokenizers
+from flaxformer_lite.core.text.pairs import ANSWERS, Extent
 from flaxformer_lite.files.data import CSV, Dates, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.held_out import held_out
@@ -65,8 +66,7 @@ def spelled(record: TokenPair) -> tuple[str, str]:
     def text(ids: list[int]) -> str:
         return "".join({BOS: "^", EOS: "$"}.get(i) or BYTES.decode([i]) for i in ids)
 
-    answers = np.zeros(0, np.bool) if record.marks is None else record.marks  # a shard of nothing
-    return text(record.target.tolist()), text(record.target[answers].tolist())
+    return text(record.target.tolist()), text(record.target[record.array(ANSWERS)].tolist())
 
 
 def test_the_answers_of_conversations_and_of_pairs_count(tmp_path: Path):
@@ -80,7 +80,7 @@ def test_the_answers_of_conversations_and_of_pairs_count(tmp_path: Path):
 
 def test_a_pack_by_hand():
     answers = np.array([False, False, True, True]), np.array([False, True, True])
-    record = Pack((np.array([BOS, 8, 9, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)), marks=answers)
+    record = Pack((np.array([BOS, 8, 9, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)), answers=answers)
     inputs, targets, weights, _, _ = example(Instruction(), record, Lengths(0, 7))
     assert inputs.target_tokens.tolist() == [BOS, 8, 9, BOS, 5, 0, 0]
     assert inputs.target_segments.tolist() == [1, 1, 1, 2, 2, 0, 0]
@@ -93,15 +93,15 @@ def test_long_conversations_lose_their_first_turns(tmp_path: Path):
     whole = spelled(read(tmp_path, Instruction(), conversation(*CHAT))[1][0])[0]
     turn, system = "<|user|>e<|assistant|>f$", "<|system|>S"
     assert len(whole) == 1 + 11 + 3 * 24
-    for room, wanted, left_out in (
-        (84, whole, ""),
-        (83, "^<|system|>S<|user|>c<|assistant|>d$" + turn, "2"),
-        (59, "^" + system + turn, "4"),
-        (35, "^" + turn, "5"),
-        (24, "", "7"),
+    for room, wanted, extent in (
+        (84, whole, Extent.WHOLE),
+        (83, "^<|system|>S<|user|>c<|assistant|>d$" + turn, Extent.CUT),
+        (59, "^" + system + turn, Extent.CUT),
+        (35, "^" + turn, Extent.CUT),
+        (24, "", Extent.CUT),
     ):
         _, (record,) = read(tmp_path, Instruction(), conversation(*CHAT), most=room - 1)
-        assert (spelled(record)[0], record.label) == (wanted, left_out)
+        assert (spelled(record)[0], record.extent) == (wanted, extent)
 
 
 def test_what_is_cut_and_left_out_is_said(tmp_path: Path):
@@ -146,7 +146,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
         ModelConfig(vocab_size=260, d_model=6, num_heads=3, d_ff=7, num_encoder_layers=0, num_decoder_layers=1)
     )
     packs = Instruction().make_rows(records, Lengths(0, 150), 0, reader.target)
-    alone = [Pack((piece,), marks=(a,)) for pack in packs for piece, a in zip(pack.pieces, pack.marks, strict=True)]
+    alone = [Pack((piece,), answers=(a,)) for pack in packs for piece, a in zip(pack.pieces, pack.answers, strict=True)]
     assert len(packs) < len(alone)
     params = jax.jit(decoder.init)(jax.random.key(1), Inputs(target_tokens=jnp.zeros((1, 1), jnp.int32)))
 
@@ -159,7 +159,7 @@ def test_packed_conversations_lose_what_they_lose_on_their_own(tmp_path: Path):
         made = [example(Instruction(), pack, Lengths(0, 150)) for pack in some]
         found = measure(jax.tree.map(lambda *x: jnp.stack(x), *made))
         sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
-    answers = sum(int(record.marks.sum()) for record in records if record.marks is not None)
+    answers = sum(int(record.array(ANSWERS).sum()) for record in records)
     assert sums[0][1] == sums[1][1] == answers
     np.testing.assert_allclose(sums[0], sums[1], rtol=1e-6)
 
@@ -253,8 +253,7 @@ def test_a_store_has_the_answers_and_its_own_hash(tmp_path: Path):
     assert store.build(reader, lambda *_: None)
     for found, record in zip(store.records, wanted, strict=True):
         assert found.target.tolist() == record.target.tolist()
-        assert found.marks is not None and record.marks is not None
-        assert found.marks.tolist() == record.marks.tolist()
+        assert found.array(ANSWERS).tolist() == record.array(ANSWERS).tolist()
     assert store.records.fingerprint() == tokenize(source.open(), reader).fingerprint()
     last, _ = read(tmp_path, Instruction(answers="last"))
     assert tokenize(source.open(), last).fingerprint() != store.records.fingerprint()
@@ -269,7 +268,7 @@ def test_a_batch_has_the_answers_of_both_parts_of_a_mixture(tmp_path: Path):
     _, records = read(tmp_path, objective, Pair("abc", "def"), *drawn(9), most=64)
     dataset = Dataset.training(records, objective, data, seed=1, tokenizer=BYTES)
     total = sum(int(dataset.batch(step).weights.sum()) for step in range(dataset.plan.batches_per_epoch))
-    assert total == sum(int(record.marks.sum()) for record in records if record.marks is not None)
+    assert total == sum(int(record.array(ANSWERS).sum()) for record in records)
 
 
 def config_of(folder: Path, **objective: Any) -> Config:
@@ -472,7 +471,7 @@ def test_a_shorter_conversation_that_the_template_refuses_does_not_fit(tmp_path:
     )
     objective = Instruction(template=str(tmp_path / "long.jinja"))
     _, (record,) = read(tmp_path, objective, conversation(*CHAT[1:]), most=50)
-    assert (len(record.target), record.label) == (0, "6")
+    assert (len(record.target), record.extent) == (0, Extent.CUT)
 
 
 def test_a_table_has_the_conversations_of_lines(tmp_path: Path):

@@ -18,9 +18,13 @@ from flaxformer_lite.core.data.records import TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import BaseObjective, Batch, LossTerm, Objectives
+from flaxformer_lite.core.objectives.answer_spans import ANSWER
 from flaxformer_lite.core.objectives.base import HeadObjective
+from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES
+from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS
 from flaxformer_lite.core.step import total
 from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.pairs import ANSWERS
 from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.records import READERS
@@ -71,14 +75,15 @@ def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
     if objective.reads == "conversations":
-        pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 3 > 0) for text in texts]
+        pairs = [TokenPair(text[:0], text, arrays={ANSWERS: np.arange(len(text)) % 3 > 0}) for text in texts]
     if objective.reads == "words":
-        pairs = [TokenPair(text[:0], text, marks=np.arange(len(text)) % 5) for text in texts]
+        pairs = [TokenPair(text[:0], text, arrays={PIECE_LABELS: np.arange(len(text)) % 5}) for text in texts]
     if objective.kind == "answer_spans":
-        pairs = [pair._replace(marks=np.arange(len(pair.target)) == 1) for pair in pairs]
+        pairs = [pair._replace(arrays={ANSWER: np.array([1, 1])}) for pair in pairs]
     if objective.kind == "reranking":
-        marks = [np.arange(len(pair.target)) // 2 for pair in pairs]
-        pairs = [pair._replace(label=f"1 {m[-1] + 1} ", marks=m) for pair, m in zip(pairs, marks, strict=True)]
+        sizes = [np.bincount(np.arange(len(pair.target)) // 2) for pair in pairs]
+        arrays = [{POSITIVES: of_record[:1], NEGATIVES: of_record[1:]} for of_record in sizes]
+        pairs = [pair._replace(arrays=of_record) for pair, of_record in zip(pairs, arrays, strict=True)]
 
     def make(records: list[TokenPair]) -> Dataset:
         if trains:

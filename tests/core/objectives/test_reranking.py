@@ -17,6 +17,7 @@ from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, Reranking
+from flaxformer_lite.core.objectives.candidates import POSITIVES
 from flaxformer_lite.core.objectives.reranking import CRITERIA
 from flaxformer_lite.core.optim import AdamW, Constant, OptimizerConfig
 from flaxformer_lite.core.text import Characters
@@ -26,15 +27,10 @@ from flaxformer_lite.files.data import DataConfig, JSONLines
 from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.training.evaluation import merge_counts
 from tests.support import needs
-from tests.support.objectives import example
+from tests.support.objectives import candidate_record, example
 
 SIZES = (3, 5, 2, 5)
 """The candidates of the rows of the batch below, of which the first is a positive."""
-
-
-def record(label: str, query: list[int], *candidates: list[int]) -> TokenPair:
-    marks = np.repeat(np.arange(len(candidates)), list(map(len, candidates))).astype(np.uint16)
-    return TokenPair(np.array(query, np.int32), np.concatenate(candidates).astype(np.int32), label, marks)
 
 
 def drawn() -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +144,7 @@ def test_rows_have_the_query_before_each_candidate():
     """BOS query EOS candidate EOS with types 0 and 1, the longer text cut first; absent candidates are padding."""
     objective = Reranking(num_candidates=3, criterion="listnet")
     rows = objective.make_rows(
-        [record("1 2 ", [4, 5], [6], [7, 8, 9, 10]), record("1 2 2.5 -1", [4], [6], [7])],
+        [candidate_record([4, 5], [[6], [7, 8, 9, 10]]), candidate_record([4], [[6], [7]], 1, 2.5, -1)],
         Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk"),
     )  # fmt: skip
     assert rows.lengths.tolist() == [[8, 0], [5, 0]]
@@ -173,7 +169,7 @@ def test_more_candidates_than_a_step_reads_are_drawn_with_a_positive():
     objective = Reranking(num_candidates=3)
     candidates = [[4 + number] for number in range(7)]
     (row,) = objective.make_rows(
-        [record("2 7 ", [4], *candidates)], Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk")
+        [candidate_record([4], candidates, 2)], Lengths(8, 0), 0, CharacterTokenizer("abcdefghijk")
     )
     seen, first = set(), set()
     for key in range(40):
@@ -209,8 +205,7 @@ def ordered_records(number: int) -> tuple[list[TokenPair], list[np.ndarray], lis
         positives = int(rng.integers(1, size))
         tokens.append(rng.permutation(np.arange(4, 24))[:size])
         relevance.append(rng.integers(0, 9, size).astype(np.float64))
-        label = " ".join([str(positives), str(size), *map(str, relevance[-1])])
-        records.append(record(label, [5], *([int(token)] for token in tokens[-1])))
+        records.append(candidate_record([5], [[int(token)] for token in tokens[-1]], positives, *relevance[-1]))
     return records, tokens, relevance
 
 
@@ -231,7 +226,7 @@ def test_an_evaluation_ranks_all_candidates(criterion: str, read: int, rows: int
     found = objective.report({name: merge_counts([counts[name] for counts in seen]) for name in seen[0]})
     losses, counts, reciprocal = 0.0, 0, []
     for one, texts, of_teacher in zip(records, tokens, relevance, strict=True):
-        positives, scores = int(one.label.split()[0]), np.sin(texts)
+        positives, scores = len(one.arrays[POSITIVES]), np.sin(texts)
         wanted = (np.arange(len(texts)) < positives).astype(float) if criterion == "binary" else of_teacher
         terms = terms_of(criterion, scores, wanted)
         losses, counts = losses + sum(terms), counts + len(terms)
@@ -245,10 +240,10 @@ def test_data_without_negatives_or_scores_is_refused():
     with pytest.raises(
         ValueError, match=r"^objective\.kind 'reranking' compares candidates, but no record of the data has a neg"
     ):
-        Reranking().make_rows([record("1 1 ", [4], [5])], Lengths(8, 0), 0, tokenizer)
+        Reranking().make_rows([candidate_record([4], [[5]])], Lengths(8, 0), 0, tokenizer)
     with pytest.raises(ValueError, match=r"record 1 of the data has none"):
-        Reranking(criterion="margin_mse").make_rows([record("1 2 ", [4], [5], [6])], Lengths(8, 0), 0, tokenizer)
-    scored = [record("1 2 3 0.5", [4], [5], [6])]
+        Reranking(criterion="margin_mse").make_rows([candidate_record([4], [[5], [6]])], Lengths(8, 0), 0, tokenizer)
+    scored = [candidate_record([4], [[5], [6]], 1, 3, 0.5)]
     notes = {kind: Reranking(criterion=kind).make_rows(scored, Lengths(8, 0), 0, tokenizer).note for kind in CRITERIA}
     binary = notes.pop("binary")
     assert binary.endswith("which objective.criterion 'binary' does not read") and not any(notes.values())

@@ -12,10 +12,10 @@ from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, Classification, TokenLabels, default_objective
-from flaxformer_lite.core.objectives.token_labels import mark
+from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS, piece_label
 from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.pairs import Extent
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.core.text.tokenizer import REFUSED
 from flaxformer_lite.training.evaluation import merge_counts
 from tests.support.entities import SCHEMES, TYPES, drawn_sentences, labels_of
 from tests.support.objectives import example, record
@@ -25,17 +25,17 @@ NAMES = TokenLabels(labels=("O", "B-PER", "I-PER"))
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
 
 
-def marked(target: list[int], marks: list[int]) -> TokenPair:
-    return record([], target)._replace(marks=np.array(marks, np.uint16))
+def with_labels(target: list[int], labels: list[int]) -> TokenPair:
+    return record([], target)._replace(arrays={PIECE_LABELS: np.array(labels, np.uint16)})
 
 
 def test_rows_by_hand():
     """Two pieces of a B-PER, a token of no word, an O; the second row is cut, the refused one left out."""
     rows = NAMES.make_rows(
         [
-            marked([4, 5, 6, 7], [mark(1, True), mark(2, False), 0, mark(0, True)]),
-            record([], [])._replace(label=REFUSED, marks=np.zeros(0, np.uint16)),
-            marked([4, 5, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 2, 1]),
+            with_labels([4, 5, 6, 7], [piece_label(1, True), piece_label(2, False), 0, piece_label(0, True)]),
+            record([], [])._replace(extent=Extent.REFUSED),
+            with_labels([4, 5, 6, 7, 8, 9, 10], [1, 1, 1, 1, 1, 2, 1]),
         ],
         Lengths(7, 0), 0, TOKENIZER,
     )  # fmt: skip

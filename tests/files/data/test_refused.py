@@ -15,7 +15,7 @@ from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import Classification, Regression
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.core.text.tokenizer import EncodedPair
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 from flaxformer_lite.files.data import TSV, JSONLines, Mixture
 from flaxformer_lite.files.data.reading import evaluation_records
 from flaxformer_lite.files.data.refused import Origin, tell_refused
@@ -29,16 +29,12 @@ from tests.support.files import file
 class Picky(Tokenizers):
     """Tokenizers that refuse a pair whose source is "bad"."""
 
-    @property
-    def refused(self) -> str:
-        return "!"
-
     def refusal(self, pair: Sequence[str]) -> str | None:
         return f"{pair[1]} is refused" if pair[0] == "bad" else None
 
     def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
         for pair, encoded in zip(pairs, super().encode_pairs(pairs), strict=True):
-            yield EncodedPair([], [], self.refused) if self.refusal(pair) else encoded
+            yield EncodedPair([], [], extent=Extent.REFUSED) if self.refusal(pair) else encoded
 
 
 CHARACTERS = Characters().train(["good bad 12"], 20)
@@ -47,7 +43,7 @@ TOKENIZERS = Picky(CHARACTERS, CHARACTERS)
 
 def tell(source: TSV | Mixture) -> None:
     pairs = list(source.stream())
-    tell_refused(TokenArrays([TokenShard.of(pairs, TOKENIZERS)]), TOKENIZERS, Origin(source, "data.train"), pairs)
+    tell_refused(TokenArrays([TokenShard.of_pairs(pairs, TOKENIZERS)]), TOKENIZERS, Origin(source, "data.train"), pairs)
 
 
 def test_each_source_of_a_mixture_has_its_own_rule(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -93,6 +89,6 @@ def test_an_unknown_label_has_its_file_and_line(objective: Any, wrong: str, word
 
 def test_nothing_is_read_again_where_nothing_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = TSV(path=file(tmp_path, "a.tsv", "good\t1\ngood\t2\n"))
-    records = TokenArrays([TokenShard.of(list(source.stream()), TOKENIZERS)])
+    records = TokenArrays([TokenShard.of_pairs(list(source.stream()), TOKENIZERS)])
     monkeypatch.setattr(TSV, "located", None)
     tell_refused(records, TOKENIZERS, Origin(source, "data.train"))

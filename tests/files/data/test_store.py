@@ -17,6 +17,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import store as token_store
 from flaxformer_lite.files.data.config import DataConfig
@@ -270,6 +271,27 @@ def test_a_shard_is_read_back_as_it_was_tokenized(tmp_path: Path, size: int, dty
     assert [path.name for path in tmp_path.iterdir()] == ["00000"]
 
 
+class Lengths(Tokenizers):
+    """Gives each pair an array of the lengths of its words, and refuses one without a source."""
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        for pair, encoded in zip(pairs, super().encode_pairs(pairs), strict=True):
+            lengths = np.array([*map(len, pair[1].split())], np.int32)
+            refused = EncodedPair([], [], extent=Extent.REFUSED)
+            yield encoded._replace(arrays={"lengths of words": lengths}) if pair[0] else refused
+
+
+def test_a_shard_has_the_arrays_of_a_new_kind_of_record(tmp_path: Path):
+    """Law: a name that the store has never heard of is read back, and how much of each pair was read."""
+    tokenizer = CharacterTokenizer("abc ")
+    pairs = [Pair("a", "a bc abc"), Pair("", "c"), Pair("b", "")]
+    facts = write_shard(tmp_path / "00000", pairs, Lengths(tokenizer, tokenizer))
+    found = TokenArrays(open_shards({tmp_path / "00000": facts["arrays"]}))
+    assert [record.array("lengths of words").tolist() for record in found] == [[1, 2, 3], [], []]
+    assert [record.extent for record in found] == [Extent.WHOLE, Extent.REFUSED, Extent.WHOLE]
+    assert found[0].array("lengths of words").dtype == np.int32
+
+
 def test_a_full_disk_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -301,7 +323,7 @@ def test_a_store_may_have_more_files_than_a_process_may_open(tmp_path: Path, few
     digests = {tmp_path / str(i): write_shard(tmp_path / str(i), PAIRS, BOTH)["arrays"] for i in range(40)}
     found = TokenArrays(open_shards(digests))
     assert found[119].target.tolist() == [] and len(found) == 120
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 160
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 40 * token_store.MOST_FILES
 
 
 def test_a_shard_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

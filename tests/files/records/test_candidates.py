@@ -13,7 +13,7 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
-from flaxformer_lite.core.objectives.candidates import QueryCandidates
+from flaxformer_lite.core.objectives.candidates import QueryCandidates, longest_candidates
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
@@ -60,7 +60,7 @@ def test_rows_become_queries_with_their_candidates(tmp_path: Path):
         given = row["pos_scores"] if isinstance(row["pos_scores"], list) else [row["pos_scores"]]
         assert parts.scores is not None and parts.scores.tolist() == [*given, *(row["neg_scores"] or [])]
     longest = [max(len(text.encode()) for text in texts_of(records, i)[1]) for i in range(3)]
-    assert records.longest_candidates.tolist() == longest
+    assert longest_candidates(records).tolist() == longest
 
 
 def test_an_empty_candidate_shifts_no_other():
@@ -75,7 +75,7 @@ def test_plain_pairs_and_candidates_share_an_evaluation():
     assert alone.fingerprint() == before.fingerprint()
     mixed = read([plain[0], TextCandidates(["x", "yz"], ["v"]).pair("q"), plain[1]])
     assert [texts_of(mixed, i) for i in range(3)] == [("a", ["bc"]), ("q", ["x", "yz", "v"]), ("de", ["f"])]
-    assert mixed.longest_candidates.tolist() == [2, 2, 1]
+    assert longest_candidates(mixed).tolist() == [2, 2, 1]
     assert mixed.fingerprint() == TokenArrays.of(list(mixed)).fingerprint()
 
 

@@ -19,6 +19,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.objectives import BaseObjective, TokenLabels
+from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS
 from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import CoNLL, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize
@@ -53,7 +54,7 @@ def labels_of(pair: Pair, objective: TokenLabels = NAMES) -> list[str]:
     """The label of each token of a pair: a star behind it for a further piece, · for a token of no word."""
     (record,) = tokenize([pair], reader(objective))
     names = ["·"] + [f"{label}{star}" for label in objective.labels for star in ("", "*")]
-    return [names[mark] for mark in record.marks.tolist()]
+    return [names[number] for number in record.array(PIECE_LABELS).tolist()]
 
 
 # Alignment ------------------------------------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def test_a_unit_without_a_token_of_its_own_is_not_the_end_of_an_entity() -> None
     one = reader(TokenLabels(labels=("O", "B-A", "I-A", "E-A", "S-A"), scheme="bioes"))
     tokens = [(0, 1), (1, 3), (4, 6)]
     for pair in (pair_of_words(["a.b", ".c"], ["S-A", "S-A"]), pair_of_spans("a.b .c", [[0, 3, "A"], [4, 6, "A"]])):
-        assert one._marks(pair, tokens) == ([3, 7, 9], [])
+        assert one._piece_labels(pair, tokens) == ([3, 7, 9], [])
 
 
 def test_a_model_from_elsewhere_reads_whole_words() -> None:
@@ -310,7 +311,7 @@ def test_a_model_from_elsewhere_reads_whole_words() -> None:
     pair = pair_of_words(["a.b", "c"], ["B-PER", "O"])
     whole = dataclasses.replace(reader(), whole=True)
     (record,) = tokenize([pair], whole)
-    assert record.marks.tolist() == [3, 6, 6, 0, 1]
+    assert record.array(PIECE_LABELS).tolist() == [3, 6, 6, 0, 1]
 
 
 def test_spans_become_labels_by_the_scheme() -> None:
@@ -360,8 +361,8 @@ def test_words_of_a_text_that_one_token_reads_are_one_word() -> None:
 @pytest.mark.parametrize("tokenizer", [Bytes().train([], 260), SentencePiece().train(["ab cd ef gh"] * 9, 20)])
 def test_every_tokenizer_reads_words(tokenizer: Tokenizer) -> None:
     (record,) = tokenize([pair_of_words(["ab", "cd"], ["B-PER", "B-LOC"])], reader(tokenizer=tokenizer))
-    firsts = [mark for mark in record.marks.tolist() if mark % 2]
-    assert firsts == [3, 7] and len(record.marks) == len(record.target)
+    labels = record.array(PIECE_LABELS).tolist()
+    assert [number for number in labels if number % 2] == [3, 7] and len(labels) == len(record.target)
 
 
 # Files ------------------------------------------------------------------------------------------------------------------
@@ -488,7 +489,7 @@ def test_rows_that_are_dropped_and_words_without_a_token_are_told(
     source = JSONLines(path=path, record=Words(labels="tags.ner"), bad_rows="drop")
     records = tokenize(source.open(), reader(), Origin(source, "data.train"))
     rows = NAMES.make_rows(records, Lengths(9, 0), 0, CHARACTERS)
-    assert [row.marks.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
+    assert [row.labels.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
     said = capsys.readouterr().err
     assert f"1 bad rows were left out, the first of them: {path}:2: word 1, 'a', has the label 'X'" in said
     assert (
