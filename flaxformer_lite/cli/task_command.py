@@ -77,7 +77,7 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class TaskAnswering(Answering[tuple[Any, Any]]):
-    """What is asked in lines, each with its answer."""
+    """What was read of lines, each with its answer."""
 
     model: "TextModel"
     task: "Task[Any, Any]"
@@ -91,14 +91,15 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         wanted = self.form.texts
         texts = [block.lines[number]] if wanted in (0, 1) else columns(block, number, wanted)
         with block.naming(number):
-            asked = self.form.read(texts)
-            if not self.task.warns and (reason := self.task.refusal(self.model, asked)):
+            read = self.form.read(texts)
+            if not self.task.warns and (reason := self.task.refusal(self.model, self.form.asked(read))):
                 raise ValueError(f"line {number} {reason}")
-        return asked
+        return read
 
     def answers(self, block: LineChunk) -> Iterable[tuple[Any, Any]]:
         with block.reporting(self.form.doing) as report:
-            return zip(block.read, self.task.answers(self.model, block.read, **report), strict=True)
+            asked = list(map(self.form.asked, block.read))
+            return zip(block.read, self.task.answers(self.model, asked, **report), strict=True)
 
     def written(self, index: int, answer: tuple[Any, Any]) -> Sequence[str]:
         lines = self.form.written(*answer, self.model)

@@ -9,11 +9,13 @@ a run folder for imported parameters.
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.description import BestScore
 from flaxformer_lite.run.run import Run, load, load_ensemble
-from flaxformer_lite.run.text_predictor import RankedText, TextPredictor, TokenPrediction
+from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.tasks.classify.answers import ClassPrediction
+from flaxformer_lite.tasks.fill_mask.answers import TokenPrediction
 from flaxformer_lite.tasks.label.answers import LabelledSpan, LabelledWords
+from flaxformer_lite.tasks.rank.answers import RankedText
 
 __all__ = [
     "AttentionWeights",

@@ -14,7 +14,7 @@ from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.search.batches import pad_rows, padded_length
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.run.text_predictor import MASK
+from flaxformer_lite.tasks.fill_mask.answers import MASK
 
 Kind = Literal["cross", "encoder", "decoder"]
 """An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""

@@ -63,6 +63,7 @@ from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor
+from flaxformer_lite.tasks.fill_mask.answers import text_ids
 from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
@@ -591,7 +592,7 @@ class Run(TextTranslator, TextPredictor):
         config, tokenizers = self.config, self.required_tokenizers
 
         if target is None:
-            text, most = self.text_ids(source), config.data.max_source_length
+            text, most = text_ids(self.text_model, source), config.data.max_source_length
             truncated(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
             return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
         if config.model.num_encoder_layers == 0:

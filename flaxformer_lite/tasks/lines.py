@@ -54,12 +54,16 @@ class TaskLines(ABC, Generic[Answer]):
         return ()
 
     def read(self, texts: Sequence[str]) -> Any:
-        """Returns what is asked in a line, or in the texts of a row of a table. Raises: ValueError if it has no answer."""
+        """Returns what is read of a line, or of the texts of a row of a table. Raises: ValueError if it has no answer."""
         return texts[0]
 
+    def asked(self, read: Any) -> Any:
+        """Returns what is asked in what was read."""
+        return read
+
     @abstractmethod
-    def written(self, asked: Any, answer: Answer, model: "TextModel") -> Sequence[str]:
-        """Returns the answer to what `read` returned as it is printed: no line, one, or several."""
+    def written(self, read: Any, answer: Answer, model: "TextModel") -> Sequence[str]:
+        """Returns the answer to what was read as it is printed: no line, one, or several."""
 
     def save(self, file: IO[bytes], answers: Sequence[Answer | None], model: "TextModel") -> None:
         """Writes answers into a file as `output` names it; None: a bad line."""

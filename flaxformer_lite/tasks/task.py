@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Unpack
 
 import numpy as np
@@ -17,6 +18,7 @@ Text = Annotated[str, MaxLen(1_000_000)]
 """A text of a server's request."""
 
 
+@dataclass(frozen=True)
 class Task(ABC, Generic[Asked, Answer]):
     """Something that people do with a model. `Run`, the commands and the server have it by its name.
 
@@ -43,11 +45,11 @@ class Task(ABC, Generic[Asked, Answer]):
         """Raises: ValueError if the model does not do the task, or not with these options."""
 
     @abstractmethod
-    def answered(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> Sequence[Answer]:
+    def answered(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each, after the checks of `answers`."""
 
     @abstractmethod
-    def lengths(self, model: TextModel, asked: Asked) -> Sequence[int]:
+    def lengths(self, model: TextModel, asked: Asked) -> list[int]:
         """Returns the number of tokens of each text that the model reads, for a server's limit."""
 
     def count(self, asked: Asked) -> int:
@@ -58,9 +60,9 @@ class Task(ABC, Generic[Asked, Answer]):
         """Returns why this has no answer, as the end of a sentence that begins with its place; "": it has one."""
         return ""
 
-    def answers(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> Sequence[Answer]:
+    def answers(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
-        check_list(self.field, asked)
+        check_list(self.field or "what is asked", asked)
         self.check(model)
         first = report.get("first_line", 1)
         lines = report.get("lines") or range(first, first + len(asked))

@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.answering import Answering, answer_lines
-from flaxformer_lite.cli.commands.embed import Comparing, Embedding, save_vectors
-from flaxformer_lite.cli.commands.fill_mask import Filling
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
-from flaxformer_lite.cli.commands.rank import Ranking
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
+from flaxformer_lite.cli.task_command import TaskAnswering
 from flaxformer_lite.cli.translation import Translating
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.metrics import MetricConfig
-from flaxformer_lite.run import ClassPrediction, RankedText, TokenPrediction
-from flaxformer_lite.run.text_predictor import in_order, unit_length
+from flaxformer_lite.run import ClassPrediction, TokenPrediction
 from flaxformer_lite.tasks.classify.lines import Lines as ClassifyLines
+from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
+from flaxformer_lite.tasks.fill_mask.lines import Lines as FillMaskLines
+from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.rank.answers import in_order
+from flaxformer_lite.tasks.rank.lines import Lines as RankLines
 
 
 def run_of(pooler: Any = None, threshold: float | None = None) -> Any:
@@ -80,11 +82,22 @@ def test_lines_without_any_answer_are_a_mistake(tmp_path: Path, capsys: pytest.C
         assert capsys.readouterr().out.splitlines()[:5] == ([] if names == "d" else lines)
 
 
-class Scoring:
-    """A run whose score of a candidate is its length."""
+@dataclass(frozen=True)
+class Answers:
+    """A task that answers all by a function."""
 
-    def rankings(self, asked: list[tuple[str, list[str]]], **report: object) -> list[list[RankedText]]:
-        return [in_order([len(text) for text in candidates]) for _, candidates in asked]
+    answer: Callable[[Any], Any]
+    warns: bool = False
+
+    def refusal(self, model: Any, asked: Any) -> str:
+        return ""
+
+    def answers(self, model: Any, asked: Sequence[Any], **report: object) -> list[Any]:
+        return list(map(self.answer, asked))
+
+
+def answering(form: TaskLines[Any], answer: Callable[[Any], Any]) -> TaskAnswering:
+    return TaskAnswering(RUN, cast(Any, Answers(answer)), form)
 
 
 def test_a_ranking_is_written_with_the_id_of_its_line(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -96,7 +109,10 @@ def test_a_ranking_is_written_with_the_id_of_its_line(tmp_path: Path, capsys: py
         '{"id": 3, "query": "q", "candidates": []}',
     )
     (tmp_path / "lines").write_text("\n".join(lines), encoding="utf-8")
-    answer_lines(chosen_blocks([str(tmp_path / "lines")], "rank"), Ranking(cast(Any, Scoring())))
+    answer_lines(
+        chosen_blocks([str(tmp_path / "lines")], "rank"),
+        answering(RankLines(), lambda one: in_order(list(map(len, one.candidates)))),
+    )
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         '[{"index": 1, "score": 3.0}, {"index": 0, "score": 1.0}, {"index": 2, "score": 1.0}]',
@@ -157,7 +173,8 @@ def test_several_labels_are_written_as_one_object_each():
 def test_tokens_of_masks_have_the_numbers_of_line_and_mask():
     masks = [[TokenPrediction("a", 0.5, 7), TokenPrediction("\n", 0.25, 8)], [TokenPrediction(" ", 1.0, 9)]]
     lines = ["4 ||| 0 ||| a ||| 0.500000", r"4 ||| 0 ||| \n ||| 0.250000", "4 ||| 1 |||   ||| 1.000000"]
-    assert Filling(RUN, 2).written(4, masks) == lines and Filling(RUN, 2).unanswered(4) == []
+    filling = answering(FillMaskLines(2), lambda text: masks)
+    assert filling.written(4, ("", masks)) == lines and filling.unanswered(4) == []
 
 
 def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
@@ -204,24 +221,16 @@ def test_a_chat_remembers_what_was_said(streams: bool, capsys: pytest.CaptureFix
     ]
 
 
-class Measuring:
-    """A run whose vector of a text has its length."""
-
-    def embed(self, texts: list[str], **report: object) -> np.ndarray:
-        return np.float32([[len(text), 1] for text in texts]).reshape(-1, 2)
-
-    def similarity(self, pairs: list[tuple[str, str]], **report: object) -> np.ndarray:
-        first, second = (unit_length(self.embed(list(side))) for side in zip(*pairs, strict=True))
-        return (first * second).sum(1)
-
-
 def test_vectors_are_written_as_lists_as_cosines_or_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = cast(Any, Measuring())
+    embedding = answering(EmbedLines(False, None, None), lambda text: np.float32([len(text), 1]))
     (tmp_path / "lines").write_bytes(b"abc\n\xff\na\n")
-    answer_lines(chosen_blocks([str(tmp_path / "lines")], "embed"), Embedding(run))
+    answer_lines(chosen_blocks([str(tmp_path / "lines")], "embed"), embedding)
     assert capsys.readouterr().out == "[3.0, 1.0]\n\n[1.0, 1.0]\n"
-    save_vectors(chosen_blocks([str(tmp_path / "lines")], "embed"), Embedding(run), tmp_path / "vectors.npy")
+    two_values = replace(embedding, model=cast(Any, SimpleNamespace(vector_width=2)))
+    with (tmp_path / "vectors.npy").open("wb") as file:
+        two_values.save(file, chosen_blocks([str(tmp_path / "lines")], "embed"))
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), np.float32([[3, 1], [np.nan, np.nan], [1, 1]]))
     (tmp_path / "pairs").write_text("abc\ta\nabc\n")
-    answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), Comparing(Embedding(run)))
-    assert capsys.readouterr().out == "0.894427\n\n", "4 / √20"
+    comparing = answering(EmbedLines(True, None, None), lambda pair: 4 / np.sqrt(20) if pair == ("abc", "a") else None)
+    answer_lines(chosen_blocks([str(tmp_path / "pairs")], "embed"), comparing)
+    assert capsys.readouterr().out == "0.894427\n\n"

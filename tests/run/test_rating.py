@@ -15,7 +15,7 @@ from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import best_first
-from flaxformer_lite.run.text_predictor import in_order
+from flaxformer_lite.tasks.rank.answers import in_order
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES
 

@@ -36,6 +36,7 @@ from flaxformer_lite.files.data import CSV, DataSource, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.tasks.rank.answers import Query, Rank
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.runs import ServedRun
 from flaxformer_lite.workdir.folder import RunFolder
@@ -327,9 +328,9 @@ def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document
     assert float(line) == json.loads(ranked)[0]["score"] == pytest.approx(cosine, abs=2e-6)
     served = ServedRun("run", run, Limits())
     longest = "abcdefghijklmn"[: 14 - len(document)]  # 16 tokens with those at its ends
-    assert served.text_job("rank", [("abc", longest)]).items == [("abc", longest)]
+    assert served.task_job(Rank(), [Query("abc", [longest])]).size == 1
     with pytest.raises(Refusal, match=r"^text 2 has 17 tokens, but run reads at most 16"):
-        served.text_job("rank", [("abc", longest + "o")])
+        served.task_job(Rank(), [Query("abc", [longest + "o"])])
 
 
 @pytest.mark.parametrize(
@@ -389,7 +390,7 @@ def test_text_outside_the_vocabulary_is_reported_once(
 ):
     """Law: neither the tab between two texts nor [MASK] is text."""
     chosen = masked if command == "fill-mask" else run
-    monkeypatch.setattr(chosen.unknown, "reported", set())  # what it has warned of
+    monkeypatch.setattr(chosen.text_model.unknown, "reported", set())  # what it has warned of
     line = "a[MASK]ßb" if command == "fill-mask" else "aß\tb" if command == "classify" else "aßb"
     err = type_command(chosen, command, stdin=f"{line}\n{line}\n".encode())[1]
     assert err == ["warning: stdin: not in the vocabulary, so the model cannot read it: 'ß'"]

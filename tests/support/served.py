@@ -12,12 +12,19 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM
+from flaxformer_lite.core.search.encoder import (
+    BatchPredictor,
+    predict_class_logits,
+    predict_embeddings,
+    predict_top_tokens,
+)
 from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
-from flaxformer_lite.run import ClassPrediction, LabelledSpan, LabelledWords, Run, TokenPrediction
+from flaxformer_lite.run import Run
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config
@@ -72,6 +79,37 @@ def runs(folder: Path) -> dict[str, Run]:
     }
 
 
+class FakePredictors(dict[Any, Any]):
+    """Predictors of which none computes. of_tokens: whether each token has classes."""
+
+    def __init__(self, of_tokens: bool) -> None:
+        self.of_tokens = of_tokens
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: Any) -> "FakePredictor":
+        return FakePredictor(key[0], self.of_tokens)
+
+
+class FakePredictor(BatchPredictor):
+    """Predictions that tell the length of a text, or are the same for all: the second of three classes, and the ids 0, 1, …"""
+
+    def __init__(self, function: Any, of_tokens: bool) -> None:
+        self.function, self.of_tokens = function, of_tokens
+
+    def predict(self, variables: Any, texts: Sequence[EncodedText], *more: Any) -> list[Any]:  # type: ignore[override]
+        shares, logits = 1 / (2 + np.arange(20)), np.log([0.25, 0.75, 1e-9])
+        lengths = [len(row.tokens) - 2 for row in texts]  # without the special ids
+        return {
+            predict_embeddings: [np.arange(6, dtype=np.float32) + length for length in lengths],
+            predict_class_logits: [
+                np.tile(logits, (length + 2, 1)) if self.of_tokens else logits for length in lengths
+            ],
+            predict_top_tokens: [(np.tile(shares, (9, 1)), np.tile(np.arange(20), (9, 1)))] * len(texts),
+        }[self.function]
+
+
 class FakeModel:
     """Answers that tell what was asked, in place of a worker's model; `calls` has the items of each call."""
 
@@ -83,18 +121,11 @@ class FakeModel:
         from flaxformer_lite.tools.serve.runs import Answer
 
         self.calls.append((key, list(items)))
-        if key.task == "embed":
-            return [np.arange(6, dtype=np.float32) + len(text) for text in items]
-        if key.task == "rank":
-            return [float(len(text)) for _, text in items]
-        if key.task == "classify":
-            return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}, ["b"]) for _ in items]
-        if key.task == "label":
-            word = LabelledSpan(0, 1, "B-A", 0.5)
-            return [LabelledWords("ab" if isinstance(item, str) else " ".join(item), [word], [word]) for item in items]
+        if key.asked_of is not None:
+            model, fake = self.by_name[key.run].run.text_model, FakePredictors(key.task == "label")
+            model = dataclasses.replace(model, batch_predictors=fake)
+            return key.asked_of.answers(model, items, warn=lambda line: None)
         decode = self.by_name[key.run].tokenizers.target.decode
-        if key.task == "fill-mask":
-            return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]
         if key.task == "attention":
             return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for _, ids in items]
         texts = [decode(item.ids)[::-1] for item in items]

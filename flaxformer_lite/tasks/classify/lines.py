@@ -66,7 +66,7 @@ class Lines(TaskLines["ClassPrediction"]):
         """Returns the text of a line, or its pair of texts."""
         return texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
-    def written(self, asked: str | tuple[str, str], answer: "ClassPrediction", model: "TextModel") -> list[str]:
+    def written(self, read: str | tuple[str, str], answer: "ClassPrediction", model: "TextModel") -> list[str]:
         if self.scores or self.beside_best(model) == ["labels"]:
             names = answer.scores if self.scores else answer.labels
             scores = {name: round(answer.scores[name], 6) for name in names}

@@ -75,7 +75,7 @@ class Lines(TaskLines["LabelledWords"]):
             raise ValueError(f"the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
-    def written(self, asked: str | list[str], answer: "LabelledWords", model: "TextModel") -> list[str]:
+    def written(self, read: str | list[str], answer: "LabelledWords", model: "TextModel") -> list[str]:
         if self.form == "conll":
             words = [(" ".join(answer.text[word.start : word.end].split()), word.label) for word in answer.words]
             return [*map("\t".join, words), ""]

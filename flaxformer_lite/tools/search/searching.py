@@ -12,7 +12,7 @@ from flaxformer_lite.base.console import Progress, counted, note, one_of_each, w
 from flaxformer_lite.core.search.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.search.ranking import mean_figures
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.text_predictor import unit_length
+from flaxformer_lite.tasks.embed.answers import unit_length
 from flaxformer_lite.tools.search.folder import Results, SearchFolder
 
 AT_ONCE = 16_384

@@ -7,13 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.files.text.chat import encode_marked
-from flaxformer_lite.run.text_predictor import cut_vectors
+from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
@@ -126,11 +125,12 @@ class OpenAIApi:
         """The vector of each text: numbers, or the base64 of little-endian float32."""
         asked = await self.service.parsed(request, requests.EmbeddingsRequest)
         run = self.service.runs.find(asked.model, "embed")
-        texts = run.embedded_texts(as_list(asked.input), asked.prompt, asked.dimensions)
-        vectors = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
-        tokens = sum(map(len, await asyncio.to_thread(run.tokenizers.source.encode_batch, texts)))
+        embed, texts = Embed(asked.prompt, asked.dimensions), as_list(asked.input)
+        vectors = await self.service.answers(request, await self.service.made(run.task_job, texts, embed, texts))
+        read = [embed.before(run.run.text_model) + text for text in texts]
+        tokens = sum(map(len, await asyncio.to_thread(run.tokenizers.source.encode_batch, read)))
         data: list[dict[str, Any]] = []
-        for i, vector in enumerate(cut_vectors(np.stack(vectors), asked.dimensions)):
+        for i, vector in enumerate(vectors):
             written = vector.astype(float).tolist()
             if asked.encoding_format == "base64":
                 written = base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

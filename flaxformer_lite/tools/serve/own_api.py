@@ -1,19 +1,21 @@
 """The server's own endpoints, `/api/…`: what a run does under the names of its commands."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flaxformer_lite.run.text_predictor import cut_vectors, in_order
+from flaxformer_lite.tasks import tasks
+from flaxformer_lite.tasks.task import Task, plain
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
 from flaxformer_lite.tools.serve.runs import Answer, ServedRun
 from flaxformer_lite.tools.serve.service import Service, event
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class OwnApi:
@@ -24,14 +26,10 @@ class OwnApi:
         endpoints = (
             self.translate,
             self.generate,
-            self.fill_mask,
-            self.classify,
-            self.label,
-            self.embed,
-            self.rank,
             self.attention,
         )
         posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
+        posts += [Route(f"/api/{one.name}", self.task(one), methods=["POST"]) for one in tasks()]
         return [Route("/api/runs", self.describe), *posts]
 
     async def describe(self, request: Request) -> Response:
@@ -77,49 +75,19 @@ class OwnApi:
         answered = await self.service.answers(request, job)
         return hypotheses(run, answered, max(map(len, answered)))
 
-    async def fill_mask(self, request: Request) -> Response:
-        """Candidates for each mask of each text, most probable first."""
-        asked = await self.service.parsed(request, requests.FillMaskRequest)
-        run, texts = self.service.runs.find(asked.run, "fill-mask"), as_list(asked.texts)
-        job = await self.service.made(run.text_job, texts, "fill-mask", texts)
-        answered = await self.service.answers(request, job)
-        answers = [[[c._asdict() for c in mask[: asked.top]] for mask in text] for text in answered]
-        return JSONResponse({"run": run.name, "answers": answers})
+    def task(self, task: Task[Any, Any]) -> Endpoint:
+        """Returns the endpoint of a task."""
+        shape = requests.TaskShape(task)
 
-    async def classify(self, request: Request) -> Response:
-        """The class of each text or pair, with the probability of every class."""
-        asked = await self.service.parsed(request, requests.ClassifyRequest)
-        run, given = self.service.runs.find(asked.run, "classify"), asked.texts
-        texts = [given] if isinstance(given, str) else [t if isinstance(t, str) else tuple(t) for t in given]
-        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "classify", texts))
-        return JSONResponse({"run": run.name, "answers": [prediction._asdict() for prediction in answered]})
+        async def answer(request: Request) -> Response:
+            given = await self.service.parsed(request, shape.request)
+            run, chosen, asked = self.service.runs.find(given.run, task.name), shape.options(given), shape.asked(given)
+            texts = range(sum(map(task.count, asked)))
+            answered = await self.service.answers(request, await self.service.made(run.task_job, texts, chosen, asked))
+            answers = plain(answered)
+            return JSONResponse({"run": run.name, "answers": answers if task.field else answers[0]})
 
-    async def label(self, request: Request) -> Response:
-        """The labels of the words of each text, and the entities that they spell."""
-        asked = await self.service.parsed(request, requests.LabelRequest)
-        run, given = self.service.runs.find(asked.run, "label"), asked.texts
-        texts = [given] if isinstance(given, str) else given
-        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "label", texts))
-        answers = [
-            {"text": text, "words": [one._asdict() for one in words], "spans": [one._asdict() for one in spans]}
-            for text, words, spans in answered
-        ]
-        return JSONResponse({"run": run.name, "answers": answers})
-
-    async def embed(self, request: Request) -> Response:
-        """The vector of each text."""
-        asked = await self.service.parsed(request, requests.EmbedRequest)
-        run = self.service.runs.find(asked.run, "embed")
-        texts = run.embedded_texts(as_list(asked.texts), asked.prompt, asked.width)
-        answered = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
-        return JSONResponse({"run": run.name, "answers": cut_vectors(np.stack(answered), asked.width).tolist()})
-
-    async def rank(self, request: Request) -> Response:
-        """The candidates of a query, best first."""
-        asked = await self.service.parsed(request, requests.RankRequest)
-        run, pairs = self.service.runs.find(asked.run, "rank"), [(asked.query, text) for text in asked.candidates]
-        scores = await self.service.answers(request, await self.service.made(run.text_job, pairs, "rank", pairs))
-        return JSONResponse({"run": run.name, "answers": [one._asdict() for one in in_order(scores, run.run.sign)]})
+        return answer
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""

@@ -1,17 +1,18 @@
 """The shapes of requests: of the server's own endpoints, and of OpenAI's interface. Unknown and unsupported fields are errors."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.tasks.task import Task, Text
 from flaxformer_lite.tools.serve.limits import Refusal
 
-Text = Annotated[str, MaxLen(1_000_000)]
 Texts = Text | list[Text]
 """One text, or several."""
 Prompts = Texts | list[int] | list[list[int]]
@@ -109,23 +110,11 @@ class DecodingRequest(Asked):
 # The server's own endpoints -----------------------------------------------------------------------------------------------
 
 
-class TextsRequest(Asked):
-    """The texts of a request to a run, which others add to."""
+class TranslateRequest(Asked):
+    """`POST /api/translate`."""
 
     run: str | None = None
     texts: Texts
-
-
-class EmbedRequest(TextsRequest):
-    """`POST /api/embed`."""
-
-    prompt: Text | None = None
-    width: Count | None = None
-
-
-class TranslateRequest(TextsRequest):
-    """`POST /api/translate`."""
-
     from_: Annotated[Code | None, Field(alias="from")] = None
     to: Code | None = None
     beam_size: Count | None = None
@@ -146,33 +135,35 @@ class GenerateRequest(DecodingRequest):
     stream: bool = False
 
 
-class FillMaskRequest(TextsRequest):
-    """`POST /api/fill-mask`."""
+class TaskShape:
+    """The shape of a request to a task: what is asked, by `Task.field`, and the options that are the task's fields."""
 
-    top: Annotated[int, Ge(1), Le(20)] = 5
+    def __init__(self, task: Task[Any, Any]) -> None:
+        self.task, self.options_of = task, {one.name: one.default for one in dataclasses.fields(task)}
+        hints, fields = get_type_hints(type(task), include_extras=True), fields_of(task.asked)
+        shape = create_model("Asked", __base__=Asked, **fields) if fields else task.asked
+        if task.field:
+            fields = {task.field: ((shape if fields else Text) | list[shape], ...)}
+        of_request: dict[str, Any] = {"run": (str | None, None)} | fields
+        of_request |= {name: (hints[name], default) for name, default in self.options_of.items()}
+        self.request: Any = create_model("Request", __base__=Asked, **of_request)
+
+    def options(self, given: Any) -> Task[Any, Any]:
+        """Returns the task with the options of a request."""
+        return dataclasses.replace(self.task, **{name: getattr(given, name) for name in self.options_of})
+
+    def asked(self, given: Any) -> list[Any]:
+        """Returns what a request asks."""
+        several = getattr(given, self.task.field) if self.task.field else given
+        several, fields = several if isinstance(several, list) else [several], fields_of(self.task.asked)
+        return [self.task.asked(*(getattr(one, name) for name in fields)) for one in several] if fields else several
 
 
-class ClassifyRequest(Asked):
-    """`POST /api/classify`."""
-
-    run: str | None = None
-    texts: str | list[str | Annotated[list[str], MinLen(2), MaxLen(2)]]
-
-
-class LabelRequest(Asked):
-    """`POST /api/label`."""
-
-    run: str | None = None
-    texts: Text | list[Text | Annotated[list[Text], MaxLen(100_000)]]
-    """Texts, or the words of texts."""
-
-
-class RankRequest(Asked):
-    """`POST /api/rank`."""
-
-    run: str | None = None
-    query: Text
-    candidates: list[Text]
+def fields_of(asked: Any) -> dict[str, Any]:
+    """Returns the fields of a named tuple, as pydantic describes them; of another type there are none."""
+    defaults = getattr(asked, "_field_defaults", {})
+    names = getattr(asked, "_fields", ())
+    return {name: (get_type_hints(asked, include_extras=True)[name], defaults.get(name, ...)) for name in names}
 
 
 class AttentionRequest(Asked):

@@ -36,24 +36,21 @@ from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
-from flaxformer_lite.run.text_predictor import MASK, check_width
-from flaxformer_lite.tasks.classify.answers import pair_refusal
+from flaxformer_lite.tasks import tasks
+from flaxformer_lite.tasks.fill_mask.answers import MASK
+from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
 
 KEPT_PROGRAMS = 8
 """The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
-MAX_CANDIDATES = 20
-"""Candidates that are computed for a mask, so that requests for fewer share a program."""
 OPENAI_PATHS = {
     "translate": ("/v1/completions",),
     "generate": ("/v1/completions", "/v1/chat/completions"),
     "embed": ("/v1/embeddings",),
 }
 """The paths of OpenAI's interface that serve a task, beside `/api/TASK`."""
-MAX_WINDOWS = 64
-"""The most lengths of training texts that a text to label may have."""
 MAX_WEIGHTS = 1_000_000
 """Attention weights in an answer."""
 
@@ -103,6 +100,8 @@ class Key(NamedTuple):
     program: DecodeConfig
     """The settings of decoding that all items have in common."""
     engine: str = "jax"
+    asked_of: Task[Any, Any] | None = None
+    """The task with its options; None: a search or attention."""
 
 
 class ServedRun:
@@ -119,11 +118,7 @@ class ServedRun:
         checks: dict[str, Callable[[], object]] = {
             "generate": lambda: check_generates(run.config.model),
             "translate": run.check_translates,
-            "fill-mask": run.mask_id,
-            "classify": lambda: run.classify([]),
-            "label": lambda: run.label([]),
-            "embed": lambda: run.embed([]),
-            "rank": lambda: run.relevance([]),
+            **{task.name: functools.partial(task.check, run.text_model) for task in tasks()},
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         if not self.tasks:
@@ -248,34 +243,17 @@ class ServedRun:
         made = [Prompt(tuple(row), settings, limit, one, *ends) for row, one in zip(rows, seeds, strict=True)]
         return Job(Key(self.name, "generate", settings.program), made)
 
-    def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
-        """Returns the job of filling masks in texts, of classifying, labelling, embedding or ranking them."""
-        run, tokenizer = self.run, self.tokenizers.source
-        reads_pairs = task == "classify" or (task == "rank" and run.scores_pairs)
-        for number, text in enumerate(texts, 1):
-            if reads_pairs and (reason := pair_refusal(run.text_model, text)):
+    def task_job(self, task: Task[Any, Any], asked: Sequence[Any]) -> Job:
+        """Returns the job of a task with its options."""
+        model = self.run.text_model
+        task.check(model)
+        for number, one in enumerate(asked, 1):
+            if reason := task.refusal(model, one):
                 raise Refusal(422, f"text {number} {reason}")
-            if task == "fill-mask" and MASK not in text:
-                raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
-        encode = run.text_ids if task == "fill-mask" else tokenizer.encode
-        groups, most = [(text,) if isinstance(text, str) else text for text in texts], run.config.data.max_source_length
-        if task == "label":  # words of one text, which is read in windows
-            groups, most = [(" ".join(group),) for group in groups], most * MAX_WINDOWS
-        if task == "rank" and not run.scores_pairs:
-            before = list(map(run.config.objective.text_before, run.config.objective.side_prompts))
-            groups = [(prompt + text,) for group in groups for prompt, text in zip(before, group, strict=True)]
-        lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
-        self.check_lengths(lengths, most)
-        return Job(Key(self.name, task, self.run.config.decode), texts)
-
-    def embedded_texts(self, texts: Sequence[str], prompt: str | None, width: int | None) -> list[str]:
-        """Returns the texts behind a prompt. Raises: Refusal for an unknown prompt, or a width that vectors do not have."""
-        try:
-            check_width(width, self.run.text_model.vector_width)
-            before = self.run.config.objective.text_before(prompt)
-        except ValueError as error:
-            raise Refusal(422, str(error)) from None
-        return [before + text for text in texts]
+        lengths = [length for one in asked for length in task.lengths(model, one)]
+        self.check_lengths(lengths, self.run.config.data.max_source_length * task.parts)
+        key = Key(self.name, task.name, self.run.config.decode, asked_of=task)
+        return Job(key, asked, size=sum(map(task.count, asked)))
 
     def between(self, direction: tuple[str | None, str | None]) -> Run:
         """Returns the run for a direction, if one is named."""
@@ -348,20 +326,10 @@ class ServedRun:
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
-        quiet: dict[str, Any] = {"warn": lambda line: None}
-        match key.task:
-            case "fill-mask":
-                return self.run.fill_mask(items, MAX_CANDIDATES, **quiet)
-            case "classify":
-                return self.run.classify(items, **quiet)
-            case "label":
-                return self.run.label(items, **quiet)
-            case "rank":
-                return self.run.relevance(items, **quiet).tolist()
-            case "embed":
-                return list(self.run.embed(items, prompt="", **quiet))  # they have theirs, by `embedded_texts`
-            case "attention":
-                return [attention(run, ids) for run, ids in items]
+        if key.asked_of is not None:
+            return key.asked_of.answers(self.run.text_model, items, warn=lambda line: None)
+        if key.task == "attention":
+            return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items, key.engine)
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[Answer]]:

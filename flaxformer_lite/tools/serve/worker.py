@@ -23,6 +23,11 @@ class Job:
     """The answers, one for each item; of a stream its one answer, after the last part."""
     abandoned: bool = False
     """Whether no client waits for the answer any more."""
+    size: int = 0
+    """As how many texts the items count; 0: each as one."""
+
+    def __post_init__(self) -> None:
+        self.size = self.size or len(self.items)
 
 
 def take_jobs(waiting: list[Job], max_items: int, *, streams: bool = True) -> list[Job]:
@@ -33,11 +38,11 @@ def take_jobs(waiting: list[Job], max_items: int, *, streams: bool = True) -> li
     first = next((job for job in waiting if streams or job.emit is None), None)
     if first is None:
         return []
-    taken, count = [first], len(first.items)
+    taken, count = [first], first.size
     for job in waiting if first.emit is None else ():
-        if job is not first and job.emit is None and job.key == first.key and count + len(job.items) <= max_items:
+        if job is not first and job.emit is None and job.key == first.key and count + job.size <= max_items:
             taken.append(job)
-            count += len(job.items)
+            count += job.size
     for job in taken:
         waiting.remove(job)
     return taken
@@ -69,14 +74,14 @@ class Worker:
 
     @property
     def num_waiting(self) -> int:
-        return sum(len(job.items) for job in tuple(self.waiting))
+        return sum(job.size for job in tuple(self.waiting))
 
     def submit(self, job: Job) -> None:
         """Adds a job. Raises: Refusal if its items do not fit, or after `close`."""
         with self.changed:
             if self.closed:
                 raise stopping()
-            if self.num_waiting + len(job.items) > self.limits.queue:
+            if self.num_waiting + job.size > self.limits.queue:
                 message = f"the queue is full ({self.limits.queue} texts): try again, or send fewer texts in a request"
                 raise Refusal(429, message, code="queue_full", retry_after=1)
             self.waiting.append(job)
@@ -131,7 +136,7 @@ class Worker:
             for job in jobs if len(jobs) > 1 else ():
                 self.answer([job])
             return
-        self.observe(jobs[0].key, len(items), time.perf_counter() - started)
+        self.observe(jobs[0].key, sum(job.size for job in jobs), time.perf_counter() - started)
         for job, result in zip(jobs, results, strict=True):
             job.future.set_result(result)
 

@@ -36,6 +36,7 @@ from flaxformer_lite.interop.name_map import placeholders
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 from flaxformer_lite.run import load, write_run
+from flaxformer_lite.tasks.rank.answers import scores_pairs
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.commands import type_command
@@ -357,7 +358,7 @@ def test_a_cross_encoder_comes_with_its_files_and_goes_with_them(tmp_path: Path)
     for name, document in CROSS_ENCODER.items():
         (folder / name).write_text(json.dumps(document))
     run = load(import_hf(folder, tmp_path / "run"))
-    assert run.scores_pairs and run.config.model.sentence_embedding is None
+    assert scores_pairs(run.text_model) and run.config.model.sentence_embedding is None
     export_hf(tmp_path / "run", tmp_path / "out")
     for name, document in CROSS_ENCODER.items():
         assert json.loads((tmp_path / "out" / name).read_text()) == document

@@ -20,6 +20,7 @@ from flaxformer_lite.files.text.subwords import SentencePiece, SentencePieceToke
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.run import load, write_run
+from flaxformer_lite.tasks.fill_mask.answers import mask_id
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
@@ -250,4 +251,4 @@ def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
     type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["mask_token_id"] == mask
     type_command(monkeypatch, "import", "hf", tmp_path / "out", tmp_path / "back")
-    assert load(tmp_path / "back").mask_id() == mask
+    assert mask_id(load(tmp_path / "back").text_model) == mask

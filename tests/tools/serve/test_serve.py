@@ -162,11 +162,15 @@ def test_the_servers_own_endpoints(served: Served):
     assert key.program.max_new_tokens == 12 and key.program.sampling is None
     served.answers("/api/fill-mask", texts=["a" * 15 + "[MASK]"])  # one token, not six characters
     masks = served.answers("/api/fill-mask", texts=["a[MASK]b[MASK]"], top=2)
-    assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
-    assert served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"] == {"a": 0.25, "b": 0.75}
+    assert [[(c["id"], c["probability"]) for c in mask] for mask in masks[0]] == [[(0, 1 / 2), (1, 1 / 3)]] * 2
+    scores = served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"]
+    assert scores == pytest.approx({"0": 0.25, "1": 0.75, "2": 0.0}, abs=1e-6)
     assert served.answers("/api/embed", texts=["", "ab"])[1][0] == 2.0
     ranking = served.answers("/api/rank", query="a", candidates=["b", "abc", "d"])
-    assert ranking == [{"index": 1, "score": 3.0}, {"index": 0, "score": 1.0}, {"index": 2, "score": 1.0}]
+    one, three = np.arange(6) + 1.0, np.arange(6) + 3.0
+    cosine = one @ three / np.linalg.norm(one) / np.linalg.norm(three)
+    assert [found["index"] for found in ranking] == [0, 2, 1]
+    assert [found["score"] for found in ranking] == pytest.approx([1, 1, cosine])
     assert served.refused("/api/rank", {"query": "a", "candidates": []})[0] == 422
     assert served.refused("/api/rank", {"query": "a", "candidates": "b"})[0] == 422
     assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
@@ -429,10 +433,11 @@ def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
     config = dataclasses.replace(config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
     alone = Served({"words": dataclasses.replace(three_runs["texts"], config=config)})
     assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["label"]
-    word = {"start": 0, "end": 1, "label": "B-A", "score": 0.5}
-    expected = [{"text": text, "words": [word], "spans": [word]} for text in ("ab", "a b")]
-    assert alone.answers("/api/label", texts=["ab", ["a", "b"]]) == expected
-    assert alone.answers("/api/label", texts="a" * (64 * 20 - 2)) == expected[:1]
+    whole, words = alone.answers("/api/label", texts=["ab", ["a", "b"]])
+    assert whole["text"] == "ab" and words["text"] == "a b"
+    assert whole["words"] == [{"start": 0, "end": 2, "label": "B-A", "score": pytest.approx(0.75)}]
+    assert [(one["start"], one["end"], one["label"]) for one in words["spans"]] == [(0, 1, "A"), (2, 3, "A")]
+    assert alone.answers("/api/label", texts="a" * (64 * 20 - 2))[0]["words"][0]["end"] == 64 * 20 - 2
     status, words = alone.refused("/api/label", {"texts": ["a", "b" * (64 * 20)]})
     assert (status, words) == (413, "text 2 has 1282 tokens, but words reads at most 1280: shorten it")
     assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422

@@ -1,0 +1,1 @@
+"""Vectors of texts, and the cosines of pairs of vectors."""

@@ -1,0 +1,102 @@
+"""Vectors of texts, and the cosines of the vectors of a query and a document."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Unpack
+
+import numpy as np
+from annotated_types import Ge
+from jaxtyping import Float
+
+from flaxformer_lite.core.model.inputs import check_one_stack
+from flaxformer_lite.core.search.encoder import predict_embeddings
+from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.task import Task, Text
+
+Vector = Float[np.ndarray, "D"]
+
+
+def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    """Returns the vectors scaled to length 1; one of length 0 stays."""
+    lengths: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def matrix(vectors: Sequence[Vector | None], width: int) -> Float[np.ndarray, "N D"]:
+    """Returns vectors of `width` values as the rows of a matrix; None: a row of nan."""
+    missing = np.full(width, np.nan, np.float32)
+    return np.array([missing if one is None else one for one in vectors], np.float32).reshape(-1, width)
+
+
+@dataclass(frozen=True)
+class Embed(Task[str, Vector]):
+    """The vector of each text, by `model.sentence_embedding`."""
+
+    prompt: Text | None = None
+    """The name of the one of `objective.prompts` that stands before each text; "": none; None: the run's own."""
+    width: Annotated[int, Ge(1)] | None = None
+    """The number of values of a vector, its first ones scaled to length 1 (`objective.widths`); None: the whole vector."""
+
+    name = "embed"
+    reads = "texts"
+    asked = Text
+
+    def check(self, model: TextModel) -> None:
+        if model.config.model.sentence_embedding is None:
+            raise ValueError(
+                f"model.sentence_embedding is None, so the run {model.path} makes no vectors: use a run that has it set"
+            )
+        check_one_stack(model.config.model, f"the run {model.path}")
+        if self.width is not None and not 1 <= self.width <= model.vector_width:
+            raise ValueError(
+                f"the width is {self.width}, but vectors have {model.vector_width} values: choose 1 to {model.vector_width}"
+            )
+        self.before(model)
+
+    def before(self, model: TextModel) -> str:
+        """Returns the text before each text. Raises: ValueError for a prompt that the objective does not have."""
+        return model.config.objective.text_before(self.prompt)
+
+    def lengths(self, model: TextModel, asked: str) -> list[int]:
+        return [model.length(self.before(model) + asked)]
+
+    def answered(self, model: TextModel, asked: Sequence[str], **report: Unpack[Reporting]) -> list[Vector]:
+        before, predictor = self.before(model), model.batch_predictor(predict_embeddings)
+        vectors = model.predict(predictor, [before + text for text in asked], **report)
+        return vectors if self.width is None or not vectors else list(unit_length(np.stack(vectors)[:, : self.width]))
+
+
+@dataclass(frozen=True)
+class Compare(Task[tuple[str, str], float]):
+    """The cosine of the vectors of each pair, of a query and a document. The options are those of `Embed`."""
+
+    prompt: str | None = None
+    width: int | None = None
+
+    field = "pairs"
+
+    def check(self, model: TextModel) -> None:
+        Embed(self.prompt, self.width).check(model)
+
+    def sides(self, model: TextModel) -> list[Embed]:
+        """Returns what makes the vectors of queries, and of documents."""
+        prompts = model.config.objective.side_prompts
+        return [Embed(of_side if self.prompt is None else self.prompt, self.width) for of_side in prompts]
+
+    def lengths(self, model: TextModel, asked: tuple[str, str]) -> list[int]:
+        return [
+            length
+            for embed, text in zip(self.sides(model), asked, strict=True)
+            for length in embed.lengths(model, text)
+        ]
+
+    def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> list[float]:
+        sides, first = [], report.get("first_line", 1)
+        lines = report.get("lines") or range(first, first + len(asked))
+        for embed, texts in zip(self.sides(model), zip(*asked, strict=True), strict=False):
+            unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            places = dict(zip(reversed(texts), reversed(lines), strict=True))  # the first of each text
+            report["lines"] = [places[text] for text in unique]
+            vectors = unit_length(np.stack(embed.answers(model, list(unique), **report)))
+            sides.append(vectors[[unique[text] for text in texts]])
+        return np.einsum("ND,ND->N", *sides).tolist() if sides else []

@@ -1,0 +1,69 @@
+"""Writes one vector for each line: as a JSON list, or all of them into an .npy file, or a folder of them.
+
+With --similarity a line is a query and a document, separated by a tab, and the result is the cosine of their vectors. A line that
+is not UTF-8 is reported; its answer is empty, in an .npy file a row of nan. The result for a TSV or CSV is the same table with one
+more column.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from flaxformer_lite.tasks.lines import TaskLines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.embed.answers import Compare, Embed
+    from flaxformer_lite.tasks.model import TextModel
+
+
+@dataclass(frozen=True)
+class Lines(TaskLines[Any]):
+    similarity: bool
+    """Whether a line is a pair, whose answer is the cosine of its vectors."""
+    prompt: str | None
+    width: int | None
+
+    verb = "embed"
+    doing = "embedding"
+    output = "FILE.npy"
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
+        parser.add_argument("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
+        parser.add_argument("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Lines":
+        if arguments.output is not None and arguments.similarity:
+            raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
+        return cls(arguments.similarity, arguments.prompt, arguments.width)
+
+    def task(self) -> "Embed | Compare":
+        from flaxformer_lite.tasks.embed.answers import Compare, Embed  # with JAX
+
+        return (Compare if self.similarity else Embed)(self.prompt, self.width)
+
+    @property
+    def texts(self) -> int:
+        return 2 if self.similarity else 1
+
+    def beside(self, model: "TextModel") -> Sequence[str]:
+        return ["similarity" if self.similarity else "vector"]
+
+    def read(self, texts: Sequence[str]) -> str | Sequence[str]:
+        return tuple(texts) if self.similarity else texts[0]
+
+    def written(self, read: Any, answer: Any, model: "TextModel") -> list[str]:
+        if self.similarity:
+            return [f"{answer:.6f}"]
+        return [json.dumps([float(str(x)) for x in answer])]  # the shortest digits that give the same float32
+
+    def save(self, file: IO[bytes], answers: Sequence[Any], model: "TextModel") -> None:
+        from flaxformer_lite.tasks.embed.answers import matrix  # with JAX
+
+        np.save(file, matrix(answers, self.width or model.vector_width))

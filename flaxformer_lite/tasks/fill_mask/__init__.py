@@ -1,0 +1,1 @@
+"""Tokens for the masks of texts."""

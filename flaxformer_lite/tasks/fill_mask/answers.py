@@ -1,0 +1,114 @@
+"""The most probable tokens at each mask of a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Unpack
+
+from annotated_types import Ge, Le
+
+from flaxformer_lite.base.console import warn
+from flaxformer_lite.core.base.progress import no_progress
+from flaxformer_lite.core.search.encoder import predict_top_tokens
+from flaxformer_lite.core.text import Tokenizer
+from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.task import Task, Text
+
+MASK = "[MASK]"
+"""The sign for a masked token in a text, whatever the tokenizer calls it."""
+MADE = 20
+"""Candidates that are computed for a mask at least, so that calls for fewer share a program; a server makes no more."""
+
+
+class TokenPrediction(NamedTuple):
+    """One candidate for a masked token."""
+
+    token: str
+    """The text of the token; empty if the tokenizer does not have the id."""
+    probability: float
+    id: int
+
+
+def mask_id(model: TextModel) -> int:
+    """Returns the id of a masked token. Raises: ValueError if the run is not a masked language model."""
+    config, objective = model.config.model, model.config.objective
+    if config.num_decoder_layers or config.head is None:
+        setting = "head is None" if config.head is None else f"num_decoder_layers is {config.num_decoder_layers}"
+        raise ValueError(
+            f"model.{setting}, so the run {model.path} cannot fill masks: use a masked language model, an encoder alone with a "
+            "language-model head"
+        )
+    found = model.tokenizer.mask_id if objective.mask_id is None else objective.mask_id
+    if found is None:
+        raise ValueError(
+            f"the tokenizer of {model.path} has no mask id, and objective.mask_token is not set: use a masked language model"
+        )
+    return found
+
+
+def text_ids(model: TextModel, text: str) -> list[int]:
+    """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
+    return encode_masked(model.tokenizer, text, mask_id(model)) if MASK in text else model.tokenizer.encode(text)
+
+
+def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
+    """Returns the token ids of a text that contains MASK."""
+    if tokenizer.mask_id is not None:
+        return tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
+    first, *others = map(tokenizer.encode, text.split(MASK))
+    return first + [token for ids in others for token in (mask_id, *ids)]
+
+
+@dataclass(frozen=True)
+class FillMask(Task[str, list[list[TokenPrediction]]]):
+    """The `top` most probable tokens at each [MASK] of each text, most probable first."""
+
+    top: Annotated[int, Ge(1), Le(MADE)] = 5
+    """Candidates for a mask."""
+
+    name = "fill-mask"
+    reads = "texts"
+    asked = Text
+    warns = True
+
+    def check(self, model: TextModel) -> None:
+        mask_id(model)
+
+    def lengths(self, model: TextModel, asked: str) -> list[int]:
+        return [len(model.tokenizer.with_special_tokens(text_ids(model, asked)).tokens)]
+
+    def refusal(self, model: TextModel, asked: str) -> str:
+        return "" if MASK in asked else f"has no mask: write {MASK} in place of the token to predict"
+
+    def answered(
+        self, model: TextModel, asked: Sequence[str], **report: Unpack[Reporting]
+    ) -> list[list[list[TokenPrediction]]]:
+        mask, tokenizer, say = mask_id(model), model.tokenizer, report.get("warn", warn)
+        model.unknown.report([piece for text in asked for piece in text.split(MASK)], say)
+        rows, positions = [], []
+        for number, text in enumerate(asked, report.get("first_line", 1)):
+            tokens = text_ids(model, text)
+            row = model.encode([tokens], number, say)
+            rows.append(row)
+            positions.append([position for position, token in enumerate(row.tokens) if token == mask])
+            if mask not in tokens:
+                say(f"line {number} {self.refusal(model, '')}")
+            elif lost := tokens.count(mask) - len(positions[-1]):
+                say(f"line {number}: {lost} of its masks were cut off")
+        masked = [i for i, row_positions in enumerate(positions) if row_positions]
+        predictions = model.batch_predictor(predict_top_tokens, max(self.top, MADE)).predict(
+            {"params": model.params},
+            [rows[i] for i in masked],
+            [positions[i] for i in masked],
+            report.get("progress", no_progress),
+        )
+        candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
+        for i, (probabilities, ids) in zip(masked, predictions, strict=True):
+            candidates[i] = [
+                [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*pair, strict=True)]
+                for pair in zip(
+                    probabilities[: len(positions[i]), : self.top].tolist(),
+                    ids[: len(positions[i]), : self.top].tolist(),
+                    strict=True,
+                )
+            ]
+        return candidates

@@ -1,0 +1,56 @@
+"""Predicts the token at each [MASK] of each line.
+
+Results are lines `index ||| mask ||| token ||| probability`, the most probable first. index counts input lines and mask the masks
+of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no result but a warning on stderr.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flaxformer_lite.tasks.lines import TaskLines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
+    from flaxformer_lite.tasks.model import TextModel
+
+
+@dataclass(frozen=True)
+class Lines(TaskLines["list[list[TokenPrediction]]"]):
+    top: int
+    """Number of tokens for each mask."""
+
+    verb = "fill the [MASK] of"
+    doing = "filling"
+    output = None
+    numbered = True
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--top", type=int, default=5, metavar="K", help="number of tokens for each mask; default: 5"
+        )
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Lines":
+        if arguments.top < 1:
+            raise ValueError(f"--top is {arguments.top}: it must be at least 1")
+        return cls(arguments.top)
+
+    def task(self) -> "FillMask":
+        from flaxformer_lite.tasks.fill_mask.answers import FillMask  # with JAX
+
+        return FillMask(self.top)
+
+    def written(self, read: str, answer: "list[list[TokenPrediction]]", model: "TextModel") -> Sequence[str]:
+        return [
+            f"{number} ||| {visible(token)} ||| {probability:.6f}"
+            for number, predictions in enumerate(answer)
+            for token, probability, _ in predictions
+        ]
+
+
+def visible(token: str) -> str:
+    """Returns a token, white space as the sign that Python writes for it."""
+    return token.encode("unicode_escape").decode() if token.isspace() else token
