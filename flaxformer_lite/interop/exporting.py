@@ -36,7 +36,7 @@ from flaxformer_lite.interop.hf.carried import (
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import Families, family_of, known_families
-from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.family import ANSWERS, Family
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
@@ -137,7 +137,9 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
         model, merged_params = dataclasses.replace(config.model, lora=None), merged(loaded.params, lora)
         chosen = family or origin.get("config", {}).get("model_type")
         theirs = (
-            first_fitting(model, merged_params) if chosen is None else export(model, merged_params, family_of(chosen))
+            first_fitting(model, merged_params, heads=heads_of(config))
+            if chosen is None
+            else export(model, merged_params, family_of(chosen), heads=heads_of(config))
         )
         kind = family_of(theirs.config["model_type"])
         (architecture,) = theirs.config["architectures"]
@@ -290,7 +292,7 @@ def write_hf(
     Raises: ValueError that lists the settings that the family cannot express.
     """
     model, theirs = config.model, origin.get("config", {})
-    exported = export_like(origin, model, params, model_type)
+    exported = export_like(origin, model, params, model_type, heads_of(config))
     dropped = list(OF_TRAINING) if origin.get("trained") else []
     if config.data.tokenizer is not None and not isinstance(config.data.tokenizer, FromRun):
         dropped += OF_TOKENIZER
@@ -336,33 +338,50 @@ def write_hf(
     return len(exported.tensors), notes
 
 
-def export_like(origin: Mapping[str, Any], model: ModelConfig, params: PyTree, model_type: str | None) -> Exported:
+def heads_of(config: Config) -> tuple[str, ...]:
+    """Returns the tensors of heads that the objective decides on: one that finds answers scores two classes of tokens, too."""
+    return (ANSWERS,) if config.objective.reads == "questions" else ()
+
+
+def export_like(
+    origin: Mapping[str, Any], model: ModelConfig, params: PyTree, model_type: str | None, heads: Sequence[str]
+) -> Exported:
     """Returns the model as the family `model_type` has it; None: that of the origin, or the first that can express the model.
+
+    heads: see `heads_of`.
 
     Raises: CannotExpress that lists the settings that the family cannot express.
     """
     theirs = origin.get("config", {}).get("model_type")
     if model_type is None and theirs is None:
-        return first_fitting(model, params)
+        return first_fitting(model, params, heads=heads)
     family = family_of(model_type or theirs)
     architecture = origin["architecture"] if family.model_type == theirs and not origin.get("trained") else None
     try:
-        return export(model, params, family, architecture)
+        return export(model, params, family, architecture, heads)
     except CannotExpress as error:
         if model_type is not None or not origin.get("trained"):
             raise
         try:
-            return first_fitting(model, params)
+            return first_fitting(model, params, heads=heads)
         except CannotExpress:
             raise error from None
 
 
-def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:
+def export(
+    model: ModelConfig,
+    params: PyTree,
+    family: Family,
+    architecture: str | None = None,
+    heads: Sequence[str] = (),
+) -> Exported:
     """Returns the model in the terms of a family. `architecture` is the class that it was imported as, if it was.
+
+    heads: see `heads_of`.
 
     Raises: CannotExpress that lists the settings that the family cannot express.
     """
-    architecture = architecture or family.architecture(model, ())
+    architecture = architecture or family.architecture(model, heads)
     try:
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
         config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
@@ -375,18 +394,25 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
             raise
         theirs = family.model_config(Options(config), tensors)
         check_same(model, dataclasses.replace(theirs, sentence_embedding=model.sentence_embedding))
+        if heads and not architecture:
+            raise CannotExpress("objective.kind is answer_spans, for which it has no class", ["model.pooler"])
     except ValueError as error:
         raise CannotExpress.of(family.model_type, error) from None
     return Exported(config, family.saved_names(tensors, architecture))
 
 
-def first_fitting(model: ModelConfig, params: PyTree, families: Families | None = None) -> Exported:
-    """Returns the model as the first family that can express it has it. Raises: CannotExpress with the nearest family's reason."""
+def first_fitting(
+    model: ModelConfig, params: PyTree, families: Families | None = None, heads: Sequence[str] = ()
+) -> Exported:
+    """Returns the model as the first family that can express it has it. Raises: CannotExpress with the nearest family's reason.
+
+    heads: see `heads_of`.
+    """
     families = known_families() if families is None else families
     errors: dict[str, CannotExpress] = {}
     for name, family in families.items():
         try:
-            return export(model, params, family)
+            return export(model, params, family, heads=heads)
         except CannotExpress as error:
             errors[name] = error
     nearest = min(errors, key=lambda name: distance(model, families[name]))
@@ -462,7 +488,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     reasons = {}
     try:
-        family = first_fitting(model, params).config["model_type"]
+        family = first_fitting(model, params, heads=heads_of(config)).config["model_type"]
         reasons["hf" if prompts else f"hf ({family})"] = prompts
     except CannotExpress as error:
         reasons["hf"] = prompts + groups(error.settings) or ["model"]

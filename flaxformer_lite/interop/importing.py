@@ -28,6 +28,7 @@ from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
 from flaxformer_lite.interop.hf.families import Families
+from flaxformer_lite.interop.hf.family import ANSWERING
 from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.languages import read_languages
@@ -241,7 +242,10 @@ def objective(imported: Imported, tokenizers: Tokenizers | None) -> Objectives:
     ):
         mask = None
     several = imported.config.get("problem_type") == SEVERAL_LABELS
-    return default_objective(imported.model, names, mask, "several" if several else "one")
+    finds_answers = imported.architecture.endswith(ANSWERING)
+    return default_objective(
+        imported.model, names, mask, "places" if finds_answers else "several" if several else "one"
+    )
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:

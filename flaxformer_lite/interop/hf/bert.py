@@ -14,7 +14,16 @@ from flaxformer_lite.core.model.layers import DropoutRates, Normal
 from flaxformer_lite.core.model.norms import LayerNorm
 from flaxformer_lite.core.model.positions import FixedTable, Learned
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, classes_of, never_read, position_ids, tied_copies
+from flaxformer_lite.interop.hf.family import (
+    ANSWERING,
+    ANSWERS,
+    Family,
+    IgnorableTensor,
+    classes_of,
+    never_read,
+    position_ids,
+    tied_copies,
+)
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
@@ -69,6 +78,11 @@ def labels_of_tokens(options: Options) -> Pooler:
     return Pooler(token="each", activation=None, num_classes=num_labels(options))
 
 
+def classes_layer(architecture: str, usual: str) -> Names:
+    """Returns the name of the layer of classes: `usual`, but that of a head that finds answers."""
+    return {"pooler/classes": "qa_outputs" if architecture.endswith(ANSWERING) else usual}
+
+
 def unread_pooler(prefix: str) -> IgnorableTensor:
     """Returns the pooler that older files have beside a classifier which reads the last layer itself."""
     return never_read(rf"{prefix}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself")
@@ -87,12 +101,12 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     stated = (
         architecture_of(options) == CLASSES.of_tokens
     )  # older files of this class have a pooler, which it does not read
-    if "classifier.weight" in tensors and (draft["pooler"] is None or stated):
+    if ANSWERS in tensors or ("classifier.weight" in tensors and (draft["pooler"] is None or stated)):
         draft["pooler"] = labels_of_tokens(options)
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    usual, has_classes = CLASSES.of(model), model.pooler is not None and model.pooler.num_classes > 0
+    usual, has_classes = CLASSES.of(model, names), model.pooler is not None and model.pooler.num_classes > 0
     if usual == CLASSES.language_model and has_classes:
         return "BertForPreTraining"
     next_sentence = usual == CLASSES.classifier and "cls.seq_relationship.weight" in names
@@ -129,7 +143,7 @@ def names(model: ModelConfig, architecture: str) -> Names:
         **prefixed("encoder/layers/", "bert.encoder.layer.{i}.", LAYER),
         **HEADS,
         **head_output(model, "cls.predictions"),
-        "pooler/classes": classes,
+        **classes_layer(architecture, classes),
     }
 
 
@@ -143,7 +157,7 @@ BERT = Family(
     prefix="bert.",
     base=CLASSES.base,
     special=UsualIds(pad=0),
-    head_prefixes=("cls.", "classifier."),
+    head_prefixes=("cls.", "classifier.", "qa_outputs."),
     template=TEMPLATE,
     table=TABLE,
     read_heads=read_heads,
@@ -183,7 +197,7 @@ def read_roberta_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["pooler"] = Pooler() if "roberta.pooler.dense.weight" in tensors else None
     if "classifier.out_proj.weight" in tensors:
         draft["pooler"] = Pooler(num_classes=num_labels(options))
-    elif "classifier.weight" in tensors:
+    elif "classifier.weight" in tensors or ANSWERS in tensors:
         draft["pooler"] = labels_of_tokens(options)
 
 
@@ -197,7 +211,7 @@ def roberta_names(model: ModelConfig, architecture: str) -> Names:
         "head/norm": "lm_head.layer_norm",
         **head_output(model, "lm_head"),
         "pooler/dense": "classifier.dense" if has_classes else "roberta.pooler.dense",
-        "pooler/classes": "classifier" if of_tokens else "classifier.out_proj",
+        **classes_layer(architecture, "classifier" if of_tokens else "classifier.out_proj"),
     }
 
 
@@ -206,7 +220,7 @@ ROBERTA = Family(
     prefix="roberta.",
     base="RobertaModel",
     special=UsualIds(pad=1, bos=0, eos=2),
-    head_prefixes=("lm_head.", "classifier."),
+    head_prefixes=("lm_head.", "classifier.", "qa_outputs."),
     template=dataclasses.replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
     table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
     read_heads=read_roberta_heads,
@@ -271,7 +285,7 @@ def read_distilbert_heads(options: Options, draft: Draft, tensors: Arrays) -> No
     has_head, has_classes = "vocab_transform.weight" in tensors, "pre_classifier.weight" in tensors
     draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
     draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
-    if "classifier.weight" in tensors and not has_classes:
+    if ANSWERS in tensors or ("classifier.weight" in tensors and not has_classes):
         draft["pooler"] = labels_of_tokens(options)
 
 
@@ -292,19 +306,18 @@ DISTILBERT_NAMES: Names = {
     "head/norm": "vocab_layer_norm",
     "head": "vocab_projector",
     "pooler/dense": "pre_classifier",
-    "pooler/classes": "classifier",
 }
 DISTILBERT = Family(
     model_type="distilbert",
     prefix="distilbert.",
     base="DistilBertModel",
     special=UsualIds(pad=0),
-    head_prefixes=("vocab_", "pre_classifier.", "classifier."),
+    head_prefixes=("vocab_", "pre_classifier.", "classifier.", "qa_outputs."),
     template=dataclasses.replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
     table=DISTILBERT_TABLE,
     read_heads=read_distilbert_heads,
     architecture=classes_of("DistilBert").of,
-    names=lambda model, architecture: DISTILBERT_NAMES,
+    names=lambda model, architecture: {**DISTILBERT_NAMES, **classes_layer(architecture, "classifier")},
     ignorable=(
         *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
         position_ids(r"distilbert\.embeddings\.position_ids"),

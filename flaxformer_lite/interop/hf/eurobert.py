@@ -13,7 +13,7 @@ from flaxformer_lite.interop.hf.options import UsualIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced, required
 
-CLASSES = classes_of("EuroBert")
+CLASSES = classes_of("EuroBert")._replace(of_answers="")
 TABLE_NAME, HEAD_NAME = "model.embed_tokens.weight", "lm_head.weight"
 POOLINGS = {"bos": "first", "mean": "mean", "late": "late_mean"}
 """Our token of a pooler, by `classifier_pooling`."""

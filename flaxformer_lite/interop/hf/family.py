@@ -17,6 +17,11 @@ from flaxformer_lite.interop.hf.options import UsualIds
 from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
 
+ANSWERS = "qa_outputs.weight"
+"""The tensor of a head that finds answers, which most families have."""
+ANSWERING = "ForQuestionAnswering"
+"""The end of the name of a class that finds answers."""
+
 
 class IgnorableTensor(NamedTuple):
     """A tensor that some files have and the model does not need. Its values are checked all the same."""
@@ -42,19 +47,23 @@ class ClassNames(NamedTuple):
     """With logits of classes alone, of a whole text."""
     of_tokens: str = ""
     """With logits of classes of each token; empty: the family has no such class here."""
+    of_answers: str = ""
+    """With two logits of each token, as an answer's first and last one; empty: the family has no such class here."""
 
     def of(self, model: ModelConfig, names: Collection[str] = ()) -> str:
-        """Returns the class of a model."""
+        """Returns the class of a model; `names` are those of `Family.architecture`."""
         if model.head is not None:
             return self.language_model
         if model.pooler is None or not model.pooler.num_classes:
             return self.base
-        return self.of_tokens if model.pooler.token == "each" else self.classifier
+        if model.pooler.token != "each":
+            return self.classifier
+        return self.of_answers if ANSWERS in names or self.of_answers in names else self.of_tokens
 
 
 def classes_of(name: str) -> ClassNames:
     """Returns the classes of an encoder family whose names start with `name`."""
-    heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+    heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", ANSWERING)
     return ClassNames(*(f"{name}{head}" for head in heads))
 
 
@@ -78,7 +87,8 @@ class Family:
     read_heads: Callable[[Options, Draft, Arrays], None]
     """Sets the heads and the tied tables of the draft, after the table: the tensors decide which exist."""
     architecture: Callable[[ModelConfig, Collection[str]], str]
-    """Returns the class for a model. Gets the names of the imported tensors; none for a model that was trained here."""
+    """Returns the class for a model. Gets the names of the imported tensors, and the class that the file states; for a model that
+    was trained here none, or `ANSWERS`."""
     names: Callable[[ModelConfig, str], Names]
     """Returns the table of names. Gets the model and the class."""
     leaves: Leaves = PYTORCH

@@ -16,7 +16,7 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
-from flaxformer_lite.interop.hf.options import finish
+from flaxformer_lite.interop.hf.options import architecture_of, finish
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
 from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
@@ -143,7 +143,7 @@ def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted
     options = Options(config)
     model = family.model_config(options, tensors)
     unread = finish(options, family.model_type)
-    architecture = family.architecture(model, tensors.keys())
+    architecture = family.architecture(model, {*tensors, architecture_of(options)})
     names = family.name_map(model, architecture)
     wanted = {name for weight in names for name in weight.names}
     needed, skipped = family.split_ignorable(tensors, wanted, model)

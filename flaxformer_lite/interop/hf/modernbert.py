@@ -85,7 +85,7 @@ def head_options(model: ModelConfig) -> dict[str, Any]:
 
 
 def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    """Sets the heads. The tensors of a classifier of texts are those of one of tokens: there the class decides."""
+    """Sets the heads. Classifiers of texts, of tokens and of the places of answers have the same tensors: the class decides."""
     matrix, table = tensors.get("decoder.weight"), tensors.get(TABLE_NAME)
     if matrix is not None and not tensors_equal(matrix, table):
         draft["share_target_output"] = False
@@ -97,10 +97,10 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
         return
     draft["pooler.num_classes"] = num_labels(options)
     architecture = architecture_of(options) or CLASSES.classifier
-    if architecture not in (CLASSES.classifier, CLASSES.of_tokens):
-        rule = f"of the classes with a classifier only {CLASSES.classifier} and {CLASSES.of_tokens} are implemented"
+    if architecture not in CLASSES[2:]:
+        rule = f"of the classes with a classifier only {', '.join(CLASSES[2:])} are implemented"
         raise options.wrong("architectures", rule)
-    if architecture == CLASSES.of_tokens:
+    if architecture != CLASSES.classifier:
         draft["pooler.token"] = "each"
 
 

@@ -1,0 +1,133 @@
+"""Oracle: transformers' classes that find answers, of five families: both logits of each token, and the folder read again."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.objectives import AnswerSpans
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.core.search.forward import arguments, forward
+from flaxformer_lite.interop.differences import check_same
+from flaxformer_lite.interop.exporting import export, write_hf
+from flaxformer_lite.interop.hf.card import About
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.family import ANSWERS
+from flaxformer_lite.interop.hf.folder import write_folder
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
+from flaxformer_lite.interop.importing import objective
+from tests.interop.test_exporting import config_of
+from tests.support import needs
+from tests.support.hf_folders import random_params
+
+TOLERANCE = 1e-4
+"""As in test_hf.py."""
+CLASSES = {
+    "bert": "BertForQuestionAnswering",
+    "roberta": "RobertaForQuestionAnswering",
+    "xlm-roberta": "XLMRobertaForQuestionAnswering",
+    "distilbert": "DistilBertForQuestionAnswering",
+    "modernbert": "ModernBertForQuestionAnswering",
+}
+
+
+def small(model_type: str) -> ModelConfig:
+    """A model of the family with a head that finds answers."""
+    template = FAMILIES[model_type].template
+    form: dict[str, Any] = {"activation": None} if model_type != "modernbert" else {}
+    return dataclasses.replace(
+        template,
+        vocab_size=43,
+        d_model=24,
+        num_heads=4,
+        d_ff=37,
+        num_encoder_layers=2,
+        head=None,
+        pooler=dataclasses.replace(template.pooler or Pooler(), token="each", num_classes=2, **form),
+    )
+
+
+@pytest.mark.parametrize("model_type", CLASSES)
+def test_a_head_that_finds_answers_goes_out_and_in(model_type: str, tmp_path: Path) -> None:
+    """By the objective, which token labels of two classes do not have: the model is the same."""
+    model = small(model_type)
+    params = random_params(model)
+    ids = DecodeConfig(pad_id=1, bos_id=0, eos_ids=(2,))  # RoBERTa's positions count from the padding id
+    config = dataclasses.replace(config_of(model), objective=AnswerSpans(), decode=ids)
+    (tmp_path / "files").mkdir()
+    about = About("model", 5, ())
+    write_hf(config, params, {}, tmp_path / "files", model_type, tmp_path / "out", about)
+    found = read_folder(tmp_path / "out")
+    assert found.architecture == CLASSES[model_type] == found.config["architectures"][0]
+    assert isinstance(objective(found, None), AnswerSpans) and not found.skipped
+    check_same(found.model, model)
+    one, other = (export(model, x, found.family, heads=(ANSWERS,)).tensors for x in (found.params, params))
+    assert one.keys() == other.keys() and all((one[name] == x).all() for name, x in other.items())
+    labels = export(model, params, found.family)
+    assert labels.config["architectures"] == [CLASSES[model_type].replace("QuestionAnswering", "TokenClassification")]
+
+
+def test_a_family_without_such_a_class_is_refused() -> None:
+    """The library has no class of EuroBERT that finds answers."""
+    form = Pooler(token="each", activation=None, num_classes=2)
+    model = dataclasses.replace(small("eurobert"), num_heads=2, pooler=form)
+    params = random_params(model)
+    assert export(model, params, FAMILIES["eurobert"]).config["architectures"] == ["EuroBertForTokenClassification"]
+    with pytest.raises(
+        ValueError, match=r"^eurobert has no model like this one: objective\.kind is answer_spans, for which"
+    ):
+        export(model, params, FAMILIES["eurobert"], heads=(ANSWERS,))
+
+
+@needs.transformers
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", CLASSES)
+def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(7)
+    kind = getattr(transformers, CLASSES[model_type])
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+    if model_type == "distilbert":
+        sizes = {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 37}
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = kind.config_class(
+        vocab_size=43, max_position_embeddings=53, initializer_range=0.3, **sizes, **ids, cls_token_id=0, sep_token_id=2
+    )
+    theirs = kind(config).eval()
+    for name, tensor in theirs.named_parameters():
+        if name.endswith(("bias", "norm.weight", "LayerNorm.weight")):
+            tensor.data += 0.3 * torch.randn_like(tensor)
+    theirs.save_pretrained(tmp_path / "theirs")
+    given = {"input_ids": torch.randint(3, 43, (3, 31)), "attention_mask": torch.ones(3, 31, dtype=torch.long)}
+    given["attention_mask"][1, 20:] = 0
+    given["input_ids"][1, 20:] = 1
+    if model_type == "bert":
+        given["token_type_ids"] = (torch.arange(31) > 11).long().expand(3, 31)
+
+    def logits_of(model: Any) -> np.ndarray:
+        with torch.no_grad():
+            found = model(**given)
+        return torch.stack([found.start_logits, found.end_logits], -1).numpy()
+
+    def ours(found: Imported) -> np.ndarray:
+        arrays = {name: np.asarray(x) for name, x in given.items()}
+        assert arrays.keys() <= {*arguments(found.model)}
+        answer = forward(Transformer(found.model), {"params": found.params}, found.decode, **arrays)
+        return np.asarray(answer.class_logits if answer.class_logits is not None else answer.logits)
+
+    expected, mask = logits_of(theirs), np.asarray(given["attention_mask"], bool)
+    found = read_folder(tmp_path / "theirs")
+    assert (found.architecture, found.skipped) == (CLASSES[model_type], [])
+    assert np.abs(expected[mask]).max() > 0.5
+    assert np.abs(ours(found) - expected)[mask].max() < TOLERANCE
+    exported = export(found.model, found.params, found.family, heads=(ANSWERS,))
+    write_folder(tmp_path / "ours", {"config.json": ids | exported.config}, exported.tensors, tmp_path / "theirs")
+    again, info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert np.abs(logits_of(again.eval()) - expected)[mask].max() < 1e-6
