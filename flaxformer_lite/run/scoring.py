@@ -16,6 +16,7 @@ from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
+from flaxformer_lite.tasks import scored_by
 
 Answers = list[list[ScoredText]]
 """The answers to each source."""
@@ -106,6 +107,9 @@ def score(
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
+        if (task := scored_by(objective)) is not None:
+            texts = task.texts(run.text_model, pairs, progress=progress.within, warn=lambda line: None)
+            scores |= task.scores(pairs, texts, parts)
         is_asked = answers_files or (converses and bool(asks or run.config.train.text_metrics or decode))
         if not (objective.translates or is_asked):
             return {objective.unit: len(pairs), **scores}, None

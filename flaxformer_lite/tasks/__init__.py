@@ -7,6 +7,7 @@ JAX; and `answers.py`, the task itself. A new task is a folder, and its name in 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flaxformer_lite.core.objectives import BaseObjective
     from flaxformer_lite.tasks.task import Task
 
 NAMES = {"classify": "classify", "label": "label", "embed": "embed", "rank": "rank", "fill-mask": "fill_mask"}
@@ -22,3 +23,9 @@ def tasks() -> "tuple[Task[Any, Any], ...]":
     from flaxformer_lite.tasks.rank.answers import Rank
 
     return FillMask(), Classify(), Label(), Embed(), Rank()
+
+
+def scored_by(objective: "BaseObjective") -> "Task[Any, Any] | None":
+    """Returns the task whose answers as texts an objective has figures of; None: it has none, or its model translates."""
+    is_scored = objective.text_metric_names and not objective.translates
+    return next((one for one in tasks() if is_scored and one.reads == objective.reads), None)

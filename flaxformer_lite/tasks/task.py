@@ -1,7 +1,7 @@
 """The contract of a task: what is asked of a model, and what it answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Unpack
 
@@ -37,8 +37,6 @@ class Task(ABC, Generic[Asked, Answer]):
     """The most lengths of training texts that one text may have, in a server."""
     warns: ClassVar[bool] = False
     """Whether what has no answer (`refusal`) gets an empty one and a warning, by `answered`; False: it is an error."""
-    figure_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the figures that `figures` returns."""
 
     @abstractmethod
     def check(self, model: TextModel) -> None:
@@ -71,21 +69,22 @@ class Task(ABC, Generic[Asked, Answer]):
                 raise ValueError(f"line {line} {reason}")
         return self.answered(model, asked, **report)
 
-    # Figures of answers as texts, for a task with `figure_names`; of all others the objective's own suffice.
+    # Figures of answers as texts, for an objective with `text_metric_names`; for all others its own figures suffice.
 
-    def of_pair(self, pair: Pair) -> Asked:
-        """Returns what is asked in labelled data."""
+    def texts(self, model: TextModel, pairs: Sequence[Pair], **report: Unpack[Reporting]) -> list[str]:
+        """Returns the answers to what labelled pairs ask, as texts."""
         raise NotImplementedError
 
-    def figures(self, pairs: Sequence[Pair], answers: Sequence[Answer]) -> dict[str, float]:
-        """Returns figures of the answers to labelled data."""
-        return {}
+    def figures(self, pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, float]:
+        """Returns the figures of answers to labelled pairs, under the objective's `text_metric_names`."""
+        raise NotImplementedError
 
-    def scores(self, model: TextModel, pairs: Sequence[Pair], **report: Unpack[Reporting]) -> dict[str, float]:
-        """Returns the figures of the model's answers to labelled data."""
-        if not self.figure_names:
-            return {}
-        return self.figures(pairs, self.answers(model, list(map(self.of_pair, pairs)), **report))
+    def scores(self, pairs: Sequence[Pair], texts: Sequence[str], parts: Mapping[str, slice]) -> dict[str, float]:
+        """Returns the figures over all pairs, and over each part of a mixture under its name."""
+        found = self.figures(pairs, texts)
+        for part, where in parts.items():
+            found |= {f"{part}/{name}": value for name, value in self.figures(pairs[where], texts[where]).items()}
+        return found
 
 
 def plain(answer: Any) -> Any:

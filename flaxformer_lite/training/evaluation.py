@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,10 +32,15 @@ from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_scores, with_language
 from flaxformer_lite.files.text.asking import Asking, Question
 from flaxformer_lite.files.text.chat import ChatTokenizers
+from flaxformer_lite.tasks import scored_by
+from flaxformer_lite.tasks.model import TextModel
+from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
 
+AT_ONCE = 256
+"""Labelled pairs that a process answers in a round."""
 BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 """For each metric the sums and counts of every batch."""
 
@@ -156,6 +161,10 @@ class Evaluator:
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
         self.answer_scoring = self._answer_scoring(greedy)
+        self.task, self.text_model = scored_by(config.objective), None
+        if self.task is not None:
+            placement = placed(config, greedy, runner)
+            self.text_model = TextModel(folder.path, config, None, tokenizers, placement)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
@@ -204,7 +213,8 @@ class Evaluator:
     @property
     def layout(self) -> str:
         """The groups of devices that answer in this process and the devices of each; all processes have the same."""
-        return "none" if self.decoder is None else f"{self.decoder.placement.groups} x {self.decoder.placement.tensor}"
+        answers = self.decoder or self.text_model
+        return "none" if answers is None else f"{answers.placement.groups} x {answers.placement.tensor}"
 
     def evaluate(self, step: int, params: PyTree, progress: ProgressCallback) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source.
@@ -214,6 +224,9 @@ class Evaluator:
         progress("evaluating", 0, self.data.datasets[0].plan.batches_per_epoch)
         objective = self.config.objective
         metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, progress)
+        if self.task is not None and self.text_model is not None:
+            whole = gather_to_each(params, self.text_model.placement.mesh)
+            metrics |= self._score(self.task, replace(self.text_model, params=whole), progress)
         if self.decoder is None:
             return metrics
         variables = {"params": gather_to_each(params, self.decoder.placement.mesh)}
@@ -224,6 +237,18 @@ class Evaluator:
                 return metrics
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | answer(self.decoder, variables, name, progress)
+
+    def _score(self, task: Task[Any, Any], model: TextModel, progress: ProgressCallback) -> dict[str, float]:
+        """Returns the figures of a task's answers. In a round each process answers some pairs, and `progress` is called."""
+        pairs, texts, done = self.data.pairs, dict[int, str](), 0
+        calls = [list(range(len(pairs)))[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]
+        for members, number in self.processes.rounds(calls):
+            answers = task.texts(model, [pairs[i] for i in members], warn=lambda line: None)
+            texts |= zip(members, answers, strict=True)
+            done += number
+            progress("answering", done, len(pairs))
+        texts = self.processes.merge(texts)
+        return task.scores(pairs, [texts[i] for i in range(len(pairs))], self.data.parts)
 
     def _answer(
         self, scoring: AnswerScoring, variables: VariableDict, name: str, progress: ProgressCallback

@@ -36,6 +36,8 @@ from flaxformer_lite.files import metrics
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.tasks.label.answers import Label
+from flaxformer_lite.tasks.model import TextModel
 from flaxformer_lite.training import evaluation
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed, report
 from flaxformer_lite.training.multihost.agreement import Processes
@@ -190,6 +192,38 @@ def test_a_batch_is_the_same_with_any_number_of_processes(count: int, groups: in
     assert ["".join(texts) for texts in zip(*each, strict=True)] == expected and expected[5] == ""
     assert sum(sum(map(bool, texts)) for texts in each) == 37
     assert (min(sum(map(bool, texts)) for texts in each) == 0) == (count == 64)
+
+
+class Echo(Label):
+    """A task that answers with the source, and counts right answers."""
+
+    def texts(self, model: Any, pairs: Sequence[Pair], **report: Any) -> list[str]:
+        return [pair.source for pair in pairs]
+
+    def figures(self, pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, float]:
+        return {"right": sum(pair.target == text for pair, text in zip(pairs, texts, strict=True)) / len(pairs)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_processes_share_the_answers_of_a_task(count: int):
+    """Oracle: by hand; 600 pairs, of which the first 450 are right, in two parts. Each pair is answered by one process."""
+    pairs = [Pair(str(i), str(i) if i < 450 else "") for i in range(600)]
+    data = Mock(EvalData, pairs=pairs, parts={"a": slice(0, 400), "b": slice(400, 600)})
+    evaluator, processes, shares = object.__new__(Evaluator), Processes(), list[dict[int, str]]()
+    evaluator.data, evaluator.processes, processes.count = data, processes, count
+
+    def merge(texts: Any) -> dict[int, str]:
+        shares.append(dict(texts))
+        return {i: pair.source for i, pair in enumerate(pairs)}
+
+    processes.merge = merge  # type: ignore[method-assign]
+    told = [Mock() for _ in range(count)]
+    for processes.index in range(count):
+        found = evaluator._score(Echo(), object.__new__(TextModel), told[processes.index])
+        assert found == {"right": 0.75, "a/right": 1.0, "b/right": 0.25}
+    assert sorted(i for share in shares for i in share) == list(range(600))
+    assert all(one.mock_calls == told[0].mock_calls for one in told)
+    told[0].assert_called_with("answering", 600, 600)
 
 
 @pytest.mark.slow
