@@ -1,0 +1,96 @@
+"""Laws of all tasks together: each has its command, JSON for its answers, and cells for its columns. Oracles: the lists, json."""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flaxformer_lite.tasks
+from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
+from flaxformer_lite.core.model.config import Pooler
+from flaxformer_lite.core.objectives import TokenLabels
+from flaxformer_lite.run import Run
+from flaxformer_lite.tasks import NAMES, tasks
+from flaxformer_lite.tasks.model import TextModel
+from flaxformer_lite.tasks.task import Task, plain
+from tests.support.served import FakePredictors, runs
+
+TEXT = "a[MASK]b"
+TASKS = tasks()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[TextModel]:
+    """Models without a computation; each task is done by one of them."""
+    whole = runs(tmp_path_factory.mktemp("runs"))["texts"]
+    pooler = Pooler(token="each", activation=None, num_classes=3)
+    model = dataclasses.replace(whole.config.model, head=None, pooler=pooler, sentence_embedding=None)
+    config = dataclasses.replace(whole.config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
+    words: Run = dataclasses.replace(whole, config=config)
+    both = (whole, FakePredictors(False)), (words, FakePredictors(True))
+    return [dataclasses.replace(run.text_model, batch_predictors=fake) for run, fake in both]
+
+
+def fitting(task: Task[Any, Any], models: list[TextModel]) -> TextModel:
+    """Returns the model that does a task."""
+
+    def does(model: TextModel) -> bool:
+        try:
+            task.check(model)
+        except ValueError:
+            return False
+        return True
+
+    (found,) = filter(does, models)
+    return found
+
+
+def line_of(task: Task[Any, Any], of_objects: bool) -> str:
+    """Returns a line in which something is asked."""
+    if not of_objects:
+        return TEXT
+    hints = task.asked.__annotations__
+    return json.dumps({name: [TEXT, TEXT] if "list" in str(hints[name]) else TEXT for name in task.asked._fields})
+
+
+def test_each_name_has_its_lines_and_one_task():
+    assert sorted(task.name for task in TASKS) == sorted(NAMES)
+    folders = {path.parent.name for path in Path(flaxformer_lite.tasks.__file__).parent.glob("*/lines.py")}
+    assert folders == set(NAMES.values())
+    for name, folder in NAMES.items():
+        module = importlib.import_module(f"flaxformer_lite.tasks.{folder}.lines")
+        assert module.__doc__ and module.Lines.verb and module.Lines.doing, name
+
+
+def test_lines_load_no_jax():
+    modules = [f"flaxformer_lite.tasks.{folder}.lines" for folder in NAMES.values()]
+    code = f"import sys, {', '.join(modules)}, flaxformer_lite.cli.task_command; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_answers_are_json_and_have_a_cell_for_each_column(task: Task[Any, Any], models: list[TextModel]):
+    model, parser, command = fitting(task, models), argparse.ArgumentParser(), TaskCommand(task.name)
+    command.add_arguments(parser)
+    form = command.lines.of(parser.parse_args(["run"]))
+    assert form.task() == task, "the command's default options are those of the task"
+    read = form.read([line_of(task, form.of_objects)] * (form.texts or 1))
+    asked = form.asked(read)
+    assert not task.refusal(model, asked) and min(task.lengths(model, asked)) > 0 and task.count(asked) > 0
+    (answer,) = task.answers(model, [asked], warn=lambda line: None)
+    assert json.loads(json.dumps(plain(answer), allow_nan=False)) == plain(answer)
+    answering = TaskAnswering(model, task, form)
+    written = answering.written(0, (read, answer))
+    assert written and all(line.count("\t") == max(len(answering.beside) - 1, 0) for line in written)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_one_string_in_place_of_a_list_is_refused(task: Task[Any, Any], models: list[TextModel]):
+    with pytest.raises(ValueError, match="is one string, 'abc': pass a list of strings"):
+        task.answers(fitting(task, models), "abc")
