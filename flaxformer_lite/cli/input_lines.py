@@ -31,6 +31,8 @@ from flaxformer_lite.files.text.tables import Format, Table, container, is_blank
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
 
+JSON_LINES = "files of JSON lines"
+"""A kind of files that has no columns."""
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
 
@@ -186,13 +188,14 @@ LineReader = Callable[[LineChunk, int], Any]
 """Returns what is asked in line `number` of a chunk. Raises ValueError, with the place, if the line has no answer."""
 
 
-def add_arguments(parser: argparse.ArgumentParser, engine: str | None = None) -> None:
-    """Adds the arguments of commands that process lines with a run. engine: see `add_weights`."""
+def add_arguments(
+    parser: argparse.ArgumentParser, engine: str | None = None, kind: str = "text files, plain or gzipped"
+) -> None:
+    """Adds the arguments of commands that process lines with a run. engine: see `add_weights`. kind: of the files."""
     parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument(
-        "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; default: stdin"
-    )
-    add_column(parser)
+    parser.add_argument("files", metavar="FILE", nargs="*", default=[], help=f"{kind}; default: stdin")
+    if kind != JSON_LINES:
+        add_column(parser)
     add_weights(parser, engine=engine)
 
 

@@ -13,7 +13,7 @@ from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.answering import Answering, answer_lines
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
-from flaxformer_lite.cli.options import add_weights, chosen_weights
+from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import TaskLines
 
@@ -31,14 +31,7 @@ class TaskCommand:
         self.lines: type[TaskLines[Any]] = module.Lines
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        if self.lines.of_objects:
-            parser.add_argument("folder", metavar="RUN", help="the run folder")
-            parser.add_argument(
-                "files", metavar="FILE", nargs="*", default=[], help="files of JSON lines; default: stdin"
-            )
-            add_weights(parser)
-        else:
-            input_lines.add_arguments(parser)
+        input_lines.add_arguments(parser, **({"kind": input_lines.JSON_LINES} if self.lines.of_objects else {}))
         if self.lines.output:
             add_output(parser, self.name, self.lines.output)
         self.lines.add_arguments(parser)

@@ -3,6 +3,7 @@
 import argparse
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
+@dataclass(frozen=True)
 class TaskLines(ABC, Generic[Answer]):
-    """How lines are read and written. A subclass is a frozen dataclass of the command's own options."""
+    """How lines are read and written. A subclass is a frozen dataclass of the command's own options, by their names."""
 
     verb: ClassVar[str]
     """The work, as the prompt for typed lines has it."""
@@ -33,9 +35,9 @@ class TaskLines(ABC, Generic[Answer]):
         """Adds the options that this command has beside those of all tasks."""
 
     @classmethod
-    @abstractmethod
     def of(cls, arguments: argparse.Namespace) -> Self:
         """Returns the typed options. Raises: ValueError for those that do not go together, and for files of another kind."""
+        return cls(**{option.name: getattr(arguments, option.name) for option in fields(cls)})
 
     @abstractmethod
     def task(self) -> "Task[Any, Answer]":

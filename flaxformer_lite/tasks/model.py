@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from jaxtyping import PyTree
 
@@ -32,6 +32,28 @@ class Reporting(TypedDict, total=False):
     """The number of the first text in messages; 1 by default."""
     lines: Sequence[int]
     """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
+
+
+class Report(NamedTuple):
+    """What is told while many texts are read."""
+
+    progress: ProgressCallback
+    warn: WarnCallback
+    lines: Sequence[int]
+    """The number of each text in messages."""
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        *,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
+        first_line: int = 1,
+        lines: Sequence[int] = (),
+    ) -> "Report":
+        """Returns the report on a number of texts, by the arguments of `Reporting`."""
+        return cls(progress, warn, lines or range(first_line, first_line + number))
 
 
 def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
@@ -84,28 +106,19 @@ class TextModel:
             )
         return self.batch_predictors[key]
 
-    def predict(
-        self,
-        predictor: BatchPredictor,
-        texts: Sequence[str | Sequence[str]],
-        *,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        first_line: int = 1,
-        lines: Sequence[int] = (),
-    ) -> list[Any]:
-        """Returns the predictor's answer to each text or pair of texts. The further arguments are those of `Reporting`."""
+    def predict(self, predictor: BatchPredictor, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
+        """Returns the predictor's answer to each text or pair of texts."""
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         flat = [text for group in groups for text in group]
-        self.unknown.report(flat, warn)
+        self.unknown.report(flat, report.warn)
         encoded = iter(self.tokenizer.encode_batch(flat))
         rows = []
-        for number, group in zip(lines or range(first_line, first_line + len(groups)), groups, strict=True):
+        for line, group in zip(report.lines, groups, strict=True):
             ids = [next(encoded) for _ in group]
-            rows.append(self.encode(ids, number, warn))
+            rows.append(self.encode(ids, line, report.warn))
         at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
         ends = [[self.end_position(row)] for row in rows] if at_end else None
-        return predictor.predict({"params": self.params}, rows, ends, progress)
+        return predictor.predict({"params": self.params}, rows, ends, report.progress)
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
         """Returns one text or two with special ids, truncated with a warning that has the line's number.

@@ -10,7 +10,7 @@ from annotated_types import MaxLen
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.engine.texts import check_list
-from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.model import Report, Reporting, TextModel
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -43,7 +43,7 @@ class Task(ABC, Generic[Asked, Answer]):
         """Raises: ValueError if the model does not do the task, or not with these options."""
 
     @abstractmethod
-    def answered(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> list[Answer]:
+    def answered(self, model: TextModel, asked: Sequence[Asked], report: Report) -> list[Answer]:
         """Returns the answer to each, after the checks of `answers`."""
 
     @abstractmethod
@@ -58,16 +58,15 @@ class Task(ABC, Generic[Asked, Answer]):
         """Returns why this has no answer, as the end of a sentence that begins with its place; "": it has one."""
         return ""
 
-    def answers(self, model: TextModel, asked: Sequence[Asked], **report: Unpack[Reporting]) -> list[Answer]:
+    def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
         check_list(self.field or "what is asked", asked)
         self.check(model)
-        first = report.get("first_line", 1)
-        lines = report.get("lines") or range(first, first + len(asked))
-        for line, one in zip(lines, asked if not self.warns else (), strict=False):
+        report = Report.of(len(asked), **reporting)
+        for line, one in zip(report.lines, asked if not self.warns else (), strict=False):
             if reason := self.refusal(model, one):
                 raise ValueError(f"line {line} {reason}")
-        return self.answered(model, asked, **report)
+        return self.answered(model, asked, report)
 
     # Figures of answers as texts, for an objective with `text_metric_names`; for all others its own figures suffice.
 

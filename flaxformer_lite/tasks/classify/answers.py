@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Unpack
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import MaxLen, MinLen
 from jaxtyping import Float
 
 from flaxformer_lite.core.search.encoder import predict_class_logits
-from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
 TextOrPair = str | Sequence[str]
@@ -72,12 +72,10 @@ def pair_refusal(model: TextModel, asked: TextOrPair) -> str:
     return "has two texts, but this run was trained on single texts: give one" if refused else ""
 
 
-def class_logits(
-    model: TextModel, texts: Sequence[TextOrPair], **report: Unpack[Reporting]
-) -> list[Float[np.ndarray, "C"]]:
+def class_logits(model: TextModel, texts: Sequence[TextOrPair], report: Report) -> list[Float[np.ndarray, "C"]]:
     """Returns the class logits of each text or pair of texts."""
     predictor = model.batch_predictor(predict_class_logits, model.config.decode.bos_id)
-    return model.predict(predictor, texts, **report)
+    return model.predict(predictor, texts, report)
 
 
 @dataclass(frozen=True)
@@ -106,10 +104,8 @@ class Classify(Task[TextOrPair, ClassPrediction]):
     def refusal(self, model: TextModel, asked: TextOrPair) -> str:
         return pair_refusal(model, asked)
 
-    def answered(
-        self, model: TextModel, asked: Sequence[TextOrPair], **report: Unpack[Reporting]
-    ) -> list[ClassPrediction]:
-        objective, logits = model.config.objective, class_logits(model, asked, **report)
+    def answered(self, model: TextModel, asked: Sequence[TextOrPair], report: Report) -> list[ClassPrediction]:
+        objective, logits = model.config.objective, class_logits(model, asked, report)
         names = objective.class_names or tuple(map(str, range(len(logits[0]) if logits else 0)))
         if objective.label_threshold is not None:
             return [several_labels(row, names, objective.label_threshold) for row in logits]

@@ -35,10 +35,6 @@ class Lines(TaskLines["ClassPrediction"]):
             help="write the probabilities of all classes, one JSON object for each line",
         )
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Lines":
-        return cls(arguments.scores)
-
     def task(self) -> "Classify":
         from flaxformer_lite.tasks.classify.answers import Classify  # with JAX
 

@@ -1,8 +1,9 @@
 """Vectors of texts, and the cosines of the vectors of a query and a document."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
@@ -10,7 +11,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.core.model.inputs import check_one_stack
 from flaxformer_lite.core.search.encoder import predict_embeddings
-from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
 Vector = Float[np.ndarray, "D"]
@@ -60,10 +61,22 @@ class Embed(Task[str, Vector]):
     def lengths(self, model: TextModel, asked: str) -> list[int]:
         return [model.length(self.before(model) + asked)]
 
-    def answered(self, model: TextModel, asked: Sequence[str], **report: Unpack[Reporting]) -> list[Vector]:
+    def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[Vector]:
         before, predictor = self.before(model), model.batch_predictor(predict_embeddings)
-        vectors = model.predict(predictor, [before + text for text in asked], **report)
+        vectors = model.predict(predictor, [before + text for text in asked], report)
         return vectors if self.width is None or not vectors else list(unit_length(np.stack(vectors)[:, : self.width]))
+
+    def sides(self, model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> list[Float[np.ndarray, "N D"]]:
+        """Returns the vectors of the texts of each side. Equal texts are read once, as those of the first line."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*sides)))}
+        lines = dict[str, int]()
+        for texts in sides:
+            for text, line in zip(texts, report.lines, strict=True):
+                lines.setdefault(text, line)
+        vectors = np.stack(
+            self.answered(model, list(numbers), report._replace(lines=[lines[text] for text in numbers]))
+        )
+        return [vectors[[numbers[text] for text in texts]] for texts in sides]
 
 
 @dataclass(frozen=True)
@@ -90,13 +103,9 @@ class Compare(Task[tuple[str, str], float]):
             for length in embed.lengths(model, text)
         ]
 
-    def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> list[float]:
-        sides, first = [], report.get("first_line", 1)
-        lines = report.get("lines") or range(first, first + len(asked))
-        for embed, texts in zip(self.sides(model), zip(*asked, strict=True), strict=False):
-            unique = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-            places = dict(zip(reversed(texts), reversed(lines), strict=True))  # the first of each text
-            report["lines"] = [places[text] for text in unique]
-            vectors = unit_length(np.stack(embed.answers(model, list(unique), **report)))
-            sides.append(vectors[[unique[text] for text in texts]])
+    def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], report: Report) -> list[float]:
+        sides = [
+            unit_length(*embed.sides(model, [texts], report))
+            for embed, texts in zip(self.sides(model), zip(*asked, strict=True), strict=False)
+        ]
         return np.einsum("ND,ND->N", *sides).tolist() if sides else []

@@ -41,7 +41,7 @@ class Lines(TaskLines[Any]):
     def of(cls, arguments: argparse.Namespace) -> "Lines":
         if arguments.output is not None and arguments.similarity:
             raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
-        return cls(arguments.similarity, arguments.prompt, arguments.width)
+        return super().of(arguments)
 
     def task(self) -> "Embed | Compare":
         from flaxformer_lite.tasks.embed.answers import Compare, Embed  # with JAX

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Unpack
+from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Le
 
-from flaxformer_lite.base.console import warn
-from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.search.encoder import predict_top_tokens
 from flaxformer_lite.core.text import Tokenizer
-from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
 MASK = "[MASK]"
@@ -79,27 +77,25 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
     def refusal(self, model: TextModel, asked: str) -> str:
         return "" if MASK in asked else f"has no mask: write {MASK} in place of the token to predict"
 
-    def answered(
-        self, model: TextModel, asked: Sequence[str], **report: Unpack[Reporting]
-    ) -> list[list[list[TokenPrediction]]]:
-        mask, tokenizer, say = mask_id(model), model.tokenizer, report.get("warn", warn)
+    def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[list[list[TokenPrediction]]]:
+        mask, tokenizer, say = mask_id(model), model.tokenizer, report.warn
         model.unknown.report([piece for text in asked for piece in text.split(MASK)], say)
         rows, positions = [], []
-        for number, text in enumerate(asked, report.get("first_line", 1)):
+        for line, text in zip(report.lines, asked, strict=True):
             tokens = text_ids(model, text)
-            row = model.encode([tokens], number, say)
+            row = model.encode([tokens], line, say)
             rows.append(row)
             positions.append([position for position, token in enumerate(row.tokens) if token == mask])
             if mask not in tokens:
-                say(f"line {number} {self.refusal(model, '')}")
+                say(f"line {line} {self.refusal(model, '')}")
             elif lost := tokens.count(mask) - len(positions[-1]):
-                say(f"line {number}: {lost} of its masks were cut off")
+                say(f"line {line}: {lost} of its masks were cut off")
         masked = [i for i, row_positions in enumerate(positions) if row_positions]
         predictions = model.batch_predictor(predict_top_tokens, max(self.top, MADE)).predict(
             {"params": model.params},
             [rows[i] for i in masked],
             [positions[i] for i in masked],
-            report.get("progress", no_progress),
+            report.progress,
         )
         candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         for i, (probabilities, ids) in zip(masked, predictions, strict=True):

@@ -32,11 +32,9 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
             "--top", type=int, default=5, metavar="K", help="number of tokens for each mask; default: 5"
         )
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Lines":
-        if arguments.top < 1:
-            raise ValueError(f"--top is {arguments.top}: it must be at least 1")
-        return cls(arguments.top)
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ValueError(f"--top is {self.top}: it must be at least 1")
 
     def task(self) -> "FillMask":
         from flaxformer_lite.tasks.fill_mask.answers import FillMask  # with JAX

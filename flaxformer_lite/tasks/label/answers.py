@@ -3,14 +3,12 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import MaxLen
 from jaxtyping import Float
 
-from flaxformer_lite.base.console import warn
-from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data.windows import Windows
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, continues
 from flaxformer_lite.core.search.encoder import predict_class_logits
@@ -23,7 +21,7 @@ from flaxformer_lite.files.records.words import (
     words_of_tokens,
 )
 from flaxformer_lite.files.text.words import units_of
-from flaxformer_lite.tasks.model import Reporting, TextModel, scaled
+from flaxformer_lite.tasks.model import Report, TextModel, scaled
 from flaxformer_lite.tasks.task import Task, Text
 
 
@@ -133,24 +131,23 @@ class Label(Task[str | Sequence[str], LabelledWords]):
     def lengths(self, model: TextModel, asked: str | Sequence[str]) -> list[int]:
         return [model.length(text_of(asked))]
 
-    def answered(
-        self, model: TextModel, asked: Sequence[str | Sequence[str]], **report: Unpack[Reporting]
-    ) -> list[LabelledWords]:
-        config, tokenizer, say = model.config, model.tokenizer, report.get("warn", warn)
+    def answered(self, model: TextModel, asked: Sequence[str | Sequence[str]], report: Report) -> list[LabelledWords]:
+        config, tokenizer = model.config, model.tokenizer
         objective: Any = config.objective  # by `check`
         whole = [text_of(text) for text in asked]
-        model.unknown.report(whole, say)
+        model.unknown.report(whole, report.warn)
         encoded = tokenizer.encode_spans(whole)
         around = tokenizer.with_special_tokens([-1]).tokens
         room = max(config.data.max_source_length - len(around) + 1, 1)
         whole_words = config.data.train is None
         read = [WordsInWindows.of(text, one.spans, room, whole_words) for text, one in zip(asked, encoded, strict=True)]
-        for number, one in enumerate(read, report.get("first_line", 1)):
+        for line, one in zip(report.lines, read, strict=True):
             if lost := len(one.words) - len(one.first_units):
-                say(f"line {number}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}")
+                lacks = "of its words have no token of this tokenizer, and get the label"
+                report.warn(f"line {line}: {lost} {lacks} {OUTSIDE}")
         parts = [part for one, of in zip(read, encoded, strict=True) for part in one.windows.parts(of.ids)]
         predictor = model.batch_predictor(predict_class_logits, config.decode.bos_id)
-        progress = scaled(report.get("progress", no_progress), len(asked))
+        progress = scaled(report.progress, len(asked))
         rows = list(map(tokenizer.with_special_tokens, parts))
         logits = iter(predictor.predict({"params": model.params}, rows, None, progress))
         return [

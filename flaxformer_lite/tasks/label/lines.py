@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lines(TaskLines["LabelledWords"]):
-    form: str
+    format: str
     """jsonl or conll."""
-    field: str | None
+    words: str | None
     """The field of the words in lines of JSON; None: lines are texts."""
 
     verb = "label"
@@ -52,7 +52,7 @@ class Lines(TaskLines["LabelledWords"]):
                 require_lines(
                     path, "write the words of each text as a list in JSON lines, and name its field by --words FIELD"
                 )
-        return cls(arguments.format, arguments.words)
+        return super().of(arguments)
 
     def task(self) -> "Label":
         from flaxformer_lite.tasks.label.answers import Label  # with JAX
@@ -61,22 +61,22 @@ class Lines(TaskLines["LabelledWords"]):
 
     @property
     def texts(self) -> int:
-        return 0 if self.field else 1
+        return 0 if self.words else 1
 
     def beside(self, model: "TextModel") -> Sequence[str]:
-        return ["entities"] if self.form == "jsonl" else []
+        return ["entities"] if self.format == "jsonl" else []
 
     def read(self, texts: Sequence[str]) -> str | list[str]:
         """Returns the text of a line, or its words."""
-        if not self.field:
+        if not self.words:
             return texts[0]
-        words = field_value(object_in(texts[0]), self.field)
+        words = field_value(object_in(texts[0]), self.words)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError(f"the field {self.field} has {str(words)[:40]!r}: it must be a list of texts")
+            raise ValueError(f"the field {self.words} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
     def written(self, read: str | list[str], answer: "LabelledWords", model: "TextModel") -> list[str]:
-        if self.form == "conll":
+        if self.format == "conll":
             words = [(" ".join(answer.text[word.start : word.end].split()), word.label) for word in answer.words]
             return [*map("\t".join, words), ""]
         spans = [

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.classify.answers import check_classes, class_logits, pair_refusal
 from flaxformer_lite.tasks.embed.answers import Compare
-from flaxformer_lite.tasks.model import Reporting, TextModel, scaled
+from flaxformer_lite.tasks.model import Report, TextModel, scaled
 from flaxformer_lite.tasks.task import Task, Text
 
 
@@ -77,10 +76,10 @@ class Relevance(Task[tuple[str, str], float]):
     def lengths(self, model: TextModel, asked: tuple[str, str]) -> list[int]:
         return [model.length(*asked)] if scores_pairs(model) else Compare().lengths(model, asked)
 
-    def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> list[float]:
+    def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], report: Report) -> list[float]:
         if scores_pairs(model):
-            return [float(row[0]) for row in class_logits(model, asked, **report)]
-        return Compare().answered(model, asked, **report)
+            return [float(row[0]) for row in class_logits(model, asked, report)]
+        return Compare().answered(model, asked, report)
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,11 @@ class Rank(Task[Query, list[RankedText]]):
         check_list("candidates", asked.candidates)
         return Relevance().refusal(model, (asked.query, ""))
 
-    def answered(self, model: TextModel, asked: Sequence[Query], **report: Unpack[Reporting]) -> list[list[RankedText]]:
-        sizes, first = [len(one.candidates) for one in asked], report.get("first_line", 1)
-        report["lines"] = np.repeat(np.arange(first, first + len(asked)), sizes).tolist()
-        report["progress"] = scaled(report.get("progress", no_progress), len(asked))
-        scores = Relevance().answered(model, [pair for one in asked for pair in pairs_of(one)], **report)
+    def answered(self, model: TextModel, asked: Sequence[Query], report: Report) -> list[list[RankedText]]:
+        sizes = [len(one.candidates) for one in asked]
+        lines = np.repeat(np.array(report.lines, int), sizes).tolist()
+        report = Report(scaled(report.progress, len(asked)), report.warn, lines)
+        scores = Relevance().answered(model, [pair for one in asked for pair in pairs_of(one)], report)
         of_queries = np.split(np.array(scores, np.float32), np.cumsum(sizes[:-1], dtype=int))
         return [in_order(of_query, sign(model)) for _, of_query in zip(asked, of_queries, strict=False)]
 

@@ -5,7 +5,6 @@ the place of a candidate in the line, from 0. The answer to a line with an `id` 
 read. The score is the number of a reranker, or the cosine of vectors. A line of another form is reported, and its answer is empty.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +25,6 @@ class Lines(TaskLines["list[RankedText]"]):
     of_objects = True
     at_once = 64  # each may have many candidates
     output = None
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Lines":
-        return cls()
 
     def task(self) -> "Rank":
         from flaxformer_lite.tasks.rank.answers import Rank  # with JAX

@@ -1,21 +1,18 @@
 """The numbers of translations: of an estimator by vectors, or of a regression. They have no command: `evaluate --metric` asks."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Unpack
 
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.bounds import with_places
-from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search.encoder import predict_class_logits, rate
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
-from flaxformer_lite.engine.texts import WarnCallback, check_list
+from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.embed.answers import Embed
-from flaxformer_lite.tasks.model import Reporting, TextModel, scaled
+from flaxformer_lite.tasks.model import Report, Reporting, TextModel, scaled
 from flaxformer_lite.tasks.rank.answers import Relevance, scores_pairs
 
 RATED_AT_ONCE = 256
@@ -44,7 +41,7 @@ def rated(
     sources: Sequence[str],
     translations: Sequence[str],
     references: Sequence[str] | None = None,
-    **report: Unpack[Reporting],
+    **reporting: Unpack[Reporting],
 ) -> Float[np.ndarray, "N"]:
     """Returns the number of each translation: `Run.rate`."""
     if (references is not None) not in rates_with(model):
@@ -57,55 +54,40 @@ def rated(
             raise ValueError(f"there are {len(texts)} {name} for {len(sources)} sources: give one for each")
     if not sources:
         return np.zeros(0, np.float32)
-    rating = model.config.objective.rating
+    rating, report = model.config.objective.rating, Report.of(len(sources), **reporting)
     assert rating is not None  # by the import, or `rates_with`
     wording = rating.without_reference if references is None else rating.with_reference
     if model.config.model.estimator is not None:
-        ratings = estimated(model, sides, **report)
+        ratings = estimated(model, sides, report)
     elif wording:
         names = ("source", "translation", "reference")
         filled = [with_places(wording, dict(zip(names, texts, strict=False))) for texts in zip(*sides, strict=True)]
-        ratings = class_number(model, filled, **report)
+        ratings = class_number(model, filled, report)
     else:
         pairs = list(zip(sources, translations, strict=True))
-        ratings = np.array(Relevance().answers(model, pairs, **report), np.float32)
+        ratings = np.array(Relevance().answers(model, pairs, **reporting), np.float32)
     return np.clip(ratings, *rating.bounds)
 
 
-def estimated(model: TextModel, sides: Sequence[Sequence[str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
+def estimated(model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> Float[np.ndarray, "N"]:
     """Returns the numbers of `model.estimator` by the vectors of all texts, each of which is read once."""
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*sides)))}
-    first, number_of_ratings = report.get("first_line", 1), len(sides[0])
-    lines = report.get("lines") or range(first, first + number_of_ratings)
-    places = {text: line for texts in sides for text, line in reversed(list(zip(texts, lines, strict=True)))}
-    report["lines"] = [places[text] for text in numbers]
-    report["progress"] = scaled(report.get("progress", no_progress), number_of_ratings)
-    vectors = np.stack(Embed().answers(model, list(numbers), **report))
-    ratings = []
-    for start in range(0, number_of_ratings, RATED_AT_ONCE):
-        rows = [[numbers[text] for text in texts[start : start + RATED_AT_ONCE]] for texts in sides]
-        filled = np.pad(rows, ((0, 0), (0, RATED_AT_ONCE - len(rows[0]))))
-        source, translation, *reference = vectors[filled]
-        numbers_of_rows = rate(model.model, {"params": model.params}, source, translation, *(reference or [source]))
-        ratings.append(np.asarray(numbers_of_rows)[: len(rows[0])])
+    number, ratings = len(sides[0]), []
+    vectors = Embed().sides(model, sides, report._replace(progress=scaled(report.progress, number)))
+    for start in range(0, number, RATED_AT_ONCE):
+        rows = [side[start : start + RATED_AT_ONCE] for side in vectors]
+        filled = [np.pad(side, ((0, RATED_AT_ONCE - len(side)), (0, 0))) for side in rows]
+        source, translation, *reference = filled
+        numbers = rate(model.model, {"params": model.params}, source, translation, *(reference or [source]))
+        ratings.append(np.asarray(numbers)[: len(rows[0])])
     return np.concatenate(ratings)
 
 
-def class_number(
-    model: TextModel,
-    texts: Sequence[str],
-    *,
-    progress: ProgressCallback = no_progress,
-    warn: WarnCallback = warn,
-    first_line: int = 1,
-    lines: Sequence[int] = (),
-) -> Float[np.ndarray, "N"]:
+def class_number(model: TextModel, texts: Sequence[str], report: Report) -> Float[np.ndarray, "N"]:
     """Returns the single class logit of each text, read without special ids."""
-    model.unknown.report(texts, warn)
+    model.unknown.report(texts, report.warn)
     most, rows = model.config.data.max_source_length, list[EncodedText]()
-    encoded = model.tokenizer.encode_batch(texts)
-    for number, ids in zip(lines or range(first_line, first_line + len(texts)), encoded, strict=True):
-        kept = truncated(ids, most, "text", "max_source_length", cut_warning(warn, number))
+    for line, ids in zip(report.lines, model.tokenizer.encode_batch(texts), strict=True):
+        kept = truncated(ids, most, "text", "max_source_length", cut_warning(report.warn, line))
         rows.append(EncodedText(list(kept), [0] * len(kept)))
     predictor = model.batch_predictor(predict_class_logits, model.config.decode.bos_id)
-    return np.array(predictor.predict({"params": model.params}, rows, None, progress))[:, 0]
+    return np.array(predictor.predict({"params": model.params}, rows, None, report.progress))[:, 0]
