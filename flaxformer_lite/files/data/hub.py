@@ -64,7 +64,7 @@ class HubDataset(FieldSource, at="hub_dataset"):
     split: str = "train"
     """Part of the dataset; on the hub also a slice such as `train[:1000]`."""
     record: RecordKinds = Pairs(source="translation.en", target="translation.de")
-    """What a row is, and the fields that are read of it."""
+    """The kind of a row, and the fields that are read of it."""
     streaming: bool = False
     """Whether rows come over the network as they are tokenized. False: the whole dataset is downloaded first, into the library's
     cache. A folder written by `save_to_disk` is mapped either way."""

@@ -35,7 +35,7 @@ class DataSource(ABC):
 
     kind: str
     record: Record = Pairs()
-    """What a row is. Texts alone, pairs or documents, go to any objective; another record to one with its `reads`."""
+    """The kind of a row. Texts alone, pairs or documents, go to any objective; another record to one with its `reads`."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all pairs; a document is a pair with an empty source.
@@ -163,7 +163,7 @@ class RecordSource(Checked, TextSource, at="data"):
 
     path: str
     record: RecordKinds = Pairs()
-    """What a row is, and the fields that are read of it."""
+    """The kind of a row, and the fields that are read of it."""
 
     def target_names(self) -> list[str]:
         return [str(self.record.texts[-1][0])] if self.record.texts else []

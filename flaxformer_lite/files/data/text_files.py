@@ -14,7 +14,6 @@ from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, RecordSource, TextSource
 from flaxformer_lite.files.records import Documents, Pairs, RecordKinds, Words
 from flaxformer_lite.files.records.base import BLANK, Field, FileRow
-from flaxformer_lite.files.records.words import pair_of_words
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 from flaxformer_lite.files.text.json_objects import json_value
 from flaxformer_lite.files.text.tables import (
@@ -104,7 +103,7 @@ class ColumnSource(RecordSource):
     header: bool = False
     """Whether the first line of each file has the names of its columns. False: it is a row like the others."""
     record: RecordKinds = Pairs(source=0, target=1)
-    """What a row is, and the columns that are read of it."""
+    """The kind of a row, and the columns that are read of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -262,7 +261,7 @@ def parsed(line: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoNLL(Checked, TextSource, at="conll"):
+class CoNLL(RecordSource, at="conll"):
     """Text files with a word and its label in each line, in columns between tabs or spaces; a blank line ends a text.
 
     Lines that begin with -DOCSTART- are left out, and those of CoNLL-U's ten columns for several words (1-2) or for none (3.1).
@@ -281,13 +280,13 @@ class CoNLL(Checked, TextSource, at="conll"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, column in self.record.fields.items():
-            if isinstance(column, str) or name == "sentence":
-                raise ValueError(
-                    f"conll.record.{name} is {column!r}: words and labels must be numbers of columns, from 0, and sentence None"
-                )
+        columns = {column for column in self.record.fields.values() if isinstance(column, int)}
+        if len(columns) < 2 or self.record.sentence is not None:
+            raise ValueError(
+                f"conll.record is {self.record}: words and labels must be two columns by number, and sentence None"
+            )
 
-    def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
+    def _fields(self, progress: ReadProgress) -> Iterator[FileRow]:
         left_out = ("-DOCSTART-",) if self.comment is None else ("-DOCSTART-", self.comment)
         for file, lines in read_files(self.path, progress):
             for number, text in numbered_paragraphs(lines):
@@ -296,26 +295,28 @@ class CoNLL(Checked, TextSource, at="conll"):
                 words = list(itertools.dropwhile(functools.partial(begins_with, begins), rows))
                 if words:
                     first = number + len(rows) - len(words)
-                    yield LocatedPair(self._pair(words, first), (file, file), first)
+                    yield file, first, self._lists(words, first)
 
-    def _pair(self, rows: Sequence[str], first: int) -> Pair | str:
-        """Returns the text of some lines with its labels, or what is wrong with it. first: the number of the first line."""
-        words, labels = list[str](), list[str]()
+    def _lists(self, rows: Sequence[str], first: int) -> Any:
+        """Returns the words of some lines and their labels, or what is wrong with them. first: the number of the first line."""
+        lists: dict[Field, list[str]] = {column: [] for column in self.record.fields.values()}
         for number, row in enumerate(rows, first):
             columns, chosen, conllu = columns_in(row), self.record.fields, is_conllu(row)
             if conllu and self.record == ENDS:
                 chosen = {"words": FORM, "labels": UPOS}
             if conllu and chosen["words"] and not columns[0].isdecimal():
                 continue  # several words, such as 1-2, or none, such as 3.1
-            for kept, (setting, column) in zip((words, labels), chosen.items(), strict=True):
+            for kept, (setting, column) in zip(lists.values(), chosen.items(), strict=True):
                 assert isinstance(column, int)
                 if not -len(columns) <= column < len(columns) or len(columns) < 2:
                     wrong = f"{len(columns)} columns, but conll.record.{setting} is {column}: correct it"
                     if len(columns) < 2:
                         wrong = "a word without a label: add it, or -100 for a word that does not count"
-                    return f"line {number}, {row[:60]!r}, has {wrong}; if it is a comment, set conll.comment to its beginning"
+                    return ValueError(
+                        f"line {number}, {row[:60]!r}, has {wrong}; if it is a comment, set conll.comment to its beginning"
+                    )
                 kept.append(columns[column])
-        return pair_of_words(words, labels)
+        return lists
 
 
 def is_conllu(line: str) -> bool:

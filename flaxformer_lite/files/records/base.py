@@ -26,7 +26,7 @@ BLANK = Pair("", "")
 
 
 class Reading(NamedTuple):
-    """What a run reads records by."""
+    """The settings by which a run reads records."""
 
     objective: Any
     """An objective that `reads` the records: it has what its kind of objectives has."""

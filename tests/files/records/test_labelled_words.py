@@ -387,7 +387,8 @@ GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
     ("record", "expected"),
     [
         ({"tokens": ["a", "b"], "tags": {"ner": ["O"]}}, "it has 2 words and 1 labels: each word needs one label"),
-        ({"tokens": "a b", "tags": {"ner": ["O"]}}, "the words have 'a b': they must be a list of texts"),
+        ({"tokens": "a b", "tags": {"ner": "O"}}, "it has 2 words and 1 labels"),
+        ({"tokens": 5, "tags": {"ner": ["O"]}}, "the words have '5': they must be a list of texts"),
         (
             {"tokens": ["a"], "tags": {"ner": [0.5]}},
             "the labels have '0.5': they must be a list of texts or whole numbers",

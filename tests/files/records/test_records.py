@@ -79,8 +79,8 @@ def test_conllu_has_its_own_columns(tmp_path: Path):
     assert CoNLL(path=path).open() == [pair_of_words(["vamos", "nos", "#"], ["VERB", "PRON", "SYM"])] * 2
     named = CoNLL(path=path, record=Words(words=2, labels=3))
     assert named.open()[0] == pair_of_words(["ir", "nosotros", "#"], ["VERB", "PRON", "SYM"])
-    for record in (Words(), Words(words=0, labels=1, sentence=2)):
-        with pytest.raises(ValueError, match=r"^conll\.record\.\w+ is .*: words and labels must be numbers of columns"):
+    for record in (Words(), Words(words=0, labels=0), Words(words=0, labels=1, sentence=2)):
+        with pytest.raises(ValueError, match=r"^conll\.record is .*: words and labels must be two columns by number"):
             CoNLL(path="x", record=record)
 
 
