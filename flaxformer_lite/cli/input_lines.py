@@ -10,9 +10,10 @@ import re
 import shlex
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
 from flaxformer_lite.cli.options import add_weights
@@ -27,6 +28,9 @@ from flaxformer_lite.files.text.files import (
     stream_lines,
 )
 from flaxformer_lite.files.text.tables import Format, Table, container, is_blank, open_table, require_lines
+
+if TYPE_CHECKING:
+    from flaxformer_lite.files.data.source import RecordSource
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -65,10 +69,10 @@ class NoBadLines(BadLines):
 
 
 class TableRow(NamedTuple):
-    texts: tuple[str, ...]
-    """The texts that are answered."""
+    texts: tuple[Any, ...]
+    """The texts that are answered, or the list of words."""
     cells: list[str]
-    """All cells."""
+    """All cells; none of a row that is in no table."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ def add_column(parser: argparse.ArgumentParser) -> None:
 
 def columns(block: LineChunk, number: int, wanted: int | None = None) -> Sequence[str]:
     """Returns the one or two texts of a line, separated by a tab. Raises: ValueError if their number is not `wanted`."""
-    if block.table is not None:
+    if block.rows:
         return block.rows[number].texts
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
@@ -236,6 +240,10 @@ class TextColumns(NamedTuple):
     """The way in which the rows of the training data are written; None: unknown, a file's first rows say it."""
     whole_lines: bool = False
     """Whether the lines of every file are read as they are, whatever its name."""
+    sources: Mapping[str, "RecordSource"] = MappingProxyType({})
+    """The sources of files that are read as the training data was, by their paths."""
+    first: bool = False
+    """Whether the first of two texts is read alone."""
 
     def numbers(self, table: Table) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
@@ -279,12 +287,13 @@ def text_columns(
         typed = [int(column) if column.isdecimal() else column for column in arguments.column]
         header = any(isinstance(column, str) for column in typed)
         return TextColumns(tuple((column,) for column in typed), header, wanted, typed=True)
-    if not any(container(path) == "a table" for path in paths):
+    if not any(map(container, paths)):
         return TextColumns(wanted=wanted)
     from flaxformer_lite.files.data.source import RecordSource  # with JAX
     from flaxformer_lite.workdir import open_run
 
-    data = open_run(arguments.folder).config().data
+    config = open_run(arguments.folder).config()
+    data, reads = config.data, config.objective.reads
     source = data.train or data.eval or data.test
     sources = [] if source is None else [one for _, one in source.parts("data.train")]
     chosen = set[tuple[Any, bool, Format | None]]()
@@ -292,7 +301,15 @@ def text_columns(
         texts = one.record.texts if isinstance(one, RecordSource) else ()
         chosen.add((texts, getattr(one, "header", True), getattr(one, "form", None)))
     texts, header, form = chosen.pop() if len(chosen) == 1 else ((), False, None)
-    return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form)
+    others = {path: data.alike(path, reads) for path in paths if container(path) and (texts or reads == "words")}
+    alike = {
+        path: one
+        for path, one in others.items()
+        if isinstance(one, RecordSource) and (container(path) != "a table" or not one.record.texts)
+    }
+    return TextColumns(
+        texts[:1] if first else texts, header and bool(texts), wanted, form=form, sources=alike, first=first
+    )
 
 
 @dataclass(frozen=True)
@@ -326,8 +343,8 @@ def chosen_blocks(
                 raise
             hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
             raise ValueError(f"{error}; {hint}") from None
-        if container(path) != "a table" and not columns.whole_lines:
-            require_lines(path)
+        if container(path) != "a table" and not columns.whole_lines and path not in columns.sources:
+            require_lines(path, "give a file with one text a line, or of a kind that the run was trained on")
     if paths:
         return Chunks(lambda: numbered(files_blocks(paths, columns, size or LINES_AT_ONCE)))
     if columns.typed:
@@ -350,7 +367,7 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
     for number, path in enumerate(paths):
         read = types.SimpleNamespace(share=0.0)
         is_table = columns.typed or (container(path) and not columns.whole_lines)
-        blocks = table_blocks if is_table else file_blocks
+        blocks = record_blocks if path in columns.sources else table_blocks if is_table else file_blocks
         for block in blocks(path, columns, size, functools.partial(setattr, read, "share")):
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 
@@ -409,6 +426,28 @@ def table_blocks(
         if not rows:
             break
         yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
+
+
+def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
+    """Yields the texts or the words of a file that is read as the training data was. Labels are left out."""
+    bad, found = BadLines(), columns.sources[path].asked(progress)
+    for before in itertools.count(0, size):
+        rows = list[TableRow]()
+        for _, number, asked in itertools.islice(found, size):
+            texts = ("",) * (columns.wanted or 1) if isinstance(asked, ValueError) or not any(asked) else asked
+            if isinstance(asked, ValueError):
+                bad.add(before + len(rows) + 1, f"{path}:{number}: {asked}")
+            texts = texts[:1] if columns.first else texts
+            if columns.wanted not in (None, len(texts)):
+                raise ValueError(
+                    f"{path}: {columns.wanted} of its texts must be read, but the run was trained on {len(texts)}: give a file "
+                    "with one text a line"
+                )
+            rows.append(TableRow(texts, []))
+        if not rows:
+            return
+        lines = [text if isinstance(text, str) else " ".join(text) for text, *_ in (row.texts for row in rows)]
+        yield LineChunk(lines, path, before, "row", bad, rows=tuple(rows))
 
 
 def piped_blocks() -> Iterator[LineChunk]:

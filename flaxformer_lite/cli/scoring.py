@@ -56,7 +56,8 @@ def load_metrics(arguments: argparse.Namespace) -> dict[str, Run]:
 
 
 def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
-    return scored_data(config, arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer)
+    typed = (arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer, arguments.data)
+    return scored_data(config, *typed)
 
 
 def scored(
@@ -113,6 +114,7 @@ def report_search(arguments: argparse.Namespace) -> None:
         "split",
         "source",
         "target",
+        "data",
         "bleu_tokenizer",
         "metrics",
         "source_language",

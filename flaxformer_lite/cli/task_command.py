@@ -82,7 +82,7 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
 
     def read(self, block: LineChunk, number: int) -> Any:
         wanted = self.form.texts
-        texts = [block.lines[number]] if wanted in (0, 1) else columns(block, number, wanted)
+        texts = [block.lines[number]] if wanted in (0, 1) and not block.rows else columns(block, number, wanted)
         with block.naming(number):
             read = self.form.read(texts)
             if not self.task.warns and (reason := self.task.refusal(self.model, self.form.asked(read))):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
@@ -12,7 +13,7 @@ from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.files.data import DataSource, ParallelText
-from flaxformer_lite.files.data.held_out import Split
+from flaxformer_lite.files.data.held_out import SPLITS, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
@@ -35,12 +36,28 @@ class ScoredData(NamedTuple):
 
 
 def scored_data(
-    config: Config, split: Split | None, source: str | None, target: str | None, bleu_tokenizer: Any = None
+    config: Config,
+    split: Split | None,
+    source: str | None,
+    target: str | None,
+    bleu_tokenizer: Any = None,
+    file: str | None = None,
 ) -> ScoredData:
     """Returns the data to score: of a split (by default data.test if there is one, else data.eval), or of two files.
 
+    file: another file that is read as the run's own data.
+
     Raises: ValueError, before anything is translated, if there is no such split or file, or BLEU cannot be computed.
     """
+    if file:
+        if split or source or target:
+            raise ValueError("--data is for one file of labelled data: leave out --split, --source and --target")
+        alike = config.data.alike(file, config.objective.reads)
+        if alike is None:
+            raise ValueError(
+                f"{file}: the run's data has no fields for such a file: give a file of the kind of its data"
+            )
+        return with_metrics(Path(file).name, list(alike.open()), {}, config, alike, bleu_tokenizer)
     if source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or split alone")
@@ -70,7 +87,7 @@ def with_metrics(
     if config.objective.translates or name == "files":
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
-    return ScoredData(name, pairs, parts, metrics, Origin(source, None if name == "files" else f"data.{name}"))
+    return ScoredData(name, pairs, parts, metrics, Origin(source, f"data.{name}" if name in SPLITS else None))
 
 
 def answers_texts(config: Config) -> bool:

@@ -20,10 +20,11 @@ from flaxformer_lite.core.objectives import SpanCorruption
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files import metrics
-from flaxformer_lite.files.data import Dates, Mixture, ParallelText
+from flaxformer_lite.files.data import TSV, Dates, Mixture, ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, compare
+from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.scoring import ScoredData, score
+from flaxformer_lite.run.scoring import ScoredData, score, scored_data
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config, with_train
@@ -307,3 +308,18 @@ def test_settings_of_translations_are_refused_by_a_run_that_makes_none(settings:
     )
     with pytest.raises(ValueError, match=f"^{next(iter(settings))}: for translations, which this run does not make"):
         run.evaluate("eval", **settings)
+
+
+def test_another_file_is_scored_as_the_data_of_the_run(tmp_path: Path):
+    """Law: the pairs are those of the run's own kind of source; the file's name is that of its figures."""
+    base = tiny_config()
+    record = Pairs(source=1, target=0)
+    config = replace(base, data=replace(base.data, train=TSV(path="nowhere", record=record)))
+    file = tmp_path / "test.tsv"
+    file.write_text("b\ta\nd\tc\n")
+    data = scored_data(config, None, None, None, file=str(file))
+    assert data.pairs == [Pair("a", "b"), Pair("c", "d")] and data.name == "test.tsv"
+    with pytest.raises(ValueError, match="--data is for one file of labelled data: leave out --split"):
+        scored_data(config, "test", None, None, file=str(file))
+    with pytest.raises(ValueError, match=r"^x\.conll: the run's data has no fields for such a file: give"):
+        scored_data(config, None, None, None, file="x.conll")

@@ -30,7 +30,7 @@ def test_each_record_that_a_message_names_exists():
 @pytest.mark.parametrize("name", OLD)
 def test_an_older_name_is_refused_with_the_new_one(name: str, tmp_path: Path):
     config = dataclasses.replace(tiny_config(), data=dataclasses.replace(tiny_config().data, train=TSV(path="x")))
-    with pytest.raises(ValueError, match=r"there is no option .*; it is now in a source's record, \w+\(") as typed:
+    with pytest.raises(ValueError, match=r"there is no option .*; it is now in a source's record: \w+\(") as typed:
         apply_options(config, ["--data.train." + name.replace("_", "-"), "x"])
     tree = json.loads(to_json(config))
     tree["data"]["train"][name] = "x"

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -282,10 +283,12 @@ def test_the_command_writes_spans_and_columns(
     assert f"{given}, line 2: the field w has '3': it must be a list of texts; its answer is empty" in err
     assert f"{given}, line 3: not JSON" in err
     assert f"{given}, line 4: no field w; the fields are id, u.v; its answer is empty" in err
-    for path in (given, tmp_path / "x.conll"):
+    (tmp_path / "x.parquet").write_bytes(b"")
+    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda _: SimpleNamespace(config=lambda: run.config))
+    for path in (given, tmp_path / "x.parquet"):  # an imported run was trained on no such fields
         with pytest.raises(SystemExit) as stopped:
             type_command(monkeypatch, "label", tmp_path, path)
-        assert stopped.value.code == 2 and "name its field by --words FIELD" in capsys.readouterr().err
+        assert stopped.value.code == 2 and "or of a kind that the run was trained on" in capsys.readouterr().err
     (tmp_path / "bad.jsonl").write_text('{"w": 3}\n')
     with pytest.raises(SystemExit) as stopped:
         type_command(monkeypatch, "label", tmp_path, tmp_path / "bad.jsonl", "--words", "w")
@@ -298,3 +301,31 @@ def test_the_command_writes_spans_and_columns(
     with pytest.raises(SystemExit) as stopped:
         type_command(monkeypatch, "label", tmp_path, table, "--column", "1", "--words", "w")
     assert stopped.value.code == 2 and "--words is for lines of JSON" in capsys.readouterr().err
+
+
+def test_the_command_reads_what_the_run_was_trained_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Law: the words of each spelling get the same answers as in Python; labels are not asked; a bad text has its line."""
+    given = [["ab", "cd."], ["ef"], ["a", "b"]]
+    (tmp_path / "x.conll").write_text("".join("".join(f"{word} X\n" for word in words) + "\n" for words in given))
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"w": words}) + "\n" for words in given))
+    (tmp_path / "bad.jsonl").write_text(
+        json.dumps({"w": given[0]}) + '\n{"v": 1}\n' + json.dumps({"w": given[2]}) + "\n"
+    )
+    (tmp_path / "x.csv").write_text("w,l\n" + "".join(f'"{words}",\n' for words in given))
+    record = Words(words="w", labels="l")
+    data = dataclasses.replace(run.config.data, train=JSONLines(path="nowhere.jsonl", record=record))
+    trained = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **_: trained)
+    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda _: SimpleNamespace(config=lambda: trained.config))
+    wanted = [[(span.start, span.end, span.label) for span in found.spans] for found in trained.label(given)]
+    for name in ("x.conll", "x.jsonl", "x.csv", "bad.jsonl"):
+        type_command(monkeypatch, "label", tmp_path, tmp_path / name)
+        out, err = capsys.readouterr()
+        spans = [json.loads(line)["spans"] if line else None for line in out.splitlines()]
+        found = [one and [(span["start"], span["end"], span["label"]) for span in one] for one in spans]
+        if name == "bad.jsonl":
+            assert found[1] is None and f"{tmp_path / name}:2: no field w; the fields are v; its answer is empty" in err
+            found[1] = wanted[1]
+        assert found == wanted

@@ -525,6 +525,27 @@ def test_the_column_is_that_of_any_training_data(
     assert block.lines == ["ab\n\ncd"]
 
 
+def test_lines_of_json_are_read_as_the_training_data_was(
+    run: Run, type_command: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: an answer is that to the text alone, whatever labels the lines have; two texts are a pair."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": "abc", "b": "x"}\n{"a": 7}\n\n{"a": "abx", "b": "y", "label": 3}\n', encoding="utf-8")
+    single = trained_on(run, monkeypatch, JSONLines(path="t.jsonl", record=Classes(text="a")))
+    out, err = type_command(single, "classify", str(path))
+    assert err == [f"warning: {path}:2: field a holds int '7': it must be a string; its answer is empty"]
+    alone = type_command(single, "classify", stdin=b"abc\n\nabx\n")[0]
+    assert [out[0], *out[2:]] == alone and out[1] == ""
+    pairs = trained_on(run, monkeypatch, JSONLines(path="t.jsonl", record=Classes(source="a", text="b")))
+    path.write_text('{"a": "abc", "b": "x"}\n{"a": "abx", "b": "ab"}\n', encoding="utf-8")
+    assert (
+        type_command(pairs, "classify", str(path))[0] == type_command(pairs, "classify", stdin=b"abc\tx\nabx\tab\n")[0]
+    )
+    with pytest.raises(SystemExit):
+        type_command(pairs, "embed", str(path))
+    assert "1 of its texts must be read, but the run was trained on 2" in type_command.errors()[-1]
+
+
 def test_two_columns_are_two_texts(run: Run, type_command: Typed, tmp_path: Path):
     table = tmp_path / "in.tsv"
     table.write_text("1\ta\t2\tb\n3\tc\t4\td\tmore\n5\te\t6\tf\n")

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"
     )
+    parser.add_argument("--data", metavar="FILE", help="score this labelled file instead, read as the data of the run")
     parser.add_argument("--source", metavar="FILE", help="translate this file instead; needs --target")
     parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """The settings of the data: sources, tokenizer, batches."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
@@ -9,12 +9,15 @@ from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import NonNegativeInt
 from flaxformer_lite.core.data.batch_plan import BatchShapes
 from flaxformer_lite.core.text import Languages
-from flaxformer_lite.files.data.held_out import LEFT_OUT, Part, Split, held_out
+from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Part, Split, held_out
+from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import OptionalSource
-from flaxformer_lite.files.data.source import DataSource
+from flaxformer_lite.files.data.source import DataSource, RecordSource
+from flaxformer_lite.files.data.text_files import CSV, TSV, ColumnSource, CoNLL, JSONLines
 from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
+from flaxformer_lite.files.text.tables import container
 from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 
 
@@ -69,3 +72,31 @@ class DataConfig(BatchShapes, at="data"):
         if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
             return getattr(self, split, None)
         return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)
+
+    def alike(self, path: str, reads: str) -> DataSource | None:
+        """Returns the source that reads a file as this data is read; None if the fields of such a file are not known.
+
+        A file whose name says no kind is of the kind of this data. reads: as the run's objective.
+        """
+        given = [source for split in SPLITS if (source := getattr(self, split)) is not None]
+        known = [member for source in given for _, member in source.parts("")]
+        kind: Any = KINDS.get(container(path))
+        kind = CSV if kind is TSV and ".csv" in path.lower() else kind
+        for member in known:
+            if (
+                type(member) is (kind or type(member))
+                and hasattr(member, "path")
+                and not isinstance(member, HubDataset)
+            ):
+                return replace(member, path=path)
+        if kind is CoNLL:
+            return CoNLL(path=path) if reads == "words" else None
+        for member in known if kind is not None else ():
+            if isinstance(member, RecordSource) and {*map(type, member.record.fields.values())} == {str}:
+                header = {"header": True} if issubclass(kind, ColumnSource) else {}
+                return kind(path=path, record=member.record, languages=member.languages, **header)
+        return None
+
+
+KINDS = {"a table": TSV, "JSON lines": JSONLines, "JSON": JSONLines, "CoNLL columns": CoNLL, "Parquet": Parquet}
+"""The kinds of sources that read a file, by its container."""

@@ -1,7 +1,7 @@
 """The contract of data sources, and the base classes of sources of written text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -173,19 +173,23 @@ class RecordSource(Checked, TextSource, at="data"):
         """Yields all rows of all files."""
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
-        for file, number, row in self.record.rows(self._fields(progress)):
-            yield LocatedPair(self._pair(row), (file, file), number)
+        for file, number, pair in self._read(self.record.pair, progress):
+            yield LocatedPair(str(pair) if isinstance(pair, ValueError) else pair, (file, file), number)
 
-    def _pair(self, row: Any) -> Pair | str:
-        """Returns a row as a pair, or what is wrong with it."""
-        if row is BLANK:
-            return BLANK
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            return self.record.pair(row)
-        except ValueError as error:
-            return str(error)
+    def asked(self, progress: ReadProgress = ignore_progress) -> Iterator[FileRow]:
+        """Yields what commands ask of each row (`Record.asked`), or its error; `BLANK` for a blank one."""
+        return self._read(self.record.asked, progress)
+
+    def _read(self, read: Callable[[Any], Any], progress: ReadProgress) -> Iterator[FileRow]:
+        """Yields what is read of each row, or its error; `BLANK` for a blank one."""
+        for file, number, row in self.record.rows(self._fields(progress)):
+            found = row
+            if row is not BLANK and not isinstance(row, ValueError):
+                try:
+                    found = read(row)
+                except ValueError as error:
+                    found = error
+            yield file, number, found
 
 
 @dataclass(frozen=True, kw_only=True)

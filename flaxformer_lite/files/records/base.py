@@ -77,8 +77,12 @@ class Record(Checked, at="record"):
 
     def pair(self, row: Any) -> Pair:
         """Returns a row as a pair. Raises: ValueError for what it lacks or has wrong."""
-        source, target = ["", *(text_at(row, fields) for fields in self.texts)][-2:]
+        source, target = ["", *self.asked(row)][-2:]
         return Pair(source, target, self.label_in(row))
+
+    def asked(self, row: Any) -> tuple[Any, ...]:
+        """Returns what a command asks of a row: its texts, without labels. Raises: ValueError for what it lacks or has wrong."""
+        return tuple(text_at(row, fields) for fields in self.texts)
 
     def label_in(self, row: Any) -> str:
         """Returns the label of a row. Raises: ValueError for a wrong one."""

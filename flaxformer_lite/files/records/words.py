@@ -85,13 +85,18 @@ def listed(value: Any) -> Any:
     return value.split()
 
 
+def check_items(name: str, items: Any, kinds: set[type]) -> None:
+    """Raises: ValueError if the words or the labels of a text are no list of such items."""
+    wrong = [item for item in items if type(item) not in kinds] if isinstance(items, list) else [items]
+    if wrong:
+        what = "texts or whole numbers" if int in kinds else "texts"
+        raise ValueError(f"the {name} have {str(wrong[0])[:60]!r}: they must be a list of {what}")
+
+
 def pair_of_words(words: Any, labels: Any) -> Pair:
     """Returns a text from its words, with their labels. Raises: ValueError if they are not lists of the same length."""
-    for name, items, kinds in (("words", words, {str}), ("labels", labels, {str, int, type(None)})):
-        wrong = [item for item in items if type(item) not in kinds] if isinstance(items, list) else [items]
-        if wrong:
-            what = "texts or whole numbers" if int in kinds else "texts"
-            raise ValueError(f"the {name} have {str(wrong[0])[:60]!r}: they must be a list of {what}")
+    check_items("words", words, {str})
+    check_items("labels", labels, {str, int, type(None)})
     if len(words) != len(labels):
         raise ValueError(f"it has {len(words)} words and {len(labels)} labels: each word needs one label")
     text, places = joined(words)
@@ -202,6 +207,11 @@ class Words(LabelledWords):
         if isinstance(row, ValueError):
             raise row
         return field_value(row, field)
+
+    def asked(self, row: Any) -> tuple[Any, ...]:
+        words = listed(field_value(row, self.words))
+        check_items("words", words, {str})
+        return (words,)
 
     def pair(self, row: Any) -> Pair:
         return pair_of_words(*(listed(field_value(row, field)) for field in (self.words, self.labels)))

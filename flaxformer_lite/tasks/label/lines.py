@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.files.text.json_objects import field_value, object_in
-from flaxformer_lite.files.text.tables import container, require_lines
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
@@ -47,11 +46,6 @@ class Lines(TaskLines["LabelledWords"]):
     def of(cls, arguments: argparse.Namespace) -> "Lines":
         if arguments.words and arguments.column:
             raise ValueError("--words is for lines of JSON, --column for a table: leave one of them out")
-        for path in arguments.files:
-            if not arguments.words and container(path) != "a table":
-                require_lines(
-                    path, "write the words of each text as a list in JSON lines, and name its field by --words FIELD"
-                )
         return super().of(arguments)
 
     def task(self) -> "Label":

@@ -1,0 +1,55 @@
+"""Files that are read as the data of a run is read. Oracle: by hand, a table of files and of the sources that read them."""
+
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.files.data import (
+    CSV,
+    TSV,
+    CoNLL,
+    DataConfig,
+    HubDataset,
+    JSONLines,
+    Mixture,
+    ParallelText,
+    Parquet,
+    PlainText,
+)
+from flaxformer_lite.files.records import Classes, Words
+
+NAMED, NUMBERED = Classes(text="a", label="b"), Classes(text=1, label=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "expected"),
+    [
+        (JSONLines(path="x", record=NAMED), "dev.jsonl", JSONLines(path="dev.jsonl", record=NAMED)),
+        (JSONLines(path="x", record=NAMED), "dev.txt", JSONLines(path="dev.txt", record=NAMED)),
+        (JSONLines(path="x", record=NAMED), "dev.csv.gz", CSV(path="dev.csv.gz", header=True, record=NAMED)),
+        (HubDataset(path="x", record=NAMED), "dev.json", JSONLines(path="dev.json", record=NAMED)),
+        (HubDataset(path="x", record=NAMED), "dev", None),
+        (Parquet(path="x", record=NAMED, bad_rows="drop"), "d.parquet", Parquet(path="d.parquet", record=NAMED, bad_rows="drop")),
+        (TSV(path="x", record=NUMBERED), "dev.tsv", TSV(path="dev.tsv", record=NUMBERED)),
+        (TSV(path="x", record=NUMBERED), "dev.jsonl", None),
+        (CSV(path="x", header=True, record=NAMED, delimiter=";"), "d.csv",
+         CSV(path="d.csv", header=True, record=NAMED, delimiter=";")),
+        (CSV(path="x", header=True, record=NAMED), "dev.jsonl", JSONLines(path="dev.jsonl", record=NAMED)),
+        (JSONLines(path="x", record=Words()), "dev.conllu", CoNLL(path="dev.conllu")),
+        (CoNLL(path="x", comment="#"), "dev.testb", CoNLL(path="dev.testb", comment="#")),
+        (CoNLL(path="x"), "dev.jsonl", None),
+        (JSONLines(path="x", record=NAMED), "dev.conll", None),
+        (ParallelText(source="x", target="y"), "dev.tsv", None),
+        (PlainText(path="x", documents="lines"), "dev.txt", PlainText(path="dev.txt", documents="lines")),
+        (Mixture(sources=(TSV(path="x"), JSONLines(path="y"))), "dev.jsonl", JSONLines(path="dev.jsonl")),
+    ],
+)  # fmt: skip
+def test_a_file_is_read_as_the_data(data: Any, path: str, expected: Any):
+    reads = data.record.reads
+    assert DataConfig(train=data).alike(path, reads) == expected
+    assert DataConfig(eval=data).alike(path, reads) == expected
+
+
+def test_columns_of_words_need_no_data():
+    assert DataConfig().alike("x.conll", "words") == CoNLL(path="x.conll")
+    assert DataConfig().alike("x.conll", "texts") is DataConfig().alike("x.jsonl", "words") is None
