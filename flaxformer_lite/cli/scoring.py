@@ -64,7 +64,7 @@ def scored(
     loaded: Run, data: ScoredData, arguments: argparse.Namespace, metrics: Mapping[str, Run], rater: Run | None
 ) -> tuple[dict[str, Any], list[str] | None, Ratings]:
     """Returns the report on a run, and its translations with their ratings if it makes any."""
-    if any(pair.label for pair in data.pairs) and (arguments.source_language or arguments.target_language):
+    if any(pair.languages for pair in data.pairs) and (arguments.source_language or arguments.target_language):
         raise ValueError(
             f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
         )

@@ -605,7 +605,7 @@ class Run(TextTranslator, TextPredictor):
         self.check_direction()
         start = [config.decode.start_id]
         if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
-            start += tokenizers.ids_of("").first
+            start += tokenizers.ids_of(()).first
         most, most_of_target = self.max_source_tokens, config.data.longest.target - len(start)
         sources = truncated(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
         targets = truncated(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)

@@ -157,15 +157,14 @@ def score(
 
 
 def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: Progress) -> list[list[ScoredText]]:
-    """Returns the translations of the sources of all pairs, each in the direction that its label names."""
-    pairs, languages = data.pairs, run.config.data.languages
+    """Returns the translations of the sources of all pairs, each in the direction of its languages."""
+    pairs, before = data.pairs, 0
     progress.update("translating", 0)
     # `metrics` has already warned of sources that are too long, but not of terms that a translation cannot have.
     forced = decode.keys() & {"terms", "placeholders", "prefix"}
     answers: list[list[ScoredText]] = [[]] * len(pairs)
-    labels, before = ("" if languages is None else pair.label for pair in pairs), 0
-    for label, numbers in groups_of(labels).items():
-        answered = (run.between(*label.split()) if label else run).hypotheses(
+    for languages, numbers in groups_of(pair.languages for pair in pairs).items():
+        answered = (run.between(*languages) if languages else run).hypotheses(
             [pairs[i].source for i in numbers],
             progress=lambda _, done, total, before=before: progress.update("translating", before + done),
             warn=lambda line: warn(f"{data.name}: {line}") if forced else None,

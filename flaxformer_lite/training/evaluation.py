@@ -156,7 +156,7 @@ class Evaluator:
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
-            settings = replace(settings, **tokenizers.ids_of(data.pairs[0].label).decode)
+            settings = replace(settings, **tokenizers.ids_of(data.pairs[0].languages).decode)
         self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
@@ -323,8 +323,8 @@ class Evaluator:
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
         configs, tokenizers = [decoder.config] * len(pairs), self.tokenizers
         if isinstance(tokenizers, LanguageTokenizers):
-            changes = {label: tokenizers.ids_of(label).decode for label in {pair.label for pair in pairs}}
-            configs = [replace(decoder.config, **changes[pair.label]) for pair in pairs]
+            changes = {codes: tokenizers.ids_of(codes).decode for codes in {pair.languages for pair in pairs}}
+            configs = [replace(decoder.config, **changes[pair.languages]) for pair in pairs]
             if tokenizers.target.ends_pairs:
                 tokenizers = replace(tokenizers, source=tokenizers.source.framed(Frame()))
         texts, framed = [""] * len(pairs), tokenizers.source.as_source

@@ -40,7 +40,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import as_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.languages import LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig

@@ -134,7 +134,10 @@ class Directed(Run):
 def test_pairs_of_several_directions_have_their_translations_in_their_places(monkeypatch: pytest.MonkeyPatch):
     """By hand: directions take turns. Progress counts the pairs of those before."""
     labels = ["de en", "fr de", "de en", "de fr", "fr de"]
-    pairs = [Pair(f"text {number}", f"{label} text {number}", label) for number, label in enumerate(labels)]
+    pairs = [
+        Pair(f"text {number}", f"{label} text {number}", languages=tuple(label.split()))
+        for number, label in enumerate(labels)
+    ]
     config = replace(CONFIG, data=replace(CONFIG.data, languages=Languages(codes=("de", "en", "fr"))))
     run, done = Directed(RunFolder("run"), config, {}, None, 3), list[int]()
     monkeypatch.setattr(Progress, "update", lambda _, activity, step: done.append(step))

@@ -143,7 +143,7 @@ def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run)
     reader = ChatTokenizers(ours(), ours(), run.asking.template, 91, False, BETWEEN)  # type: ignore[union-attr]
     config = dataclasses.replace(run.config, objective=Instruction())
     tuned = dataclasses.replace(run, config=config, tokenizers=reader).between("En", "De")
-    (read,) = tuned.required_tokenizers.encode_pairs([("an all", "is")])
+    (read,) = tuned.required_tokenizers.encode_pairs([Pair("an all", "is")])
     assert read.target[: len(prompt_of("an all"))] == prompt_of("an all")
     pairs = [Pair("an all", "<think>so</think> is")]
     data = ScoredData("eval", pairs, {}, config.metrics)

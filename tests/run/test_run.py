@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.text.characters import Characters

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.source import DataSource
 
 PAIRS = [Pair("ein Haus", "a house"), Pair("zwei Hüte", "two hats"), Pair("日本", "Japan")]

@@ -10,7 +10,7 @@ import chex
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import SpecialIds

@@ -18,7 +18,7 @@ import pytest
 
 from flaxformer_lite.base.console import Failure
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.optim.schedules import Constant, Noam
 from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder
 from tests.support.experiments import tiny_config, with_train

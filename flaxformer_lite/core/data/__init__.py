@@ -6,6 +6,7 @@ face has no name that needs JAX.
 """
 
 from flaxformer_lite.core.data.batch_plan import BatchShapes
-from flaxformer_lite.core.data.records import Lengths, Pair, TokenPair
+from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.text.pairs import Pair
 
 __all__ = ["BatchShapes", "Lengths", "Pair", "TokenPair"]

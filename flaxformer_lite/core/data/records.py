@@ -13,15 +13,6 @@ from flaxformer_lite.core.text.pairs import Extent
 NOTHING: Int[np.ndarray, "0"] = np.zeros(0, np.int32)
 
 
-class Pair(NamedTuple):
-    """A source text with its target, or two texts to compare. A document is a target with an empty source."""
-
-    source: str
-    target: str
-    label: str = ""
-    """The class or the number that belongs to the texts, or several classes as a JSON list; empty without labels."""
-
-
 class TokenPair(NamedTuple):
     """A pair as token ids, without special tokens. A conversation is a target with the special tokens of its template."""
 

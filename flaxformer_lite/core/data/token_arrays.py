@@ -10,9 +10,9 @@ from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 import numpy as np
 from jaxtyping import Int, Integer
 
-from flaxformer_lite.core.data.records import NOTHING, Pair, TokenPair
+from flaxformer_lite.core.data.records import NOTHING, TokenPair
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.pairs import EncodedPair, Extent
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
 
 AT_ONCE = 4096
 """Pairs that are tokenized at once, by the library of the tokenizer on all cores."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from flaxformer_lite.core.base.bounds import Checked, cut
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.core.text.pairs import EncodedPair
+from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.core.text.tokenizer import Frame, Tokenizer, Tokenizers
 
 
@@ -107,7 +107,7 @@ class Direction(NamedTuple):
 class LanguageTokenizers(Tokenizers):
     """Tokenizers that add the tokens of languages to pairs.
 
-    The label of a pair names its direction, two codes with a space between. A pair without a label has that of `languages`.
+    A pair without languages of its own has the direction of `languages`.
     """
 
     languages: Languages
@@ -171,17 +171,16 @@ class LanguageTokenizers(Tokenizers):
         behind = (from_id,) if places.source == "behind" else ()
         return Direction(before, behind, decode)
 
-    def ids_of(self, label: str) -> Direction:
-        """Returns the token ids of the direction that the label of a pair names."""
-        return self.ids(*self.codes_of(label))
+    def ids_of(self, languages: Sequence[str]) -> Direction:
+        """Returns the token ids of the direction of a pair with these languages."""
+        return self.ids(*self.codes_of(languages))
 
-    def codes_of(self, label: str) -> tuple[str, str]:
-        """Returns the codes that the label of a pair names. Raises: ValueError as `Languages.checked`, or for another label."""
-        codes = label.split() or self.languages.direction or (None, None)
+    def codes_of(self, languages: Sequence[str]) -> tuple[str, str]:
+        """Returns the codes of a pair with these languages. Raises: ValueError as `Languages.checked`, or for one code or three."""
+        codes = languages or self.languages.direction or (None, None)
         if len(codes) != 2:
             raise ValueError(
-                f"a pair has the label {cut(repr(label))}: with data.languages it must be two codes, of source and target; "
-                "name them by `languages` of the data, and leave its label out"
+                f"a pair has the languages {languages}: they must be two codes of data.languages, of source and target"
             )
         return self.languages.checked(*codes)
 
@@ -197,20 +196,26 @@ class LanguageTokenizers(Tokenizers):
     def target_text(self, tokens: Sequence[int]) -> str:
         return super().target_text(tokens[1:] if tokens and tokens[0] in self.firsts else tokens)
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
-        groups = groups_of(pair[2] for pair in pairs)
-        directions = {label: self.ids_of(label) for label in groups}
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
+        if label := next((pair.label for pair in pairs if pair.label), ""):
+            raise ValueError(
+                f"a pair has the label {cut(repr(label))}, which a translation does not read: leave it out; `languages` of the "
+                "data name the languages of pairs"
+            )
+        groups = groups_of(pair.languages for pair in pairs)
+        directions = {languages: self.ids_of(languages) for languages in groups}
         if not self.languages.trainable:
             raise ValueError(
                 f"data.languages.source is {self.languages.source!r} and .target is {self.languages.target!r}, which are for use "
                 f"alone: train with --data.languages.source {'behind' if self.languages.target == 'start' else 'before'}"
             )
         encoded = {
-            label: self.of_codes(self.codes_of(label)).encode_pairs([pairs[number] for number in numbers])
-            for label, numbers in groups.items()
+            languages: self.of_codes(self.codes_of(languages)).encode_pairs([pairs[number] for number in numbers])
+            for languages, numbers in groups.items()
         }
-        for _, _, label in pairs:
-            (before, behind, decode), first, pair = directions[label], directions[label].first, next(encoded[label])
+        for given in pairs:
+            direction, pair = directions[given.languages], next(encoded[given.languages])
+            (before, behind, decode), first = direction, direction.first
             if self.target.ends_pairs:
                 end, first = self.target.as_source([]), (decode["bos_id"],)
                 yield EncodedPair([*pair.source, *end, *behind], [*first, *pair.target, *end])

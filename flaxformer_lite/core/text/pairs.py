@@ -1,13 +1,30 @@
-"""The record that a reader makes of a pair of texts: token ids, arrays with a name, and the part of the pair that it has."""
+"""Pairs of texts, and the records that readers make of them: token ids, arrays with a name, and the part that was read."""
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 ANSWERS = "answers"
 """The array of a conversation: whether each token belongs to an answer, which the loss counts."""
+
+
+class Pair(NamedTuple):
+    """A source text with its target, or two texts to compare. A document is a target with an empty source."""
+
+    source: str
+    target: str
+    label: str = ""
+    """The class or the number that belongs to the texts; in JSON several classes, or the labels of words; empty without labels."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages of source and target; (): those of `data.languages.direction`."""
+    has_candidates: bool = False
+    """Whether the target has the candidates of a query, in JSON."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the texts, and of the rest what differs from a plain pair."""
+        return {name: value for name, value in self._asdict().items() if isinstance(value, str) or value}
 
 
 class Extent(IntEnum):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
-from flaxformer_lite.core.text.pairs import EncodedPair
+from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds, check_token_ids
 
 MOST_IDS = 2**24
@@ -214,15 +214,15 @@ class Tokenizers:
         """A name for the way in which pairs are read; "": by the tokenizers alone."""
         return ""
 
-    def refusal(self, pair: Sequence[str]) -> str | None:
+    def refusal(self, pair: Pair) -> str | None:
         """Returns the reason why a pair cannot be read, or which part of it is not; None if it is read whole."""
         return None
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         """Yields each pair as token ids of its source and its target, with its label."""
         sources = self.source.encode_batch([pair[0] for pair in pairs])
         targets = self.target.encode_batch([pair[1] for pair in pairs])
-        yield from (EncodedPair(*row) for row in zip(sources, targets, (pair[2] for pair in pairs), strict=True))
+        yield from (EncodedPair(*row) for row in zip(sources, targets, (pair.label for pair in pairs), strict=True))
 
     def check_ids(self, vocab_sizes: tuple[int, int]) -> None:
         """Raises: ValueError if a text of the source or the target may get an id past the model's table of embeddings."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from flaxformer_lite.core.base.bounds import Checked, PositiveInt
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import Lazy
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.text_files import paragraphs

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from flaxformer_lite.base.console import note, warn
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
 from flaxformer_lite.files.records.candidates import TextCandidates

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flaxformer_lite.core.base.bounds import Checked, PositiveFloat
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.built_in import Dates, PythonDocs
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.source import DataSource

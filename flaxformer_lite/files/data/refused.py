@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers

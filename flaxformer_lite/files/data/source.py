@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.records import Pairs, Record, RecordKinds
 from flaxformer_lite.files.records.base import BLANK, FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress
@@ -146,8 +146,7 @@ class TextSource(LocatedSource):
             no_source = self.record.has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 has_pairs = True
-                labelled = pair._replace(label=" ".join(self.languages)) if self.languages else pair
-                yield row._replace(pair=labelled)
+                yield row._replace(pair=pair._replace(languages=self.languages)) if self.languages else row
             elif self.empty_lines == "error":
                 side = "source" if no_source else "target" if self.record.has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""

@@ -34,7 +34,7 @@ from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import Column, TokenArrays, TokenShard
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
@@ -105,10 +105,10 @@ def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 
 def text_digests(pairs: Iterable[Pair]) -> tuple[str, str]:
-    """Returns the SHA-256 of all source texts, and of all target texts with the labels."""
+    """Returns the SHA-256 of all source texts, and of all target texts with all else that pairs have."""
     hashes = hashlib.sha256(), hashlib.sha256()
     for pair in pairs:
-        for digest, text in zip(hashes, (pair.source, pair.target + pair.label), strict=True):
+        for digest, text in zip(hashes, (pair.source, "".join(map(str, filter(None, pair[1:])))), strict=True):
             digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
     return hashes[0].hexdigest(), hashes[1].hexdigest()
 

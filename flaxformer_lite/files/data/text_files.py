@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, RecordSource, TextSource
 from flaxformer_lite.files.records import Documents, Pairs, RecordKinds, Words
 from flaxformer_lite.files.records.base import BLANK, Field, FileRow

@@ -1,7 +1,7 @@
 """Queries with candidates as texts: read from records, and by tokenizers. `core/objectives/candidates.py` has them as tokens.
 
-The candidates of a query are its positives, texts that answer it, then its negatives. A `Pair` has the query as its source, the
-candidates in JSON as its target, and the label `CANDIDATES`. With another label it is plain: its target answers its source.
+The candidates of a query are its positives, texts that answer it, then its negatives. A `Pair` that `has_candidates` has the query
+as its source, and the candidates in JSON as its target. Another pair is plain: its target answers its source.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
 from flaxformer_lite.core.text.pairs import EncodedPair
 from flaxformer_lite.core.text.tokenizer import Tokenizers
@@ -22,9 +22,6 @@ from flaxformer_lite.files.records.base import Field, Reading, Record, text_fiel
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.normal_form import comparable
-
-CANDIDATES = "candidates\n"
-"""The label of a pair whose target is candidates in JSON; no class has a line break in its name."""
 
 
 class TextCandidates(NamedTuple):
@@ -64,12 +61,13 @@ class TextCandidates(NamedTuple):
 
     def pair(self, query: str) -> Pair:
         """Returns the query with these candidates as a pair. Raises: ValueError for half a surrogate pair."""
-        return Pair(query, in_utf8(json.dumps(self._asdict(), ensure_ascii=False), "a candidate"), CANDIDATES)
+        text = in_utf8(json.dumps(self._asdict(), ensure_ascii=False), "a candidate")
+        return Pair(query, text, has_candidates=True)
 
     @classmethod
-    def of_pair(cls, pair: Sequence[str]) -> "TextCandidates":
+    def of_pair(cls, pair: Pair) -> "TextCandidates":
         """Returns the candidates in a pair, or the target of a plain pair as the only one."""
-        return cls(**json.loads(pair[1])) if pair[2] == CANDIDATES else cls([pair[1]])
+        return cls(**json.loads(pair.target)) if pair.has_candidates else cls([pair.target])
 
     @property
     def texts(self) -> list[str]:
@@ -110,9 +108,7 @@ class Candidates(Record):
 
 
 def in_lines(pair: Pair) -> Pair:
-    """Returns a pair with each of its candidates in a line of the target; a plain pair as it is."""
-    if pair.label != CANDIDATES:
-        return pair
+    """Returns a pair with each of its candidates in a line of the target."""
     return Pair(pair.source, "\n".join(TextCandidates.of_pair(pair).texts))
 
 
@@ -134,14 +130,14 @@ class CandidateTokenizers(Tokenizers):
         prompts = self.query_prompt + "\n" + self.document_prompt
         return hashlib.sha256(prompts.encode()).hexdigest() if prompts.strip("\n") else ""
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         read = [TextCandidates.of_pair(pair) for pair in pairs]
         texts = [[self.document_prompt + text for text in one.texts] for one in read]
         queries = self.source.encode_batch([self.query_prompt + pair[0] for pair in pairs])
         encoded = iter(self.target.encode_batch(list(itertools.chain.from_iterable(texts))))
         for pair, query, one, of_query in zip(pairs, queries, read, texts, strict=True):
             ids = list(itertools.islice(encoded, len(of_query)))
-            if pair[2] != CANDIDATES:
+            if not pair.has_candidates:
                 yield EncodedPair(query, ids[0])
                 continue
             sizes, first = np.array([*map(len, ids)], np.int32), len(one.positives)

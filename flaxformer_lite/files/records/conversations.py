@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.records.base import Field, Reading, Record

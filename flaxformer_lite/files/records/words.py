@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 from flaxformer_lite.core.text.tokenizer import Tokenizers
@@ -307,7 +307,7 @@ class LabelTokenizers(Tokenizers):
         parts = [READING, self.objective.labels, self.objective.scheme]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def refusal(self, pair: Sequence[str]) -> str | None:
+    def refusal(self, pair: Pair) -> str | None:
         try:
             _, lost = self._piece_labels(pair, self.target.encode_spans([pair[1]])[0].spans)
         except ValueError as error:
@@ -315,7 +315,7 @@ class LabelTokenizers(Tokenizers):
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         return lost[0] + more if lost else None
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         for pair, (ids, spans) in zip(pairs, self.target.encode_spans([pair[1] for pair in pairs]), strict=True):
             try:
                 labels, lost = self._piece_labels(pair, spans)
@@ -325,9 +325,9 @@ class LabelTokenizers(Tokenizers):
             arrays = {PIECE_LABELS: np.array(labels, np.uint16)}
             yield EncodedPair([], ids, extent=Extent.PARTLY if lost else Extent.WHOLE, arrays=arrays)
 
-    def _piece_labels(self, pair: Sequence[str], tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
+    def _piece_labels(self, pair: Pair, tokens: Sequence[Place]) -> tuple[list[int], list[str]]:
         """Returns the `piece_label` of each token, and what of the pair is not read. Raises: ValueError without labels."""
-        marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair[2] or "{}").items()}
+        marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair.label or "{}").items()}
         if "words" in marked:
             words, of_word = list[Place](), list[int]()
             names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b, _) in enumerate(marked["words"], 1)]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.console import counted, note_once, warn, warn_once
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.pairs import Pair
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, encode_marked, joined
 from flaxformer_lite.files.text.messages import Conversation, Message
@@ -104,7 +105,7 @@ class Asking:
             rows[i] = ids
         return rows
 
-    def questions(self, pairs: Sequence[Sequence[str]], most: int) -> list[Question | None]:
+    def questions(self, pairs: Sequence[Pair], most: int) -> list[Question | None]:
         """Returns the question of each pair or conversation; None where `question` has none, or one of more than `most` tokens.
 
         Raises: ValueError if no pair has one.
@@ -121,7 +122,7 @@ class Asking:
             )
         return short
 
-    def question(self, pair: Sequence[str]) -> Question | None:
+    def question(self, pair: Pair) -> Question | None:
         """Returns the question of a pair or a conversation; None for one without an answer, or that the template refuses."""
         try:
             messages, tools = self.translation.conversation(pair, self.template.reads_codes)

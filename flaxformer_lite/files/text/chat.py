@@ -31,7 +31,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent
+from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent, Pair
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import token_text
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
@@ -771,14 +771,14 @@ class ChatTokenizers(Tokenizers):
             parts.append(vars(self.translation))
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def refusal(self, pair: Sequence[str]) -> str | None:
+    def refusal(self, pair: Pair) -> str | None:
         try:
             self._read(pair)
         except ValueError as error:
             return str(error)
         return None
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         if any(pair[0] for pair in pairs):
             self.translation.check_languages(self.template.reads_codes)
         self.template.compile()
@@ -798,7 +798,7 @@ class ChatTokenizers(Tokenizers):
                 chat, extent = self._cut(conversation[0]), Extent.CUT
             yield EncodedPair([], chat.ids, extent=extent, arrays={ANSWERS: np.array(chat.answers, np.bool)})
 
-    def _read(self, pair: Sequence[str]) -> tuple[FittedConversation, str]:
+    def _read(self, pair: Pair) -> tuple[FittedConversation, str]:
         """Returns the conversation of a pair and its text; warns of what the template leaves out. Raises: ValueError."""
         fitted = self.template.fitted(*self.translation.conversation(pair, self.template.reads_codes))
         text = self._text(fitted.messages, fitted.tools)

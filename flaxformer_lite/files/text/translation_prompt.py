@@ -1,10 +1,10 @@
 """The message that asks a chat model for a translation: a setting, with the messages of the cards of models."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flaxformer_lite.core.base.bounds import PLACE, Checked, check_places, with_places
+from flaxformer_lite.core.text.pairs import Pair
 from flaxformer_lite.files.text.messages import Conversation, Message
 
 LANGUAGES = {"source_language": "from", "target_language": "to"}
@@ -58,7 +58,7 @@ class TranslationPrompt(Checked, at="data.translation"):
             content = [{"type": "text", **dict(codes), "text": content}]
         return [*system, {"role": "user", "content": content}]
 
-    def conversation(self, pair: Sequence[str], by_codes: bool = False) -> Conversation:
+    def conversation(self, pair: Pair, by_codes: bool = False) -> Conversation:
         """Returns a pair as a question with its answer; without a source, the conversation that the target holds.
 
         Raises: ValueError as `Conversation.of_pair`.

@@ -60,7 +60,7 @@ def duplicate(pairs: Sequence[Pair]) -> Broken:
 
 def length(pairs: Sequence[Pair]) -> Broken:
     """one side too long or too short for the other"""
-    source, target = (np.array([len(pair[side].strip()) or 1 for pair in pairs], float) for side in (0, 1))
+    source, target = (np.array([len(pair[:2][side].strip()) or 1 for pair in pairs], float) for side in (0, 1))
     usual, spread = np.ones(len(pairs), bool), 0.0
     for _ in range(6):  # without those far away, what is usual is known better
         scale = np.median(target[usual] / source[usual])
@@ -74,7 +74,7 @@ def length(pairs: Sequence[Pair]) -> Broken:
 
 def language(pairs: Sequence[Pair]) -> Broken:
     """another script or language than the rest of its side, or no language at all"""
-    texts = [f" {' '.join(pair[side].lower().split())} " for side in (0, 1) for pair in pairs]
+    texts = [f" {' '.join(pair[:2][side].lower().split())} " for side in (0, 1) for pair in pairs]
     once = np.zeros(len(texts), bool)
     once[list({text: number for number, text in enumerate(texts)}.values())] = True
     blocks = [grams(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]

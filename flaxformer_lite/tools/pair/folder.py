@@ -86,7 +86,7 @@ def read_table(file: str, columns: Sequence[int | str]) -> list[Pair]:
         reason = "" if is_blank(cells) else table.wrong(cells, max(numbers))
         if reason:
             wrong.append(f"{file}:{line}: {reason}")
-        pairs.append(Pair("", "") if reason or is_blank(cells) else Pair(*(cells[number] for number in numbers)))
+        pairs.append(Pair("", "") if reason or is_blank(cells) else Pair(cells[numbers[0]], cells[numbers[1]]))
     if wrong:
         warn(f"{counted(len(wrong), 'row')} with other columns, each counts as an empty pair; the first: {wrong[0]}")
     return pairs
@@ -168,7 +168,7 @@ def write_pairs(
         for i in numbers
     ]
     sentences = {
-        f"{name}.{end}": [as_line(pair[side]) for pair in chosen]
+        f"{name}.{end}": [as_line(pair[:2][side]) for pair in chosen]
         for name, chosen in texts.items()
         for side, end in enumerate(facts["ends"])
     }

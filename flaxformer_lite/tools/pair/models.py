@@ -98,7 +98,7 @@ class Models:
 
         def rating(pairs: Sequence[Pair]) -> Broken:
             """one of the worst ratings by --filter"""
-            sources, translations = ([pair[side] for pair in pairs] for side in (0, 1))
+            sources, translations = ([pair[:2][side] for pair in pairs] for side in (0, 1))
             with Progress(len(pairs)) as progress:
                 ratings = rater.rate(sources, translations, progress=progress.within)
             broken = np.isnan(ratings)

@@ -39,8 +39,8 @@ class Near:
         return "\t".join([f"{self.share:.2f}", str(self.place), str(place), *shown])
 
     def as_json(self) -> dict[str, Any]:
-        train = None if self.train is None else self.train[0]._asdict() | self.train[1]._asdict()
-        return {"share": self.share, "eval": self.place._asdict() | self.pair._asdict(), "train": train}
+        train = None if self.train is None else self.train[0]._asdict() | self.train[1].as_json()
+        return {"share": self.share, "eval": self.place._asdict() | self.pair.as_json(), "train": train}
 
 
 def ngrams(pair: Pair) -> set[int]:

@@ -49,7 +49,7 @@ class Seen:
 
     def as_json(self) -> dict[str, Any]:
         readings = [reading._asdict() for reading in self.readings]
-        return self.place._asdict() | self.pair._asdict() | {"readings": readings, "never": self.never}
+        return self.place._asdict() | self.pair.as_json() | {"readings": readings, "never": self.never}
 
 
 class Sightings(NamedTuple):

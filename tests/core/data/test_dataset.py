@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW, Mixing
 from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
-from flaxformer_lite.core.data.records import Lengths, Pair, TokenPair
+from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.core.text.tokenizer import Tokenizers
@@ -28,7 +29,7 @@ CONFIG = tiny_config()
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
     pairs = CONFIG.data.train.open()
-    tokenizer = CONFIG.data.tokenizer.train((line for pair in pairs for line in pair), CONFIG.model.vocab_size)
+    tokenizer = CONFIG.data.tokenizer.train((line for pair in pairs for line in pair[:2]), CONFIG.model.vocab_size)
     return Tokenizers(tokenizer, tokenizer)
 
 

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.data.records import Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.core.data.records import Lengths, RowMaker, TokenPair
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig

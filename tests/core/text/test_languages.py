@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Languages, Tokenizers
 from flaxformer_lite.core.text.languages import LanguageTokenizers, codes_in
 from flaxformer_lite.files.text import SentencePiece
@@ -39,11 +40,10 @@ def test_a_source_has_the_tokens_of_its_direction(places: dict, source: list[int
     ("places", "before", "first"),
     [({}, [ENGLISH], [GERMAN]), ({"source": "none", "target": "source"}, [GERMAN], [])],
 )
-def test_a_pair_has_the_tokens_of_its_label(places: dict, before: list[int], first: list[int]):
-    label = "eng_Latn deu_Latn"
-    (pair,) = tokenizers(**places).encode_pairs([("two", "zwei", label)])
+def test_a_pair_has_the_tokens_of_its_languages(places: dict, before: list[int], first: list[int]):
+    (pair,) = tokenizers(**places).encode_pairs([Pair("two", "zwei", languages=("eng_Latn", "deu_Latn"))])
     assert (pair.source, pair.target) == ([*before, *WORD], [*first, *TRAINED.encode("zwei")])
-    (alone,) = tokenizers(**places, direction=CODES[:2]).encode_pairs([("two", "zwei", "")])
+    (alone,) = tokenizers(**places, direction=CODES[:2]).encode_pairs([Pair("two", "zwei")])
     assert (alone.source, alone.target) == (pair.source, pair.target)
 
 
@@ -75,12 +75,17 @@ def test_a_wrong_direction_names_the_nearest_code(codes: tuple, message: str):
         tokenizers().between(*codes)
 
 
-@pytest.mark.parametrize("label", ["news", "eng_Latn deu_Latn fra_Latn"])
-def test_a_label_that_is_no_direction_is_refused(label: str):
-    with pytest.raises(
-        ValueError, match=rf"^a pair has the label '{label}': with data\.languages it must be two codes"
-    ):
-        list(tokenizers().encode_pairs([("two", "zwei", label)]))
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (Pair("two", "zwei", "news"), "a pair has the label 'news', which a translation does not read: leave it out"),
+        (Pair("two", "zwei", languages=("eng_Latn",)), r"a pair has the languages \('eng_Latn',\): .* two codes"),
+        (Pair("two", "zwei", languages=("eng_Latn", "news")), "to is 'news', which is none of this run's"),
+    ],
+)
+def test_a_pair_of_no_direction_is_refused(pair: Pair, message: str):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        list(tokenizers().encode_pairs([Pair("two", "zwei", languages=("eng_Latn", "deu_Latn")), pair]))
 
 
 def test_a_language_needs_a_token():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.records import Classes, Conversations, Entities, Pairs, Words
 from flaxformer_lite.files.records.words import pair_of_spans, pair_of_words
@@ -27,7 +27,7 @@ def test_a_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_datasets_saved_to_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
-    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t, _ in PAIRS])
+    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t, *_ in PAIRS])
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
     one, parts = str(tmp_path / "one"), str(tmp_path / "parts")
@@ -60,7 +60,7 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "files").mkdir()
-    rows = [{"de": s, "en": t} for s, t, _ in PAIRS] + [{"de": "leer", "en": " "}]
+    rows = [{"de": s, "en": t} for s, t, *_ in PAIRS] + [{"de": "leer", "en": " "}]
     file(tmp_path / "files", "train.jsonl", "\n".join(map(json.dumps, rows)))
     source = {"path": str(tmp_path / "files"), "record": Pairs(source="de", target="en")}
     assert message(HubDataset(**source)).startswith(f"{source['path']} (train):4: the target is empty")
@@ -79,7 +79,7 @@ def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: 
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "files").mkdir()
-    rows = [json.dumps({"de": s, "en": t, "id": n}) for n, (s, t, _) in enumerate(PAIRS)]
+    rows = [json.dumps({"de": s, "en": t, "id": n}) for n, (s, t, *_) in enumerate(PAIRS)]
     for n, row in enumerate(rows):
         file(tmp_path / "files", f"train-{n}.jsonl", row)
     source = HubDataset(path=str(tmp_path / "files"), record=Pairs(source="de", target="en"), streaming=True)
@@ -99,7 +99,7 @@ def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: 
 
 def test_streaming_leaves_a_saved_dataset_as_it_is(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
-    datasets.Dataset.from_list([{"de": s, "en": t} for s, t, _ in PAIRS]).save_to_disk(str(tmp_path / "saved"))
+    datasets.Dataset.from_list([{"de": s, "en": t} for s, t, *_ in PAIRS]).save_to_disk(str(tmp_path / "saved"))
     mapped = HubDataset(path=str(tmp_path / "saved"), record=Pairs(source="de", target="en"))
     source = dataclasses.replace(mapped, streaming=True)
     assert list(source.open()) == PAIRS and source.versions() == mapped.versions()
@@ -151,7 +151,7 @@ def parquet(path: Path, rows: list[dict]) -> str:
 
 
 def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
-    rows = [{"id": 5, "pair": {"de": s, "en": t}, "y": i} for i, (s, t, _) in enumerate(PAIRS)]
+    rows = [{"id": 5, "pair": {"de": s, "en": t}, "y": i} for i, (s, t, *_) in enumerate(PAIRS)]
     path = parquet(tmp_path / "a-0.parquet", rows[:2])
     parquet(tmp_path / "a-1.parquet", rows[2:])
     fields: dict = {"record": Pairs(source="pair.de", target="pair.en")}

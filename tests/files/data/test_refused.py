@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.base.console import Progress, warn_once
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import Classification, Regression
@@ -29,10 +30,10 @@ from tests.support.files import file
 class Picky(Tokenizers):
     """Tokenizers that refuse a pair whose source is "bad"."""
 
-    def refusal(self, pair: Sequence[str]) -> str | None:
+    def refusal(self, pair: Pair) -> str | None:
         return f"{pair[1]} is refused" if pair[0] == "bad" else None
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         for pair, encoded in zip(pairs, super().encode_pairs(pairs), strict=True):
             yield EncodedPair([], [], extent=Extent.REFUSED) if self.refusal(pair) else encoded
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.data.built_in import Dates
 from flaxformer_lite.files.data.config import DataConfig
@@ -36,11 +36,13 @@ def test_the_union_has_every_source() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None:
-    german, english, _ = ("\n".join(side) for side in zip(*PAIRS, strict=True))
-    rows = [{"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t, _) in enumerate(PAIRS)]
+    german, english = ("\n".join(side) for side in zip(*(pair[:2] for pair in PAIRS), strict=True))
+    rows = [
+        {"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t, *_) in enumerate(PAIRS)
+    ]
     json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\r\n" for row in rows), packed)
-    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t, _) in enumerate(PAIRS)), packed)
-    csv = file(tmp_path, "x.csv", "".join(f'"{t}",{i},{s}\r\n' for i, (s, t, _) in enumerate(PAIRS)), packed)
+    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t, *_) in enumerate(PAIRS)), packed)
+    csv = file(tmp_path, "x.csv", "".join(f'"{t}",{i},{s}\r\n' for i, (s, t, *_) in enumerate(PAIRS)), packed)
     sources = [
         ParallelText(
             source=file(tmp_path, "x.de", german, packed), target=file(tmp_path, "x.en", english + "\n", packed)
@@ -61,7 +63,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None
 
 def test_every_table_gives_labels(tmp_path: Path) -> None:
     """Strings as they are, numbers as JSON writes them; of pairs and of single texts."""
-    tsv = file(tmp_path, "x.tsv", "".join(f"{label}\t{text}\n" for _, text, label in LABELLED))
+    tsv = file(tmp_path, "x.tsv", "".join(f"{label}\t{text}\n" for _, text, label, *_ in LABELLED))
     assert list(TSV(path=tsv, record=Classes(text=1, label=0)).open()) == LABELLED
     values = ["pos", 0, -1.5]
     lines = [json.dumps({"text": pair.target, "y": {"z": value}}) for pair, value in zip(LABELLED, values, strict=True)]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.data.records import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
@@ -274,7 +274,7 @@ def test_a_shard_is_read_back_as_it_was_tokenized(tmp_path: Path, size: int, dty
 class Lengths(Tokenizers):
     """Gives each pair an array of the lengths of its words, and refuses one without a source."""
 
-    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+    def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         for pair, encoded in zip(pairs, super().encode_pairs(pairs), strict=True):
             lengths = np.array([*map(len, pair[1].split())], np.int32)
             refused = EncodedPair([], [], extent=Extent.REFUSED)

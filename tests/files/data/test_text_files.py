@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.files.text.tables import open_table
@@ -191,9 +191,9 @@ def test_json_over_several_lines_is_called_so(tmp_path: Path, indent: int | None
 
 
 def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:
-    documents = [Pair("", target) for _, target, _ in PAIRS]
-    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\n" for i, (_, t, _) in enumerate(PAIRS)))
-    json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps({"text": t}) + "\n" for _, t, _ in PAIRS))
+    documents = [Pair("", target) for _, target, *_ in PAIRS]
+    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\n" for i, (_, t, *_) in enumerate(PAIRS)))
+    json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps({"text": t}) + "\n" for _, t, *_ in PAIRS))
     assert list(TSV(path=tsv, record=Documents(text=1)).open()) == documents
     assert list(JSONLines(path=json_lines, record=Documents()).open()) == documents
     blank = file(tmp_path, "blank.jsonl", '{"text": "a"}\n{"text": " "}\n')

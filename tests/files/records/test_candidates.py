@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
@@ -22,7 +22,7 @@ from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.store import TokenStore
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
 from flaxformer_lite.files.records import Candidates, Classes
-from flaxformer_lite.files.records.candidates import CANDIDATES, TextCandidates
+from flaxformer_lite.files.records.candidates import TextCandidates
 from tests.support.experiments import tiny_config, with_train
 
 BYTES = Tokenizers(ByteTokenizer(), ByteTokenizer())
@@ -164,7 +164,7 @@ def test_a_tokenizer_is_trained_on_all_candidates():
     (pair,) = Candidates.learned(SentenceEmbeddings(), [TextCandidates(["a", "b"], ["c"]).pair("q")])
     assert pair[:2] == ("q", "a\nb\nc")
     prompted = SentenceEmbeddings(prompts=(("query", "find: "),), query_prompt="query")
-    assert list(Candidates.learned(prompted, [Pair("q", "a")])) == [("find: ", "", ""), ("q", "a", "")]
+    assert list(Candidates.learned(prompted, [Pair("q", "a")])) == [Pair("find: ", ""), Pair("q", "a")]
 
 
 def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):
@@ -192,4 +192,4 @@ def test_a_store_keeps_candidates(tmp_path: Path):
     assert all(
         np.array_equal(a.target, b.target) for a, b in zip(store.records, read(list(source.open())), strict=True)
     )
-    assert source.open()[0].label == CANDIDATES
+    assert source.open()[0].has_candidates

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import CSV, TSV, CoNLL, JSONLines, Parquet
 from flaxformer_lite.files.records import Classes, Conversations, Words
 from flaxformer_lite.files.records.words import pair_of_words

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.files.text.asking import Asking, translation_in, warn_of_left_out
 from flaxformer_lite.files.text.chat import ChatTemplate, ChatTokenizers, chat_template
@@ -120,8 +121,8 @@ def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
         ours(), ours(), template, 99, False, TranslationPrompt(text="Into {target_language}: {text}")
     )
     with pytest.raises(ValueError, match=r"to is missing: .* set data\.translation\.target_language"):
-        list(reader.encode_pairs([("a", "b")]))
-    assert len(list(reader.encode_pairs([("", conversation)]))) == 1
+        list(reader.encode_pairs([Pair("a", "b")]))
+    assert len(list(reader.encode_pairs([Pair("", conversation)]))) == 1
 
 
 def test_a_source_that_is_too_long_loses_its_end_and_no_other_part() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load, train
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.core.data.records import Pair
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import TSV
@@ -182,16 +182,17 @@ def load_without_direction(run: Run) -> Run:
 def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
     """Oracle: the library's ids of texts and of their targets, whose end training adds."""
     tokenizers, theirs = read("nllb", tmp_path)
-    label = " ".join(theirs["direction"])
     rows = theirs["rows"][:4]
-    found = [*tokenizers.encode_pairs([Pair(row["text"], row["text"], label) for row in rows])]
+    found = [
+        *tokenizers.encode_pairs([Pair(row["text"], row["text"], languages=tuple(theirs["direction"])) for row in rows])
+    ]
     assert [(pair.source, pair.target) for pair in found] == [(row["source"][:-1], row["target"][:-1]) for row in rows]
     assert tokenizers.reading
     with pytest.raises(ValueError, match="'<2xx>', which is no piece"):
         LanguageTokenizers.of(tokenizers, Languages(codes=("xx",), token="<2{}>"))
     behind, _ = read("nllb_legacy", tmp_path / "behind")
     with pytest.raises(ValueError, match=r"use alone: train with --data\.languages\.source before$"):
-        [*behind.encode_pairs([Pair("a", "b", "deu_Latn fra_Latn")])]
+        [*behind.encode_pairs([Pair("a", "b", languages=("deu_Latn", "fra_Latn"))])]
 
 
 @pytest.mark.slow
