@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import flaxformer_lite
 import flaxformer_lite.tasks
 from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
 from flaxformer_lite.core.model.config import Pooler
@@ -66,6 +68,28 @@ def test_each_name_has_its_lines_and_one_task():
     for name, folder in NAMES.items():
         module = importlib.import_module(f"flaxformer_lite.tasks.{folder}.lines")
         assert module.__doc__ and module.Lines.verb and module.Lines.doing, name
+
+
+USES = {
+    "classify": {"tasks.rank"},
+    "embed": {"tasks.rank", "tasks.rate", "tools.search", "tools.serve"},
+    "fill_mask": {"tools.serve"},
+    "label": set(),
+    "rank": {"tasks.rate"},
+    "rate": set(),
+}
+"""For each task what names it, besides itself, the list of all tasks, and the room `run`, which has a method for it."""
+
+
+def test_a_task_is_named_by_few():
+    """Law: what must change with a task is in its folder; a use of a task from elsewhere is written down above."""
+    package, found = Path(flaxformer_lite.__file__).parent, {name: set[str]() for name in USES}
+    for path in package.rglob("*.py"):
+        folder = ".".join(path.relative_to(package).parts[:2])
+        for name in re.findall(r"flaxformer_lite\.tasks\.(\w+)\.", path.read_text(encoding="utf-8")):
+            if not folder.startswith("run.") and folder not in ("tasks.__init__.py", f"tasks.{name}"):
+                found[name].add(folder)
+    assert found == USES
 
 
 def test_lines_load_no_jax():

@@ -68,14 +68,11 @@ class Embed(Task[str, Vector]):
 
     def sides(self, model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> list[Float[np.ndarray, "N D"]]:
         """Returns the vectors of the texts of each side. Equal texts are read once, as those of the first line."""
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(itertools.chain(*sides)))}
-        lines = dict[str, int]()
-        for texts in sides:
-            for text, line in zip(texts, report.lines, strict=True):
-                lines.setdefault(text, line)
-        vectors = np.stack(
-            self.answered(model, list(numbers), report._replace(lines=[lines[text] for text in numbers]))
-        )
+        whole, lines = list(itertools.chain(*sides)), [*report.lines] * len(sides)
+        firsts = dict(zip(reversed(whole), reversed(lines), strict=True))
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(whole))}
+        report = report._replace(lines=list(map(firsts.__getitem__, numbers)))
+        vectors = np.stack(self.answered(model, list(numbers), report))
         return [vectors[[numbers[text] for text in texts]] for texts in sides]
 
 

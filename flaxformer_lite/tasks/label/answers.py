@@ -1,6 +1,7 @@
 """Labels of the words of texts, read off the logits of their tokens: windows of long texts, words, and the spans of entities."""
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -9,7 +10,6 @@ import numpy as np
 from annotated_types import MaxLen
 from jaxtyping import Float
 
-from flaxformer_lite.core.data.windows import Windows
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, continues
 from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.files.records.words import (
@@ -59,7 +59,10 @@ class WordsInWindows(NamedTuple):
     """Places that are labelled: the units of the text that its tokens can tell apart, as in training, or whole words of a list."""
     firsts: dict[int, int]
     """The first token of each unit that has one."""
-    windows: Windows
+    starts: list[int]
+    """The first token of each window: two neighbours share half of their tokens."""
+    room: int
+    """Tokens in a window."""
 
     @classmethod
     def of(
@@ -71,20 +74,35 @@ class WordsInWindows(NamedTuple):
         """
         text, words = (given, None) if isinstance(given, str) else joined(given)
         units = words if whole and words is not None else with_tokens(text, units_of(text), tokens)
+        last = max(len(tokens) - room, 0)
+        starts = [*range(0, last, max(room // 2, 1)), last]
         firsts = first_tokens(words_of_tokens(text, units, tokens))
-        return cls(text, units if words is None else words, units, firsts, Windows.over(len(tokens), room))
+        return cls(text, units if words is None else words, units, firsts, starts, room)
 
     @property
     def first_units(self) -> dict[int, int]:
         """The first unit of each word that has one with a token, counted among those."""
         return first_tokens(overlapped(self.words, [self.units[unit] for unit in self.firsts], last=False))
 
+    def best_window(self, token: int) -> int:
+        """Returns the window in which the side of a token with fewer neighbours has the most.
+
+        A window at an end of the text has the most of its tokens anyway.
+        """
+
+        def context(window: int) -> int:
+            before = token - self.starts[window]
+            return min(before, self.room - 1 - before)
+
+        last = bisect_right(self.starts, token)
+        return max(range(max(last - 4, 0), last), key=context)
+
     def labelled(
         self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: TokenLabels
     ) -> LabelledWords:
         """Returns the labels, from the logits of each window, which has so many special ids before its tokens."""
-        places = [(self.windows.best(token), token) for token in self.firsts.values()]
-        rows = [logits[window][before + token - self.windows.starts[window]] for window, token in places]
+        places = [(self.best_window(token), token) for token in self.firsts.values()]
+        rows = [logits[window][before + token - self.starts[window]] for window, token in places]
         z = np.array(rows, np.float64).reshape(len(rows), len(objective.labels))
         powers = np.exp(z - z.max(1, keepdims=True))
         best, probabilities = z.argmax(1), powers.max(1) / powers.sum(1)
@@ -143,14 +161,17 @@ class Label(Task[str | Sequence[str], LabelledWords]):
         read = [WordsInWindows.of(text, one.spans, room, whole_words) for text, one in zip(asked, encoded, strict=True)]
         for line, one in zip(report.lines, read, strict=True):
             if lost := len(one.words) - len(one.first_units):
-                lacks = "of its words have no token of this tokenizer, and get the label"
-                report.warn(f"line {line}: {lost} {lacks} {OUTSIDE}")
-        parts = [part for one, of in zip(read, encoded, strict=True) for part in one.windows.parts(of.ids)]
+                report.warn(
+                    f"line {line}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}"
+                )
+        rows = [
+            tokenizer.with_special_tokens(of.ids[start : start + room])
+            for one, of in zip(read, encoded, strict=True)
+            for start in one.starts
+        ]
         predictor = model.batch_predictor(predict_class_logits, config.decode.bos_id)
         progress = scaled(report.progress, len(asked))
-        rows = list(map(tokenizer.with_special_tokens, parts))
         logits = iter(predictor.predict({"params": model.params}, rows, None, progress))
         return [
-            one.labelled(list(itertools.islice(logits, len(one.windows.starts))), around.index(-1), objective)
-            for one in read
+            one.labelled(list(itertools.islice(logits, len(one.starts))), around.index(-1), objective) for one in read
         ]
