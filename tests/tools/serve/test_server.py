@@ -203,7 +203,7 @@ def test_sixty_four_clients_are_answered_on_eight_devices(folders: list[str], lo
     texts = [text for of_client in asked.values() for text in of_client]
     assert answers == dict(zip(texts, loaded["pairs"].translate(texts), strict=True))
     (count,) = re.findall(r"call_texts_count\{.*?\} ([\d.]+)", calls)
-    assert float(count) < 100
+    assert float(count) < len(texts)  # how many fewer depends on the load of the machine
 
 
 @needs.starlette
