@@ -70,7 +70,7 @@ class TaskCommand:
 
 @dataclass(frozen=True)
 class TaskAnswering(Answering[tuple[Any, Any]]):
-    """What was read of lines, each with its answer."""
+    """Lines as they were read, each with its answer."""
 
     model: "TextModel"
     task: "Task[Any, Any]"
@@ -85,8 +85,7 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         texts = [block.lines[number]] if wanted in (0, 1) and not block.rows else columns(block, number, wanted)
         with block.naming(number):
             read = self.form.read(texts)
-            if not self.task.warns and (reason := self.task.refusal(self.model, self.form.asked(read))):
-                raise ValueError(f"line {number} {reason}")
+            self.task.check_asked(self.model, self.form.asked(read), number)
         return read
 
     def answers(self, block: LineChunk) -> Iterable[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What a run answers in one pass over a text: a method for each task of `tasks/`."""
+"""Answers of a run in one pass over a text: a method for each task of `tasks/`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

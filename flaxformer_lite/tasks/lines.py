@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class TaskLines(ABC, Generic[Answer]):
-    """How lines are read and written. A subclass is a frozen dataclass of the command's own options, by their names."""
+    """A way to read and to write lines. A subclass is a frozen dataclass of the command's own options, by their names."""
 
     verb: ClassVar[str]
     """The work, as the prompt for typed lines has it."""

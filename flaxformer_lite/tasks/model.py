@@ -35,7 +35,7 @@ class Reporting(TypedDict, total=False):
 
 
 class Report(NamedTuple):
-    """What is told while many texts are read."""
+    """Ways to tell of texts while they are read."""
 
     progress: ProgressCallback
     warn: WarnCallback

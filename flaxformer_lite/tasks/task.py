@@ -28,7 +28,7 @@ class Task(ABC, Generic[Asked, Answer]):
     name: ClassVar[str]
     """The command, and the server's path behind `/api/`."""
     reads: ClassVar[str]
-    """What records are to the objectives whose models do the task (`BaseObjective.reads`)."""
+    """The records of the objectives whose models do the task (`BaseObjective.reads`)."""
     asked: ClassVar[Any]
     """The type of what is asked, as JSON has it: a text, a list, or a named tuple, which is an object there."""
     field: ClassVar[str] = "texts"
@@ -58,14 +58,19 @@ class Task(ABC, Generic[Asked, Answer]):
         """Returns why this has no answer, as the end of a sentence that begins with its place; "": it has one."""
         return ""
 
+    def check_asked(self, model: TextModel, asked: Asked, line: int) -> None:
+        """Raises: ValueError if this has no answer, and must have one."""
+        if (reason := self.refusal(model, asked)) and not self.warns:
+            message = f"line {line} {reason}"
+            raise ValueError(message)
+
     def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
         check_list(self.field or "what is asked", asked)
         self.check(model)
         report = Report.of(len(asked), **reporting)
-        for line, one in zip(report.lines, asked if not self.warns else (), strict=False):
-            if reason := self.refusal(model, one):
-                raise ValueError(f"line {line} {reason}")
+        for line, one in zip(report.lines, asked, strict=True):
+            self.check_asked(model, one, line)
         return self.answered(model, asked, report)
 
     # Figures of answers as texts, for an objective with `text_metric_names`; for all others its own figures suffice.

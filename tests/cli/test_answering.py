@@ -87,10 +87,8 @@ class Answers:
     """A task that answers all by a function."""
 
     answer: Callable[[Any], Any]
-    warns: bool = False
 
-    def refusal(self, model: Any, asked: Any) -> str:
-        return ""
+    def check_asked(self, model: Any, asked: Any, line: int) -> None: ...
 
     def answers(self, model: Any, asked: Sequence[Any], **report: object) -> list[Any]:
         return list(map(self.answer, asked))

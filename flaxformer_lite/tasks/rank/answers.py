@@ -50,7 +50,7 @@ def scores_pairs(model: TextModel) -> bool:
 
 @dataclass(frozen=True)
 class Relevance(Task[tuple[str, str], float]):
-    """How well the second text of each pair answers the first: a cross-encoder's number, else the cosine of vectors."""
+    """The worth of the second text of each pair as an answer to the first: a cross-encoder's number, else a cosine."""
 
     field = "pairs"
 
