@@ -30,7 +30,7 @@ class Task(ABC, Generic[Asked, Answer]):
     reads: ClassVar[str]
     """The records of the objectives whose models do the task (`BaseObjective.reads`)."""
     asked: ClassVar[Any]
-    """The type of what is asked, as JSON has it: a text, a list, or a named tuple, which is an object there."""
+    """The type of what is asked, as JSON has it: a text, a text or a list, or a named tuple, which is an object there."""
     field: ClassVar[str] = "texts"
     """The field of a server's request that has one of what is asked, or several; "": a request is one itself."""
     parts: ClassVar[int] = 1
@@ -68,7 +68,7 @@ class Task(ABC, Generic[Asked, Answer]):
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
         check_list(self.field or "what is asked", asked)
         self.check(model)
-        report = Report.of(len(asked), reporting)
+        report = Report.of(len(asked), **reporting)
         for line, one in zip(report.lines, asked, strict=True):
             self.check_asked(model, one, line)
         return self.answered(model, asked, report)

@@ -25,6 +25,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 from flaxformer_lite.run import Run
+from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config
@@ -121,10 +122,10 @@ class FakeModel:
         from flaxformer_lite.tools.serve.runs import Answer
 
         self.calls.append((key, list(items)))
-        if key.asked_of is not None:
+        if isinstance(key.program, Task):
             model, fake = self.by_name[key.run].run.text_model, FakePredictors(key.task == "label")
             model = dataclasses.replace(model, batch_predictors=fake)
-            return key.asked_of.answers(model, items, warn=lambda line: None)
+            return key.program.answers(model, items, warn=lambda line: None)
         decode = self.by_name[key.run].tokenizers.target.decode
         if key.task == "attention":
             return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for _, ids in items]

@@ -182,12 +182,13 @@ class RecordSource(Checked, TextSource, at="data"):
     def _read(self, read: Callable[[Any], Any], progress: ReadProgress) -> Iterator[FileRow]:
         """Yields what is read of each row, or its error; `BLANK` for a blank one."""
         for file, number, row in self.record.rows(self._fields(progress)):
+            found = row
             if row is not BLANK and not isinstance(row, ValueError):
                 try:
-                    row = read(row)
+                    found = read(row)
                 except ValueError as error:
-                    row = error
-            yield file, number, row
+                    found = error
+            yield file, number, found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The server's own endpoints, `/api/…`: what a run does under the names of its commands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -9,31 +10,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.tasks import tasks
-from flaxformer_lite.tasks.task import Task, plain
+from flaxformer_lite.tasks.task import plain
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
 from flaxformer_lite.tools.serve.runs import Answer, ServedRun
 from flaxformer_lite.tools.serve.service import Service, event
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-
 
 class OwnApi:
     def __init__(self, service: Service) -> None:
-        self.service = service
+        self.service, self.shapes = service, [requests.TaskShape(task) for task in tasks()]
 
     def routes(self) -> list[Route]:
-        endpoints = (
-            self.translate,
-            self.generate,
-            self.attention,
-        )
-        posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
-        posts += [Route(f"/api/{one.name}", self.task(one), methods=["POST"]) for one in tasks()]
-        return [Route("/api/runs", self.describe), *posts]
+        posts: dict[str, Any] = {shape.task.name: functools.partial(self.answer, shape) for shape in self.shapes}
+        posts |= {"translate": self.translate, "generate": self.generate, "attention": self.attention}
+        routes = [Route(f"/api/{name}", endpoint, methods=["POST"]) for name, endpoint in posts.items()]
+        return [Route("/api/runs", self.describe), *routes]
 
     async def describe(self, request: Request) -> Response:
-        """The runs, their tasks and the limits."""
+        """The runs, their tasks, the limits, and the JSON schema of a request to each task."""
         runs = [
             {
                 "name": run.name,
@@ -47,7 +42,8 @@ class OwnApi:
             }
             for run in self.service.runs.by_name.values()
         ]
-        return JSONResponse({"runs": runs, "limits": vars(self.service.limits)})
+        schemas = {shape.task.name: shape.request.model_json_schema() for shape in self.shapes}
+        return JSONResponse({"runs": runs, "limits": vars(self.service.limits), "requests": schemas})
 
     async def translate(self, request: Request) -> Response:
         """Translations with scores, best first."""
@@ -75,19 +71,13 @@ class OwnApi:
         answered = await self.service.answers(request, job)
         return hypotheses(run, answered, max(map(len, answered)))
 
-    def task(self, task: Task[Any, Any]) -> Endpoint:
-        """Returns the endpoint of a task."""
-        shape = requests.TaskShape(task)
-
-        async def answer(request: Request) -> Response:
-            given = await self.service.parsed(request, shape.request)
-            run, chosen, asked = self.service.runs.find(given.run, task.name), shape.options(given), shape.asked(given)
-            texts = range(sum(map(task.count, asked)))
-            answered = await self.service.answers(request, await self.service.made(run.task_job, texts, chosen, asked))
-            answers = plain(answered)
-            return JSONResponse({"run": run.name, "answers": answers if task.field else answers[0]})
-
-        return answer
+    async def answer(self, shape: requests.TaskShape, request: Request) -> Response:
+        """The answers of a task, or its one answer to a request that is one of what is asked."""
+        given = await self.service.parsed(request, shape.request)
+        run, task, asked = self.service.runs.find(given.run, shape.task.name), *shape.read(given)
+        texts = range(sum(map(task.count, asked)))
+        answers = plain(await self.service.answers(request, await self.service.made(run.task_job, texts, task, asked)))
+        return JSONResponse({"run": run.name, "answers": answers if task.field else answers[0]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""

@@ -1,7 +1,7 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 const place = $("place"), ask = $("ask"), heads = $("heads");
-let runs = [], task = "", running = null, weights = null;
+let runs = [], requests = {}, task = "", running = null, weights = null;
 
 // Tasks: the text's hint, the options [name, label, value, step], and what to do with an answer.
 
@@ -12,7 +12,7 @@ const TASKS = {
     options: (run) => [
       ...languageFields(run), ["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1],
       ...(run.named_languages ? [] : [
-        ["terms", "terms", "", "textarea"], ["placeholders", "keep <tags>, {names}, %s, addresses", "", "checkbox"],
+        ["terms", "terms", "", "textarea", "dog = Hund"], ["placeholders", "keep <tags>, {names}, %s, addresses", "", "checkbox"],
         ["prefix", "each begins with", "", "text"],
       ]),
     ],
@@ -127,6 +127,43 @@ const TASKS = {
   },
 };
 let conversation = [];
+
+// A task without a form above: a field for each value of its request's JSON schema, and a table of the answers.
+
+const formOf = (name) => TASKS[name] ?? schemaForm(name, requests[name]);
+
+function schemaForm(name, schema) {
+  const kinds = (one) => (one.anyOf ?? [one]).map((kind) => schema.$defs?.[kind.$ref?.split("/").pop()] ?? kind);
+  const types = (one) => kinds(one).map((kind) => kind.type);
+  const fields = Object.entries(schema.properties).filter(([field]) => field !== "run").flatMap(([field, one]) => {
+    const parts = kinds(one).find((kind) => kind.properties)?.properties;
+    return parts ? Object.entries(parts).map(([part, of]) => [`${field}.${part}`, field, part, of]) : [[`.${field}`, "", field, one]];
+  });
+  const step = (one) => {
+    if (types(one).includes("boolean")) return "checkbox";
+    return types(one).includes("integer") ? 1 : types(one).includes("number") ? 0.01 : "textarea";
+  };
+  return {
+    verb: "Ask",
+    hint: schema.description?.split("\n")[0] ?? "",
+    options: () => fields.map(([id, , part, one]) => [id, part, one.default ?? "", step(one), types(one).includes("array") ? "one on each line" : ""]),
+    ask: async (text, options) => {
+      const asked = {};
+      for (const [id, field, part, one] of fields) {
+        const given = options[id], into = field ? (asked[field] ??= {}) : asked;
+        if (given !== undefined) into[part] = types(one).includes("array") ? lines(given) : given;
+      }
+      const rows = [(await post(`/api/${name}`, asked)).answers].flat(2).map((row) => (Object(row) === row ? row : { answer: row }));
+      const head = [...new Set(rows.flatMap(Object.keys))];
+      table(head, rows.map((row) => head.map((key) => shown(row[key] ?? ""))));
+    },
+  };
+}
+
+function shown(value) {
+  if (typeof value === "string") return value;
+  return typeof value === "number" && !Number.isInteger(value) ? value.toFixed(4) : JSON.stringify(value);
+}
 
 // The server
 
@@ -291,13 +328,15 @@ function chooseRun() {
 function chooseTask(name) {
   task = name;
   for (const tab of $("tasks").children) tab.setAttribute("aria-selected", String(tab.textContent === name));
-  $("hint").textContent = TASKS[name].hint;
-  $("go").textContent = TASKS[name].verb;
-  $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
+  const form = formOf(name);
+  ask.elements.text.hidden = !(name in TASKS);
+  $("hint").textContent = form.hint;
+  $("go").textContent = form.verb;
+  $("options").replaceChildren(...form.options(currentRun()).map(([option, label, value, step, example = ""]) => {
     const around = make("label", `${label} `), input = make(Array.isArray(step) ? "select" : step === "textarea" ? step : "input");
     if (Array.isArray(step)) input.replaceChildren(...step.map((code) => make("option", code)));
     else if (typeof step === "number") Object.assign(input, { type: "number", min: 0, step, placeholder: "default" });
-    else if (step === "textarea") Object.assign(input, { rows: 2, placeholder: "dog = Hund" });
+    else if (step === "textarea") Object.assign(input, { rows: 2, placeholder: example });
     else input.type = step;
     Object.assign(input, { name: option, value });
     around.append(input);
@@ -345,7 +384,7 @@ ask.addEventListener("submit", (event) => {
   $("attention").hidden = true;
   const inputs = [...$("options").querySelectorAll("input, select, textarea")].filter((input) => input.checked || (input.type !== "checkbox" && input.value !== ""));
   const valueOf = (input) => ({ number: Number(input.value), checkbox: true })[input.type] ?? input.value;
-  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, valueOf(input)]))));
+  work(() => formOf(task).ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, valueOf(input)]))));
 });
 ask.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask.requestSubmit();
@@ -362,7 +401,7 @@ place.addEventListener("submit", (event) => {
 
 async function start() {
   try {
-    ({ runs } = await (await request("/api/runs")).json());
+    ({ runs, requests } = await (await request("/api/runs")).json());
     place.elements.run.replaceChildren(...runs.map((run) => new Option(run.name, run.name)));
     $("state").textContent = "";
     chooseRun();

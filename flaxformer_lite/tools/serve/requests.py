@@ -63,7 +63,7 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
         path = max((path for path, _ in places), key=len)  # a field of several types has an error for each of them
         here = [one for where, one in places if where == path]
         if here[0]["type"] == "extra_forbidden":
-            near = suggest(".".join(path), shape.model_fields)
+            near = suggest(path[0], shape.model_fields) if len(path) == 1 else ""
             raise Refusal(422, f"{'.'.join(path)} is not supported: leave it out{near}", param=".".join(path)) from None
         message = " or ".join(dict.fromkeys(one["msg"] for one in here))
         raise Refusal(422, f"{'.'.join(path) or 'the body'}: {message}", param=".".join(path) or None) from None
@@ -136,34 +136,30 @@ class GenerateRequest(DecodingRequest):
 
 
 class TaskShape:
-    """The shape of a request to a task: what is asked, by `Task.field`, and the options that are the task's fields."""
+    """The shape of a request to a task: what is asked, by `Task.field`, and the fields of the task, which are its options."""
 
     def __init__(self, task: Task[Any, Any]) -> None:
-        self.task, self.options_of = task, {one.name: one.default for one in dataclasses.fields(task)}
-        hints, fields = get_type_hints(type(task), include_extras=True), fields_of(task.asked)
-        shape = create_model("Asked", __base__=Asked, **fields) if fields else task.asked
+        self.task, asked = task, task.asked
+        self.parts = getattr(asked, "_fields", ())
+        """The fields of what is asked if it is a named tuple."""
+        shape: dict[str, Any] = {
+            name: (asked.__annotations__[name], asked._field_defaults.get(name, ...)) for name in self.parts
+        }
         if task.field:
-            fields = {task.field: ((shape if fields else Text) | list[shape], ...)}
-        of_request: dict[str, Any] = {"run": (str | None, None)} | fields
-        of_request |= {name: (hints[name], default) for name, default in self.options_of.items()}
-        self.request: Any = create_model("Request", __base__=Asked, **of_request)
+            one = create_model("one of what is asked", __base__=Asked, **shape) if shape else None
+            shape = {task.field: ((one or Text) | list[one or asked], ...)}
+        hints, shape = get_type_hints(type(task), include_extras=True), {"run": (str | None, None)} | shape
+        shape |= {one.name: (hints[one.name], one.default) for one in dataclasses.fields(task)}
+        self.request: Any = create_model(task.name, __base__=Asked, __doc__=task.__doc__, **shape)
 
-    def options(self, given: Any) -> Task[Any, Any]:
-        """Returns the task with the options of a request."""
-        return dataclasses.replace(self.task, **{name: getattr(given, name) for name in self.options_of})
-
-    def asked(self, given: Any) -> list[Any]:
-        """Returns what a request asks."""
-        several = getattr(given, self.task.field) if self.task.field else given
-        several, fields = several if isinstance(several, list) else [several], fields_of(self.task.asked)
-        return [self.task.asked(*(getattr(one, name) for name in fields)) for one in several] if fields else several
-
-
-def fields_of(asked: Any) -> dict[str, Any]:
-    """Returns the fields of a named tuple, as pydantic describes them; of another type there are none."""
-    defaults = getattr(asked, "_field_defaults", {})
-    names = getattr(asked, "_fields", ())
-    return {name: (get_type_hints(asked, include_extras=True)[name], defaults.get(name, ...)) for name in names}
+    def read(self, given: Any) -> tuple[Task[Any, Any], list[Any]]:
+        """Returns the task with the options of a request, and what the request asks."""
+        options = {one.name: getattr(given, one.name) for one in dataclasses.fields(self.task)}
+        asked = getattr(given, self.task.field) if self.task.field else given
+        asked = asked if isinstance(asked, list) else [asked]
+        if self.parts:
+            asked = [self.task.asked(*(getattr(one, name) for name in self.parts)) for one in asked]
+        return dataclasses.replace(self.task, **options), asked
 
 
 class AttentionRequest(Asked):

@@ -97,11 +97,9 @@ class Key(NamedTuple):
 
     run: str
     task: str
-    program: DecodeConfig
-    """The settings of decoding that all items have in common."""
+    program: Any
+    """The settings that all items have in common: a `DecodeConfig`, or the `Task` with its options."""
     engine: str = "jax"
-    asked_of: Task[Any, Any] | None = None
-    """The task with its options; None: a search or attention."""
 
 
 class ServedRun:
@@ -252,8 +250,7 @@ class ServedRun:
                 raise Refusal(422, f"text {number} {reason}")
         lengths = [length for one in asked for length in task.lengths(model, one)]
         self.check_lengths(lengths, self.run.config.data.max_source_length * task.parts)
-        key = Key(self.name, task.name, self.run.config.decode, asked_of=task)
-        return Job(key, asked, size=sum(map(task.count, asked)))
+        return Job(Key(self.name, task.name, task), asked, size=sum(map(task.count, asked)))
 
     def between(self, direction: tuple[str | None, str | None]) -> Run:
         """Returns the run for a direction, if one is named."""
@@ -326,8 +323,8 @@ class ServedRun:
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
-        if key.asked_of is not None:
-            return key.asked_of.answers(self.run.text_model, items, warn=lambda line: None)
+        if isinstance(key.program, Task):
+            return key.program.answers(self.run.text_model, items, warn=lambda line: None)
         if key.task == "attention":
             return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items, key.engine)

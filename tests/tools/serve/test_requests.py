@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pydantic")
+from flaxformer_lite.tasks.classify.answers import Classify
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import (
     Asked,
     ChatRequest,
-    ClassifyRequest,
     CompletionRequest,
     GenerateRequest,
+    TaskShape,
     parse,
 )
 
@@ -51,7 +52,7 @@ def chat(content: Any) -> dict[str, Any]:
             "messages: message 1 has a part without text, \"{'type': 'text'}\": give it one",
         ),
         (
-            ClassifyRequest,
+            TaskShape(Classify()).request,
             {"texts": [["a"]]},
             "texts.0: Input should be a valid string or List should have at least 2 items after validation, not 1",
         ),

@@ -176,6 +176,39 @@ def test_the_servers_own_endpoints(served: Served):
     assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
 
 
+def test_a_task_has_its_endpoint_without_code_of_the_server(
+    three_runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+):
+    """By hand: the request of a task with fields, its options, its answers as JSON, and each mistake at its place."""
+    from tests.support.toy_task import ASKED, PLACES, serve_it
+
+    serve_it(monkeypatch)
+    served, one = Served({"pairs": three_runs["pairs"], "texts": three_runs["texts"]}), {"word": "c", "text": "cd"}
+    told = served.client.get("/api/runs").json()
+    assert [run["tasks"] for run in told["runs"]] == [["translate"], ["fill-mask", "classify", "embed", "rank", "find"]]
+    assert list(told["requests"]["find"]["properties"]) == ["run", "questions", "top"]
+    assert served.answers("/api/find", questions=ASKED) == [PLACES[:2]]
+    found = [PLACES, [{"found": "c", "start": 0, "share": 0.5}]]
+    assert served.answers("/api/find", questions=[ASKED, one], top=3, run="texts") == found
+    for asked, status, words in (
+        ({"questions": "a"}, 422, "questions: Input should be an object or Input should be a valid array"),
+        ({"questions": [one, "a"]}, 422, "questions.1: Input should be an object"),
+        ({"questions": [one, {"word": 3, "text": "a"}]}, 422, "questions.1.word: Input should be a valid string"),
+        ({"questions": {"word": "a"}}, 422, "questions.text: Field required"),
+        ({"questions": [one | {"more": 1}]}, 422, "questions.0.more is not supported: leave it out"),
+        ({"questions": one, "top": 10}, 422, "top: Input should be less than or equal to 9"),
+        ({"questions": one, "tops": 1}, 422, "tops is not supported: leave it out; perhaps you meant top"),
+        ({}, 422, "questions: Field required"),
+        ({"questions": []}, 422, "there is no text: send at least one"),
+        ({"questions": [one] * 5}, 413, "there are 5 texts: send at most 4 in a request"),
+        ({"questions": [one, one | {"word": ""}]}, 422, "text 2 has no word: write one"),
+        ({"questions": [one, one | {"word": "a" * 19}]}, 413, "text 2 has 24 tokens, but texts reads at most 20: shorten it"),
+    ):  # fmt: skip
+        assert served.refused("/api/find", asked) == (status, words)
+    status, words = served.refused("/api/find", {"run": "pairs", "questions": one})
+    assert status == 404 and words.startswith("pairs does not find: ") and "find at /api/find" in words
+
+
 def test_attention_is_of_every_family(served: Served):
     """Law: an encoder alone takes no target, and answers unnamed requests without one; the others need one."""
     for run, target in (("pairs", "ab"), ("documents", " time"), ("texts", None)):

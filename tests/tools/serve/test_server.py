@@ -425,6 +425,54 @@ def test_the_page_marks_the_entities_of_a_text(tmp_path: Path):
 
 
 @needs.starlette
+@needs.chromium
+@pytest.mark.slow
+def test_the_page_has_a_form_for_a_task_that_it_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: a field for each value of the request, answers as a table; texts stay texts, and refusals are shown."""
+    import uvicorn
+
+    from flaxformer_lite.tools.serve.app import make_app
+    from tests.support.toy_task import serve_it
+
+    serve_it(monkeypatch)
+    app = make_app({"texts": served.runs(tmp_path)["texts"]}, Limits())
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    with listening_socket("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with opened(url, 390, "light", own=(url, "data:")) as (tab, heard):
+                tab.click("#tasks button:text-is('find')")
+                assert tab.inner_text("#hint") == "The places of a word in a text, without a model."
+                assert tab.locator("#ask > textarea").is_hidden()
+                assert [label.strip() for label in tab.locator("#options label").all_inner_texts()] == [
+                    "word",
+                    "text",
+                    "top",
+                ]
+                word, text = tab.locator("#options textarea").all()
+                word.fill("<b>")
+                text.fill("a <b> <b>")
+                tab.fill("#options input", "1")
+                tab.click("#go")
+                tab.wait_for_selector("#state.done")
+                assert tab.locator("#answer tr").all_inner_texts() == ["found\tstart\tshare", "<b>\t2\t0.2500"]
+                assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+                for given, message in (("", "questions.word: Field required"), ("a" * 30, "reads at most 20")):
+                    word.fill(given)
+                    tab.click("#go")
+                    tab.wait_for_selector(f'#state.error:has-text("{message}")')
+                tab.click("#tasks button:text-is('embed')")
+                assert tab.locator("#ask > textarea").is_visible() and not tab.locator("#options textarea").count()
+                assert [line for line in heard if "413" not in line and "422" not in line] == []
+        finally:
+            server.should_exit = True
+            thread.join()
+            app.state.service.close(5)
+
+
+@needs.starlette
 @pytest.mark.slow
 def test_ten_thousand_requests_with_clients_that_go(folders: list[str], tmp_path: Path):
     """Law: none is lost and none gets another's answer."""
