@@ -242,8 +242,6 @@ class TextColumns(NamedTuple):
     """Whether the lines of every file are read as they are, whatever its name."""
     sources: Mapping[str, "RecordSource"] = MappingProxyType({})
     """The sources of files that are read as the training data was, by their paths."""
-    first: bool = False
-    """Whether the first of two texts is read alone."""
 
     def numbers(self, table: Table) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
@@ -307,9 +305,7 @@ def text_columns(
         for path, one in others.items()
         if isinstance(one, RecordSource) and (container(path) != "a table" or not one.record.texts)
     }
-    return TextColumns(
-        texts[:1] if first else texts, header and bool(texts), wanted, form=form, sources=alike, first=first
-    )
+    return TextColumns(texts[:1] if first else texts, header and bool(texts), wanted, form=form, sources=alike)
 
 
 @dataclass(frozen=True)
@@ -430,24 +426,26 @@ def table_blocks(
 
 def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
     """Yields the texts or the words of a file that is read as the training data was. Labels are left out."""
-    bad, found = BadLines(), columns.sources[path].asked(progress)
+    from flaxformer_lite.files.records.base import BLANK  # with JAX
+
+    width = len(columns.texts) or 1
+    if columns.wanted not in (None, width):
+        raise ValueError(
+            f"{path}: {columns.wanted} of its texts must be read, but the run was trained on {width}: give a file with one "
+            "text a line"
+        )
+    bad, rows = BadLines(), columns.sources[path].asked(progress)
     for before in itertools.count(0, size):
-        rows = list[TableRow]()
-        for _, number, asked in itertools.islice(found, size):
-            texts = ("",) * (columns.wanted or 1) if isinstance(asked, ValueError) or not any(asked) else asked
-            if isinstance(asked, ValueError):
-                bad.add(before + len(rows) + 1, f"{path}:{number}: {asked}")
-            texts = texts[:1] if columns.first else texts
-            if columns.wanted not in (None, len(texts)):
-                raise ValueError(
-                    f"{path}: {columns.wanted} of its texts must be read, but the run was trained on {len(texts)}: give a file "
-                    "with one text a line"
-                )
-            rows.append(TableRow(texts, []))
-        if not rows:
+        asked = list[tuple[Any, ...]]()
+        for _, number, texts in itertools.islice(rows, size):
+            if isinstance(texts, ValueError):
+                bad.add(before + len(asked) + 1, f"{path}:{number}: {texts}")
+                texts = BLANK
+            asked.append(texts[:width])
+        if not asked:
             return
-        lines = [text if isinstance(text, str) else " ".join(text) for text, *_ in (row.texts for row in rows)]
-        yield LineChunk(lines, path, before, "row", bad, rows=tuple(rows))
+        lines = [text if isinstance(text, str) else " ".join(text) for text, *_ in asked]
+        yield LineChunk(lines, path, before, "row", bad, rows=tuple(TableRow(texts, []) for texts in asked))
 
 
 def piped_blocks() -> Iterator[LineChunk]:

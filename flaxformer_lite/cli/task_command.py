@@ -52,7 +52,8 @@ class TaskCommand:
         blocks = chosen_blocks(arguments.files, form.verb, texts, size)
         from flaxformer_lite.run import load  # with JAX
 
-        run, task = load(arguments.folder, **chosen_weights(arguments)), form.task()
+        run = load(arguments.folder, **chosen_weights(arguments))
+        task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
         answering = TaskAnswering(run.text_model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read

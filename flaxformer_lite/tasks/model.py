@@ -43,17 +43,11 @@ class Report(NamedTuple):
     """The number of each text in messages."""
 
     @classmethod
-    def of(
-        cls,
-        number: int,
-        *,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        first_line: int = 1,
-        lines: Sequence[int] = (),
-    ) -> "Report":
-        """Returns the report on a number of texts, by the arguments of `Reporting`."""
-        return cls(progress, warn, lines or range(first_line, first_line + number))
+    def of(cls, number: int, given: Reporting) -> "Report":
+        """Returns the report on a number of texts."""
+        first = given.get("first_line", 1)
+        lines = given.get("lines") or range(first, first + number)
+        return cls(given.get("progress", no_progress), given.get("warn", warn), lines)
 
 
 def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:

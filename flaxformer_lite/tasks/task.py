@@ -68,7 +68,7 @@ class Task(ABC, Generic[Asked, Answer]):
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""
         check_list(self.field or "what is asked", asked)
         self.check(model)
-        report = Report.of(len(asked), **reporting)
+        report = Report.of(len(asked), reporting)
         for line, one in zip(report.lines, asked, strict=True):
             self.check_asked(model, one, line)
         return self.answered(model, asked, report)

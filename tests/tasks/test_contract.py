@@ -103,7 +103,7 @@ def test_answers_are_json_and_have_a_cell_for_each_column(task: Task[Any, Any], 
     model, parser, command = fitting(task, models), argparse.ArgumentParser(), TaskCommand(task.name)
     command.add_arguments(parser)
     form = command.lines.of(parser.parse_args(["run"]))
-    assert form.task() == task, "the command's default options are those of the task"
+    assert form.task(task) == task, "the command's default options are those of the task"
     read = form.read([line_of(task, form.of_objects)] * (form.texts or 1))
     asked = form.asked(read)
     assert not task.refusal(model, asked) and min(task.lengths(model, asked)) > 0 and task.count(asked) > 0

@@ -78,8 +78,8 @@ class DataConfig(BatchShapes, at="data"):
 
         A file whose name says no kind is of the kind of this data. reads: as the run's objective.
         """
-        given = [source for split in SPLITS if (source := getattr(self, split)) is not None]
-        known = [member for source in given for _, member in source.parts("")]
+        splits = [getattr(self, split) for split in SPLITS]
+        known = [member for source in splits if source is not None for _, member in source.parts("")]
         kind: Any = KINDS.get(container(path))
         kind = CSV if kind is TSV and ".csv" in path.lower() else kind
         for member in known:

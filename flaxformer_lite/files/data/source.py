@@ -182,13 +182,12 @@ class RecordSource(Checked, TextSource, at="data"):
     def _read(self, read: Callable[[Any], Any], progress: ReadProgress) -> Iterator[FileRow]:
         """Yields what is read of each row, or its error; `BLANK` for a blank one."""
         for file, number, row in self.record.rows(self._fields(progress)):
-            found = row
             if row is not BLANK and not isinstance(row, ValueError):
                 try:
-                    found = read(row)
+                    row = read(row)
                 except ValueError as error:
-                    found = error
-            yield file, number, found
+                    row = error
+            yield file, number, row
 
 
 @dataclass(frozen=True, kw_only=True)

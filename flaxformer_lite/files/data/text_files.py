@@ -1,6 +1,5 @@
 """Text files as data: parallel files, columns (TSV, CSV), JSON lines, plain text; plain or compressed, one file or several."""
 
-import functools
 import itertools
 import re
 from abc import abstractmethod
@@ -291,8 +290,9 @@ class CoNLL(RecordSource, at="conll"):
         for file, lines in read_files(self.path, progress):
             for number, text in numbered_paragraphs(lines):
                 rows = text.split("\n")
-                begins = (*left_out, "#") if self.comment is None and is_conllu(rows[-1]) else left_out
-                words = list(itertools.dropwhile(functools.partial(begins_with, begins), rows))
+                words = list(itertools.dropwhile(lambda row: row.startswith(left_out), rows))
+                if self.comment is None and is_conllu(behind := [row for row in rows if not row.startswith("#")]):
+                    words = behind
                 if words:
                     first = number + len(rows) - len(words)
                     yield file, first, self._lists(words, first)
@@ -300,10 +300,11 @@ class CoNLL(RecordSource, at="conll"):
     def _lists(self, rows: Sequence[str], first: int) -> Any:
         """Returns the words of some lines and their labels, or what is wrong with them. first: the number of the first line."""
         lists: dict[Field, list[str]] = {column: [] for column in self.record.fields.values()}
+        chosen, conllu = self.record.fields, is_conllu(rows)
+        if conllu and self.record == ENDS:
+            chosen = {"words": FORM, "labels": UPOS}
         for number, row in enumerate(rows, first):
-            columns, chosen, conllu = columns_in(row), self.record.fields, is_conllu(row)
-            if conllu and self.record == ENDS:
-                chosen = {"words": FORM, "labels": UPOS}
+            columns = columns_in(row)
             if conllu and chosen["words"] and not columns[0].isdecimal():
                 continue  # several words, such as 1-2, or none, such as 3.1
             for kept, (setting, column) in zip(lists.values(), chosen.items(), strict=True):
@@ -319,12 +320,11 @@ class CoNLL(RecordSource, at="conll"):
         return lists
 
 
-def is_conllu(line: str) -> bool:
-    return CONLLU.fullmatch(line) is not None
-
-
-def begins_with(begins: tuple[str, ...], line: str) -> bool:
-    return line.startswith(begins)
+def is_conllu(rows: Sequence[str]) -> bool:
+    """Returns whether rows have the ten columns of CoNLL-U, the first of which numbers the words."""
+    numbers = [row.partition("\t")[0] for row in rows if CONLLU.fullmatch(row)]
+    words = list(filter(str.isdecimal, numbers))
+    return len(numbers) == len(rows) and words == list(map(str, range(1, len(words) + 1))) != []
 
 
 @dataclass(frozen=True, kw_only=True)

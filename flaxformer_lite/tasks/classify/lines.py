@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
+    from flaxformer_lite.tasks.classify.answers import ClassPrediction
     from flaxformer_lite.tasks.model import TextModel
 
 
@@ -34,11 +34,6 @@ class Lines(TaskLines["ClassPrediction"]):
             action="store_true",
             help="write the probabilities of all classes, one JSON object for each line",
         )
-
-    def task(self) -> "Classify":
-        from flaxformer_lite.tasks.classify.answers import Classify  # with JAX
-
-        return Classify()
 
     @property
     def texts(self) -> None:

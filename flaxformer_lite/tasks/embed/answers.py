@@ -54,6 +54,10 @@ class Embed(Task[str, Vector]):
             )
         self.before(model)
 
+    def pairs(self) -> "Compare":
+        """Returns the task of comparing the vectors of pairs, with the same options."""
+        return Compare(self.prompt, self.width)
+
     def before(self, model: TextModel) -> str:
         """Returns the text before each text. Raises: ValueError for a prompt that the objective does not have."""
         return model.config.objective.text_before(self.prompt)

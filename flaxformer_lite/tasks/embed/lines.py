@@ -8,7 +8,7 @@ more column.
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.embed.answers import Compare, Embed
     from flaxformer_lite.tasks.model import TextModel
 
 
@@ -43,10 +42,9 @@ class Lines(TaskLines[Any]):
             raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
         return super().of(arguments)
 
-    def task(self) -> "Embed | Compare":
-        from flaxformer_lite.tasks.embed.answers import Compare, Embed  # with JAX
-
-        return (Compare if self.similarity else Embed)(self.prompt, self.width)
+    def task(self, usual: Any) -> Any:
+        embed = replace(usual, prompt=self.prompt, width=self.width)
+        return embed.pairs() if self.similarity else embed
 
     @property
     def texts(self) -> int:

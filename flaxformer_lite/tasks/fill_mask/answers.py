@@ -78,17 +78,17 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
         return "" if MASK in asked else f"has no mask: write {MASK} in place of the token to predict"
 
     def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[list[list[TokenPrediction]]]:
-        mask, tokenizer, say = mask_id(model), model.tokenizer, report.warn
+        masked_id, tokenizer, say = mask_id(model), model.tokenizer, report.warn
         model.unknown.report([piece for text in asked for piece in text.split(MASK)], say)
         rows, positions = [], []
         for line, text in zip(report.lines, asked, strict=True):
             tokens = text_ids(model, text)
             row = model.encode([tokens], line, say)
             rows.append(row)
-            positions.append([position for position, token in enumerate(row.tokens) if token == mask])
-            if mask not in tokens:
+            positions.append([position for position, token in enumerate(row.tokens) if token == masked_id])
+            if masked_id not in tokens:
                 say(f"line {line} {self.refusal(model, '')}")
-            elif lost := tokens.count(mask) - len(positions[-1]):
+            elif lost := tokens.count(masked_id) - len(positions[-1]):
                 say(f"line {line}: {lost} of its masks were cut off")
         masked = [i for i, row_positions in enumerate(positions) if row_positions]
         predictions = model.batch_predictor(predict_top_tokens, max(self.top, MADE)).predict(
@@ -99,12 +99,9 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
         )
         candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         for i, (probabilities, ids) in zip(masked, predictions, strict=True):
+            best = (array[: len(positions[i]), : self.top].tolist() for array in (probabilities, ids))
             candidates[i] = [
-                [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*pair, strict=True)]
-                for pair in zip(
-                    probabilities[: len(positions[i]), : self.top].tolist(),
-                    ids[: len(positions[i]), : self.top].tolist(),
-                    strict=True,
-                )
+                [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*mask, strict=True)]
+                for mask in zip(*best, strict=True)
             ]
         return candidates

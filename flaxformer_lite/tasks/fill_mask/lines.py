@@ -6,13 +6,13 @@ of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
+    from flaxformer_lite.tasks.fill_mask.answers import TokenPrediction
     from flaxformer_lite.tasks.model import TextModel
 
 
@@ -36,10 +36,8 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
         if self.top < 1:
             raise ValueError(f"--top is {self.top}: it must be at least 1")
 
-    def task(self) -> "FillMask":
-        from flaxformer_lite.tasks.fill_mask.answers import FillMask  # with JAX
-
-        return FillMask(self.top)
+    def task(self, usual: Any) -> Any:
+        return replace(usual, top=self.top)
 
     def written(self, read: str, answer: "list[list[TokenPrediction]]", model: "TextModel") -> Sequence[str]:
         return [

@@ -16,7 +16,7 @@ from flaxformer_lite.files.text.json_objects import field_value, object_in
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.label.answers import Label, LabelledWords
+    from flaxformer_lite.tasks.label.answers import LabelledWords
     from flaxformer_lite.tasks.model import TextModel
 
 
@@ -47,11 +47,6 @@ class Lines(TaskLines["LabelledWords"]):
         if arguments.words and arguments.column:
             raise ValueError("--words is for lines of JSON, --column for a table: leave one of them out")
         return super().of(arguments)
-
-    def task(self) -> "Label":
-        from flaxformer_lite.tasks.label.answers import Label  # with JAX
-
-        return Label()
 
     @property
     def texts(self) -> int:

@@ -15,7 +15,7 @@ from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.model import TextModel
-    from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText
+    from flaxformer_lite.tasks.rank.answers import Query, RankedText
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,6 @@ class Lines(TaskLines["list[RankedText]"]):
     of_objects = True
     at_once = 64  # each may have many candidates
     output = None
-
-    def task(self) -> "Rank":
-        from flaxformer_lite.tasks.rank.answers import Rank  # with JAX
-
-        return Rank()
 
     @property
     def texts(self) -> int:

@@ -54,7 +54,7 @@ def rated(
             raise ValueError(f"there are {len(texts)} {name} for {len(sources)} sources: give one for each")
     if not sources:
         return np.zeros(0, np.float32)
-    rating, report = model.config.objective.rating, Report.of(len(sources), **reporting)
+    rating, report = model.config.objective.rating, Report.of(len(sources), reporting)
     assert rating is not None  # by the import, or `rates_with`
     wording = rating.without_reference if references is None else rating.with_reference
     if model.config.model.estimator is not None:
