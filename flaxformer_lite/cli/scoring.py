@@ -22,7 +22,17 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.metrics import METRICS, compare, compare_ratings
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.run.scoring import Ratings, ScoredData, answers_texts, rate, save_scores, score, scored_data
+from flaxformer_lite.run.scoring import (
+    Ratings,
+    ScoredData,
+    answers_texts,
+    asked_pairs,
+    makes_translations,
+    rate,
+    save_scores,
+    score,
+    scored_data,
+)
 from flaxformer_lite.tools.search import read_folder, read_results, search_report, write_results
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
@@ -69,8 +79,7 @@ def scored(
             f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
         )
     decode = decode_settings(loaded, arguments)
-    answers = loaded.config.objective.translates or loaded.asking is not None
-    if not answers and (decode or arguments.bleu_tokenizer or metrics):
+    if not makes_translations(loaded) and (decode or arguments.bleu_tokenizer or metrics):
         raise ValueError(
             "--beam-size, --alpha, --bleu-tokenizer and --metric are for translations, which this run does not make: leave them out"
         )
@@ -97,7 +106,7 @@ def rated_pairs(loaded: Run, data: ScoredData) -> list[Pair]:
     """Returns the pairs as their answers are compared. Raises: ValueError for those of which none is a translation."""
     if data.name == "files" or loaded.config.objective.reads != "conversations":
         return data.pairs
-    pairs = list(loaded.asked_pairs(data.pairs))
+    pairs = list(asked_pairs(loaded, data.pairs))
     if others := sum(not (pair.source and pair.target) for pair in pairs):
         raise ValueError(
             f"--metric and --best-by rate translations, but data.{data.name} has {counted(others, 'row')} without a source, "

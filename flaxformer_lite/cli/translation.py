@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.files.metrics import MetricConfig
     from flaxformer_lite.run import Run
 
-Translator = TypeVar("Translator", bound=TextTranslator)
+Loaded = TypeVar("Loaded", "Run", EngineRun)
 
 
 def load_runs(arguments: argparse.Namespace) -> "Run":
@@ -32,13 +32,13 @@ def load_runs(arguments: argparse.Namespace) -> "Run":
     return in_direction(runs, arguments)
 
 
-def in_direction(loaded: Translator, arguments: argparse.Namespace) -> Translator:
+def in_direction(loaded: Loaded, arguments: argparse.Namespace) -> Loaded:
     """Returns the run for the languages of `--from` and `--to`, if any was typed."""
     codes = arguments.source_language, arguments.target_language
     return loaded.between(*codes) if any(code is not None for code in codes) else loaded
 
 
-def tell_direction(loaded: TextTranslator, arguments: argparse.Namespace) -> None:
+def tell_direction(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> None:
     """Prints the direction of a run of several languages, where the options do not name all of it."""
     codes = arguments.source_language, arguments.target_language
     if isinstance(loaded.tokenizers, LanguageTokenizers) and None in codes:
@@ -50,7 +50,7 @@ def tell_direction(loaded: TextTranslator, arguments: argparse.Namespace) -> Non
             )
 
 
-def decode_settings(loaded: TextTranslator, arguments: argparse.Namespace) -> dict[str, Any]:
+def decode_settings(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the settings of decoding to override. Raises: ValueError if the options do not go together."""
     decode = typed_settings(arguments)
     if arguments.temperature is not None and arguments.samples is None:
@@ -66,14 +66,14 @@ def decode_settings(loaded: TextTranslator, arguments: argparse.Namespace) -> di
         temperature = 1.0 if arguments.temperature is None else arguments.temperature
         decode |= {"sampling": Sampling(temperature=temperature), "beam_size": 1, "num_hypotheses": arguments.samples}
     else:
-        decode = {"num_hypotheses": decode.get("beam_size", loaded.decode.beam_size), **decode}
+        decode = {"num_hypotheses": decode.get("beam_size", loaded.translator.form.decode.beam_size), **decode}
     if decode["num_hypotheses"] < 2:
         option = "--minimum-risk" if arguments.minimum_risk else "--best-by"
         raise ValueError(f"{option} compares candidates, but there is only 1: raise --beam-size or --samples")
     return decode
 
 
-def forced_texts(loaded: TextTranslator, arguments: argparse.Namespace) -> dict[str, Any]:
+def forced_texts(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of `Run.hypotheses` for the texts that translations must have.
 
     Raises: ValueError for a file of terms with a mistake, or for terms that the model cannot write.
@@ -119,20 +119,21 @@ def translating(loaded: "Run | EngineRun", arguments: argparse.Namespace) -> "Tr
         raise ValueError("--terms, --placeholders and --prefix are texts: leave them or --ids out")
     if arguments.best_by and arguments.ids:
         raise ValueError("--best-by rates texts: leave it or --ids out")
-    if arguments.ids and not isinstance(loaded, EngineRun) and loaded.asking is not None:
+    translator = loaded.translator
+    if arguments.ids and translator.form.template_text:
         raise ValueError("--ids is for encoder–decoders, but this run puts a text into its prompt: leave it out")
-    typed, configured = arguments.num_hypotheses, loaded.searching(**decode).config.num_hypotheses
+    typed, configured = arguments.num_hypotheses, translator.searching(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not (arguments.minimum_risk or arguments.best_by))
     kind = TranslatingIds if arguments.ids else Translating
     metrics = None if isinstance(loaded, EngineRun) else metrics_of(loaded.config)
-    return kind(loaded, decode | forced, arguments, metrics, n_best, load_rater(arguments))
+    return kind(translator, decode | forced, arguments, metrics, n_best, load_rater(arguments))
 
 
 @dataclass(frozen=True)
 class Translating(Answering[list[ScoredText]]):
     """Translations of texts."""
 
-    run: TextTranslator
+    translator: TextTranslator
     decode: dict[str, Any]
     """Keywords of `Run.hypotheses`."""
     arguments: argparse.Namespace
@@ -155,7 +156,7 @@ class Translating(Answering[list[ScoredText]]):
 
     def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
         with block.reporting("translating") as report:
-            return self.run.hypotheses(block.lines, **report, **self.decode)
+            return self.translator.hypotheses(block.lines, **report, **self.decode)
 
     def written(self, index: int, answer: list[ScoredText]) -> list[str]:
         # A line break inside a text would move the lines after it.
@@ -175,12 +176,12 @@ class TranslatingIds(Translating):
     def read(self, block: LineChunk, number: int) -> list[int]:
         source = block.token_ids(number)
         with block.naming(number):
-            self.run.check_sources([source])
+            self.translator.check_sources([source])
         return source
 
     def hypotheses(self, block: LineChunk) -> list[list[ScoredText]]:
         with block.reporting("translating") as report:
-            answers = self.run.hypotheses_of_ids(block.read, progress=report["progress"], **self.decode)
+            answers = self.translator.hypotheses_of_ids(block.read, progress=report["progress"], **self.decode)
         return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 

@@ -1,8 +1,8 @@
 """Translation without JAX: the texts around a search, and CTranslate2 as the search of a CPU.
 
-`texts.py` is what a `Run` and an `EngineRun` have in common: texts to token ids, answers to texts, languages. `rules.py` says which
-settings of decoding CTranslate2 obeys, `search.py` searches with it, `exports.py` makes and finds the folder that it reads, once
-for each state of a run, and `engine_run.py` joins them.
+`texts.py` is what the translators of a `Run` and of an `EngineRun` have in common: texts to requests, answers to texts. `rules.py`
+says which settings of decoding CTranslate2 obeys, `search.py` searches with it, `exports.py` makes and finds the folder that it
+reads, once for each state of a run, and `engine_run.py` joins them.
 
 JAX makes the folder, in a process of its own (`interop/engine_export.py`); no file here imports it.
 """

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,11 +12,13 @@ from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.core.search.answers import Searches
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.languages import Languages
-from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.core.text.special_ids import check_token_ids
+from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
 from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, export_of, with_tuples
 from flaxformer_lite.engine.rules import CannotAnswer, library
 from flaxformer_lite.engine.search import EngineSearch, Sizes, without_padding
-from flaxformer_lite.engine.texts import TextTranslator
+from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
+from flaxformer_lite.files.text.form import Sources
 from flaxformer_lite.files.text.kinds import load_run_tokenizers
 
 COMPUTE_TYPES = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8_float32"}
@@ -27,35 +30,39 @@ LARGE = 2**28
 
 
 @dataclass(frozen=True)
-class EngineRun(TextTranslator):
+class EngineRun:
     """An export, ready to translate."""
 
     wanted: RunWeights
     export: Export
-    translator: Any
-    """CTranslate2's."""
+    library: Any
+    """CTranslate2's translator."""
     tokenizers: Tokenizers | None
-    settings: DecodeConfig
+    decode: DecodeConfig
 
-    @property
-    def decode(self) -> DecodeConfig:
-        return self.settings
+    @cached_property
+    def translator(self) -> TextTranslator:
+        # Token ids alone need no tokenizers.
+        form = Sources(self.tokenizers, self.decode, self.sizes.longest_source, self.path)  # type: ignore[arg-type]
+        return TextTranslator(self, form)
 
     @property
     def path(self) -> Path:
         return Path(self.wanted.run)
 
     @property
+    def required_tokenizers(self) -> Tokenizers:
+        """The tokenizers. Raises: ValueError if the run has none."""
+        return required(self.tokenizers, self.path)
+
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """Warns of text that is not in the vocabulary, once for each character."""
+        return UnknownText(self.required_tokenizers.source)
+
+    @property
     def sizes(self) -> Sizes:
         return Sizes(*self.export.facts["sizes"])
-
-    @property
-    def source_ids(self) -> int:
-        return self.sizes.source_ids
-
-    @property
-    def max_source_length(self) -> int:
-        return self.sizes.longest_source
 
     @property
     def step(self) -> int:
@@ -67,24 +74,22 @@ class EngineRun(TextTranslator):
         """The step and the digests of the run that was exported, as `Run.origin`."""
         return [tuple(self.export.facts["origin"])]
 
-    def searching(self, **options: Any) -> EngineSearch:
-        return self.search(self.decode.changed(options))
+    def between(self, source: str | None = None, target: str | None = None) -> Self:
+        """Returns the run for texts of one direction, as `Run.between`."""
+        form = self.translator.form.between(source, target)
+        return dataclasses.replace(self, tokenizers=form.tokenizers, decode=form.decode)
 
-    def search(self, decode: DecodeConfig) -> EngineSearch:
+    def search(self, settings: DecodeConfig) -> EngineSearch:
         """Returns a search under these settings. Raises: ValueError if CTranslate2 does not obey them."""
-        return EngineSearch(self.translator, decode, self.sizes)
+        return EngineSearch(self.library, settings, self.sizes)
 
-    def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
-        """Raises: ValueError also for padding within a source."""
-        super().check_sources(sources)
-        for number, source in enumerate(sources):
-            without_padding(source, self.decode.pad_id, f"source {number}")
-
-    def weights(self, decoder: Searches) -> None:
+    def weights(self, search: Searches) -> None:
         return None
 
-    def directed(self, tokenizers: Tokenizers, decode: DecodeConfig) -> Self:
-        return dataclasses.replace(self, tokenizers=tokenizers, settings=decode)
+    def check_source(self, source: Sequence[int], name: str) -> None:
+        """Raises: ValueError for an id that is outside the vocabulary; CannotAnswer for padding within a source."""
+        check_token_ids(source, self.sizes.source_ids, f"{name} has")
+        without_padding(source, self.decode.pad_id, name)
 
 
 def open_engine(wanted: RunWeights) -> EngineRun:
@@ -114,4 +119,4 @@ def open_engine(wanted: RunWeights) -> EngineRun:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))
         ids, two = (sizes.source_ids, sizes.target_ids), facts["has_target_tokenizer"]
         tokenizers = load_run_tokenizers(export.folder, ids, two=two, languages=languages)
-    return EngineRun(wanted, export, translator, tokenizers, decode_settings(facts["decode"])).in_own_direction()
+    return in_own_direction(EngineRun(wanted, export, translator, tokenizers, decode_settings(facts["decode"])))

@@ -15,7 +15,7 @@ from flaxformer_lite.config.outside import import_named
 from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
 from flaxformer_lite.core.parallel import MeshConfig
-from flaxformer_lite.core.search.decoder import check_translates
+from flaxformer_lite.core.search.answers import check_translates
 from flaxformer_lite.engine.exports import (
     CANNOT,
     CHANGED,

@@ -1,15 +1,14 @@
 """A trained run, for use: translate, generate, embed, classify, label, fill masks, measure.
 
-`run.py` has `Run`, which generates and translates by decoders; `load` and `load_ensemble` read one from folders. Its base, in
-`text_predictor.py`, has a method for each task of `tasks/`. `attention.py` returns attention weights,
-`scoring.py` scores. `train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
+`run.py` has `Run`, with a method for each task; `load` and `load_ensemble` read one from folders. `translator.py` translates and
+`generator.py` continues prompts, by the searches of `searcher.py`. `attention.py` returns attention weights, `scoring.py` scores.
+`train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
 a run folder for imported parameters.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.description import BestScore
 from flaxformer_lite.run.run import Run, load, load_ensemble
-from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.tasks.classify.answers import ClassPrediction
@@ -25,7 +24,6 @@ __all__ = [
     "LabelledWords",
     "RankedText",
     "Run",
-    "TextPredictor",
     "TokenPrediction",
     "load",
     "load_ensemble",

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,13 @@ from jaxtyping import Bool, Float, Int, PyTree
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.search.batches import pad_rows, padded_length
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.tasks.fill_mask.answers import MASK
+from flaxformer_lite.core.search.generation import encode_prompt
+from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer
+from flaxformer_lite.core.text.special_ids import TooLong, truncated
+from flaxformer_lite.tasks.fill_mask.answers import MASK, text_ids
 
+CONTINUATION_TOKENS = 20
+"""The maximum length of a continuation whose attention is shown by default."""
 Kind = Literal["cross", "encoder", "decoder"]
 """An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""
 
@@ -65,19 +69,49 @@ def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
 
-def attention_weights(
-    model: Transformer,
-    params: PyTree,
-    tokenizers: Tokenizers,
-    sources: list[int],
-    targets: list[int],
-    prompt_length: int = 0,
-) -> AttentionWeights:
-    """Returns the weights for a source and a target with their special ids. A side that no stack of the model reads is empty.
+def own_targets(run: Any, sources: Sequence[str]) -> Sequence[str | None]:
+    """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
+    if run.config.model.num_decoder_layers == 0:
+        return [None for _ in sources]
+    if run.config.model.num_encoder_layers:
+        return run.translate(sources)
+    return run.generate(sources, max_new_tokens=CONTINUATION_TOKENS)
 
-    The first `prompt_length` tokens of the target also attend to each other. The model is compiled once for each pair of padded
-    lengths.
+
+def attention_ids(run: Any, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
+    """Returns the token ids that the model reads, cut to what the config allows.
+
+    `target` is None for an encoder alone. `too_long` is called for each text that is cut.
     """
+    config, tokenizers = run.config, run.required_tokenizers
+    if target is None:
+        text, most = text_ids(run.text_model, source), config.data.max_source_length
+        truncated(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
+        return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
+    if config.model.num_encoder_layers == 0:
+        prompt, whole = (
+            encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
+        )
+        ids = truncated(whole, config.data.longest.target, "text", "max_target_length", too_long)
+        full = config.objective.prompt_attention == "full"
+        return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
+    form = run.translator.form
+    form.check_languages()
+    start = [config.decode.start_id]
+    if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
+        start += tokenizers.ids_of(()).first
+    most, most_of_target = form.room, config.data.longest.target - len(start)
+    sources = truncated(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
+    targets = truncated(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
+    return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)
+
+
+def attention_weights(run: Any, ids: AttentionIds) -> AttentionWeights:
+    """Returns every layer's weights for what `attention_ids` returned.
+
+    The model is compiled once for each pair of padded lengths.
+    """
+    model, tokenizers, (sources, targets, prompt_length) = run.model, run.required_tokenizers, ids
     source, source_mask = padded(model, sources, tokenizers.source.pad_id)
     target, target_mask = padded(model, targets, tokenizers.target.pad_id)
     inputs = Inputs(source, target, source_mask, target_mask)  # type: ignore[arg-type]  # NumPy's, on the host
@@ -87,7 +121,7 @@ def attention_weights(
         length = target.shape[1]
         attends = jnp.tri(length, dtype=bool) | (jnp.arange(length) < prompt_length)
         inputs = inputs._replace(target_attention=attends[None, None])
-    stacks = apply_with_intermediates(model, params, inputs)
+    stacks = apply_with_intermediates(model, run.params, inputs)
 
     def weights(stack: str, attention: str) -> Float[np.ndarray, "L N T S"]:
         queries = targets if stack == "decoder" else sources

@@ -4,108 +4,79 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack, overload
+from typing import Any, Unpack
 
 import jax
 import numpy as np
-from jaxtyping import Bool, PyTree
+from jaxtyping import Float, PyTree
 
-from flaxformer_lite.base.console import note, note_once, warn
+from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.base.hardware import check_platforms
-from flaxformer_lite.config import to_json
+from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.data import Lengths, Pair
-from flaxformer_lite.core.data.batch_plan import Bucket
-from flaxformer_lite.core.data.dataset import zero_batch
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
-from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary
+from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary, without_padding
 from flaxformer_lite.core.runners import MeshRunner
-from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
-from flaxformer_lite.core.search.decoder import Decoder, check_translates
+from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, check_translates
 from flaxformer_lite.core.search.devices import TooLarge, Workload, place
-from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
-from flaxformer_lite.core.search.generation import (
-    check_generates,
-    encode_prompt,
-    generate_texts,
-    generation_settings,
-    stream_text,
-)
-from flaxformer_lite.core.search.request import Request, in_order
-from flaxformer_lite.core.search.rows import Weights
-from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text import LanguageTokenizers
-from flaxformer_lite.core.text.special_ids import TooLong, cut_warning, truncated
-from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.engine.engine_run import EngineRun, open_engine
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text.special_ids import cut_warning
 from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest
-from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
-from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list
+from flaxformer_lite.engine.texts import WarnCallback, check_list, in_own_direction, required
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.files.text.asking import Asking, Question, warn_of_left_out
-from flaxformer_lite.files.text.chat import ChatTokenizers, encode_marked, joined, read_chat_template
-from flaxformer_lite.files.text.messages import Conversation
-from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
-from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE
-from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
+from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
 from flaxformer_lite.run.description import BestScore, best_score, describe
+from flaxformer_lite.run.generator import Generator
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
-from flaxformer_lite.run.scoring import score, scored_data
-from flaxformer_lite.run.text_predictor import TextPredictor
-from flaxformer_lite.tasks.fill_mask.answers import text_ids
+from flaxformer_lite.run.scoring import makes_translations, score, scored_data
+from flaxformer_lite.run.searcher import Kept, Read, RunSearcher
+from flaxformer_lite.run.translator import Translator, form_of
+from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
+from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix
+from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
+from flaxformer_lite.tasks.label.answers import Label, LabelledWords
+from flaxformer_lite.tasks.model import Reporting, TextModel
+from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText, Relevance, sign
+from flaxformer_lite.tasks.rate.answers import rated, rates_with
 from flaxformer_lite.training import mean_metrics, train_task
-from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
 from flaxformer_lite.workdir.frozen import parameter_digest
 
-CONTINUATION_TOKENS = 20
-"""The maximum length of a continuation whose attention is shown by default."""
-
-
-class Read(NamedTuple):
-    """The checkpoint that a run was loaded from."""
-
-    wanted: RunWeights
-    state: str
-    """The state of the run folder before it was read."""
-    params: PyTree
-    """Its parameters, by which others are known."""
-
-
-def without_padding(x: Any, like: Any) -> Any:
-    """Returns a parameter without the padding of a divided vocabulary."""
-    return x if x.shape == like.shape else x[tuple(map(slice, like.shape))]
-
 
 @dataclass(frozen=True, repr=False)
-class Run(TextTranslator, TextPredictor):
+class Run:
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
     Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. A `Run` keeps the
     programs that they compile: use one for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
     """
 
-    decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
-    """Decoders by the `program` of their settings, each with its compiled functions."""
-    laid_out: dict[tuple[tuple[Transformer, ...], int | None], Weights] = dataclasses.field(default_factory=dict)
-    """The parameters as searches read them, by the models and `decode.num_ids`: see `weights`."""
-    unfit: set[str] = dataclasses.field(default_factory=set)
-    """Beginnings that a line cannot have; each is warned of once, in a call or in all parts of a file."""
-    origin_of_params: Read | None = None
+    folder: RunFolder
+    config: Config
+    params: PyTree
+    tokenizers: Tokenizers | None
+    """None if the weights were imported without a tokenizer."""
+    step: int
+    """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
+    placement: Placement = ONE_DEVICE
+    """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
+    kept: Kept = dataclasses.field(default_factory=Kept)
+    """What searches keep from call to call."""
+    read: Read | None = None
     """The checkpoint that `load` read."""
-    engines: dict[RunWeights, EngineRun] = dataclasses.field(default_factory=dict)
-    """The exports that CTranslate2 has read."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
     stopped: bool = False
@@ -119,436 +90,20 @@ class Run(TextTranslator, TextPredictor):
         """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
         return best_score(self.folder, self.config)
 
-    @property
-    def decode(self) -> DecodeConfig:
-        return self.config.decode
-
-    @property
-    def source_ids(self) -> int:
-        return self.config.model.vocab_size
-
-    @property
+    @cached_property
     def origin(self) -> list[tuple[int, str, str]]:
         """The step of each member, a digest of its config, tokenizers and chat template, and one of its parameters."""
         origins = []
         for run in self.members:
-            template = "" if run.asking is None else run.asking.template.source
-            settings = text_digest(repr((to_json(run.config), run.vocabulary, template)))
-            params = jax.tree.map(without_padding, run.params, parameter_shapes(run.config.model))
+            settings = text_digest(repr((to_json(run.config), run.vocabulary, run.translator.form.template_text)))
+            params = without_padding(run.params, parameter_shapes(run.config.model))
             origins.append((run.step, settings, parameter_digest(params)))
         return origins
-
-    @cached_property
-    def asking(self) -> Asking | None:
-        """The way in which a decoder is asked by its chat template; None: an encoder–decoder, or a run without a template."""
-        config, tokenizers = self.config, self.tokenizers
-        if tokenizers is None or not config.model.continues_texts:
-            return None
-        template = read_chat_template(self.folder.path, tokenizers.target)
-        if template is None:
-            return None
-        usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN
-        return Asking(template, tokenizers.target, config.data.translation or usual)
-
-    def check_translates(self) -> None:
-        """Raises: ValueError if the run translates neither sources nor by a chat template."""
-        if self.asking is None:
-            check_translates(self.config.model)
-
-    def directed(self, tokenizers: Tokenizers, decode: DecodeConfig) -> "Run":
-        return dataclasses.replace(self, tokenizers=tokenizers, config=dataclasses.replace(self.config, decode=decode))
-
-    # Translation -------------------------------------------------------------------------------------------------------
-
-    def requests(
-        self,
-        texts: Sequence[str],
-        sources: Sequence[Sequence[int]],
-        warn: WarnCallback,
-        first_line: int,
-        *,
-        terms: Terms | Mapping[str, str] | None = None,
-        placeholders: bool = False,
-        prefix: str | Sequence[str] = "",
-        **options: Any,
-    ) -> tuple[Searches, list[Request]]:
-        """Returns what searches, and what is asked of it for each source.
-
-        `terms`: texts of sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning
-        of every translation, or of each. A text that cannot be written is left out, and a line without room for all has none of
-        them; a warning says so. `options`: see `searching`.
-        """
-        wanted = Terms.of(terms, placeholders)
-        if (wanted or prefix) and self.asking is not None:
-            raise ValueError("terms, placeholders and prefix are for encoder–decoders: leave them out")
-        if not (wanted or prefix):
-            return super().requests(texts, sources, warn, first_line, **options)
-        if is_chosen(options.pop("engine", "jax"), options.pop("weights_dtype", None)):
-            raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
-        decoder = self.translation_decoder(**options)
-        needs = self.forced(decoder, texts, sources, wanted, prefix)
-        alike = isinstance(prefix, str) and not wanted
-        if first_line == 1:
-            self.unfit.clear()
-        for line, (one, reason) in enumerate(needs, first_line):
-            if reason and not (alike and prefix in self.unfit):
-                lines = "it is"
-                if alike:
-                    self.unfit.add(str(prefix))
-                    lines = "it and all lines like it are"
-                warn(f"line {line} {reason}; {lines} translated without {'them' if one == Forced() else 'that'}")
-        return decoder, [Request(source, forced=one) for source, (one, _) in zip(sources, needs, strict=True)]
-
-    def forced(
-        self,
-        decoder: Decoder,
-        texts: Sequence[str],
-        sources: Sequence[Sequence[int]],
-        terms: Terms,
-        prefix: str | Sequence[str] = "",
-        limit: int | None = None,
-    ) -> list[tuple[Forced, str]]:
-        """Returns the tokens that each translation must have, or none, and why the translation cannot have them.
-
-        Raises: ValueError if there is not one prefix, or one for each text.
-        """
-        prefixes = [prefix] * len(texts) if isinstance(prefix, str) else prefix
-        if len(prefixes) != len(texts):
-            raise ValueError(
-                f"there are {len(prefixes)} prefixes for {len(texts)} texts: give one, or one for each text"
-            )
-        tokenizers, needs = self.required_tokenizers, []
-        ids_of = cache(partial(known_ids, tokenizers.target))
-        for text, source, beginning in zip(texts, sources, prefixes, strict=True):
-            forced, reason = Forced(), ""
-            try:
-                needed, wrong = terms.tokens(text, tokenizers.target)
-                reason = f"has a term or a placeholder that cannot be written: {wrong}" if wrong else ""
-                forced = Forced()
-                if source:
-                    forced = Forced(needed, ids_of(beginning), self.going_on if needed else None)
-                if why := decoder.why_not(tokenizers.source.as_source(source), forced, limit):
-                    forced, reason = Forced(), why
-            except ValueError as error:
-                forced, reason = Forced(), f"has a beginning that cannot be written: {error}"
-            needs.append((forced, reason))
-        return needs
-
-    @cached_property
-    def going_on(self) -> Bool[np.ndarray, "V"]:
-        """True for the ids of the target that go on with the word before them."""
-        return going_on(self.required_tokenizers.target, self.config.model.output_size)
-
-    def searching(self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any) -> Decoder | EngineSearch:
-        """Returns what searches under the config's settings with `decode` changed.
-
-        engine: jax, ctranslate2, or auto, which is CTranslate2 on a CPU where it is installed and obeys all settings.
-        weights_dtype: that of CTranslate2's weights, float32, bfloat16 or int8; None: that of the loaded ones.
-
-        Raises: ValueError if the model does not translate, or CTranslate2 is asked for and cannot answer.
-        """
-        search = self.engine_chosen(engine, weights_dtype, **decode)
-        return self.translation_decoder(**decode) if search is None else search
-
-    def engine_chosen(
-        self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any
-    ) -> EngineSearch | None:
-        """Returns a search by CTranslate2 under the arguments of `searching`, which raises; None: JAX answers."""
-        asked = is_chosen(engine, weights_dtype)
-        if asked or (engine == "auto" and uses_cpu() and is_installed()):
-            try:
-                return self.engine_search(self.config.decode.changed(decode), weights_dtype)
-            except (CannotAnswer, OSError) as error:
-                if asked:
-                    raise
-                note_once(f"engine jax: {getattr(error, 'reason', error)}")
-        return None
-
-    def engine_of(self, options: Mapping[str, Any]) -> str:
-        """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""
-        forced = {"terms", "placeholders", "prefix"}
-        wanted = {name: value for name, value in options.items() if name not in forced}
-        has_forced = any(options.get(name) for name in forced)
-        return "jax" if has_forced or self.engine_chosen(**wanted) is None else "ctranslate2"
-
-    def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
-        """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as this run does; ValueError, OSError."""
-        self.check_translates()
-        if self.asking is not None:
-            raise CannotAnswer("CTranslate2 is for encoder–decoders here")
-        check_obeyed(settings)
-        if self.others or self.placement.tensor > 1:
-            raise CannotAnswer("CTranslate2 has no ensembles and divides no model: use one run on one device")
-        if self.origin_of_params is None or self.origin_of_params.params is not self.params:
-            raise CannotAnswer("CTranslate2 reads checkpoints, and these parameters are not those of one: load it")
-        wanted = self.origin_of_params.wanted
-        wanted = wanted._replace(dtype=weights_dtype or wanted.dtype)
-        if wanted not in self.engines:
-            library()
-            if state_of(wanted.run) != self.origin_of_params.state:
-                raise CannotAnswer(f"{wanted.run} has changed since it was loaded: load it again")
-            self.engines[wanted] = open_engine(wanted)
-        return self.engines[wanted].search(settings)
-
-    def translation_decoder(self, **decode: Any) -> Decoder:
-        """Returns the decoder of sources under the config's settings with `decode` changed; the same settings share one.
-
-        Raises: ValueError if the model does not translate.
-        """
-        self.check_translates()
-        return self.decoder(self.translation_settings(decode))
-
-    def translation_settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
-        """Returns the settings of translations with some changed by name."""
-        if self.asking is None:
-            return self.config.decode.changed(changes)
-        return self.asking.settings(self.config.decode, changes)
-
-    def decoder(self, settings: DecodeConfig) -> Decoder:
-        """Returns a decoder with these settings. Decoders of the same `program` share what they compile."""
-        program = settings.program
-        if program not in self.decoders:
-            objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
-            example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
-            objective.check_prompts(example, self.config.model)
-            models = tuple(run.model for run in self.members)
-            self.decoders[program] = Decoder(models, program, objective.prompt_attention, self.placement)
-        return self.decoders[program].under(settings)
-
-    @overload
-    def weights(self, decoder: Decoder) -> Weights: ...
-
-    @overload
-    def weights(self, decoder: Decoder | EngineSearch) -> Weights | None: ...
-
-    def weights(self, decoder: Decoder | EngineSearch) -> Weights | None:
-        """Returns the parameters as a decoder's searches read them, kept for the next call; None: CTranslate2 has its own."""
-        if isinstance(decoder, EngineSearch):
-            return None
-        key = decoder.models, decoder.config.num_ids
-        kept, members = self.laid_out.get(key), self.members
-        if kept is not None and all(one["params"] is run.params for one, run in zip(kept.given, members, strict=True)):
-            return kept
-        weights = self.laid_out[key] = decoder.lay_out(*({"params": run.params} for run in members))
-        return weights
 
     @property
     def members(self) -> tuple["Run", ...]:
         """The runs whose predictions a search reads: this one and `others`."""
         return (self, *self.others)
-
-    @property
-    def max_source_length(self) -> int:
-        """Tokens of the longest source; of an ensemble, of the longest that all runs read; of a decoder, of the longest prompt."""
-        if self.asking is not None:
-            return self.config.data.longest.target
-        return min(run.config.data.max_source_length for run in self.members)
-
-    # Translation by a chat template -------------------------------------------------------------------------------------
-
-    def between(self, source: str | None = None, target: str | None = None) -> "Run":
-        if self.asking is None:
-            return super().between(source, target)
-        translation, tokenizers = self.asking.between(source, target), self.tokenizers
-        if isinstance(tokenizers, ChatTokenizers):
-            tokenizers = dataclasses.replace(tokenizers, translation=translation)
-        data = dataclasses.replace(self.config.data, translation=translation)
-        config = dataclasses.replace(self.config, data=data)
-        return dataclasses.replace(self, config=config, tokenizers=tokenizers)
-
-    def check_direction(self) -> None:
-        if self.asking is None:
-            super().check_direction()
-        else:
-            self.asking.check_languages()
-
-    def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
-        if self.asking is None:
-            return super().encode_sources(texts, warn, first_line)
-        most = self.max_source_length
-
-        def too_long(place: int, length: int) -> None:
-            warn(
-                f"line {first_line + place}: the prompt has {length} tokens, above data.max_target_length {most}: its source is cut"
-            )
-
-        return self.asking.sources(texts, most, too_long)
-
-    def answers(
-        self, pairs: Sequence[Pair], progress: ProgressCallback = no_progress, **options: Any
-    ) -> tuple[list[list[ScoredText]], list[str | None]]:
-        """Returns the answers to conversations, and the references: their last answers; None: a conversation without a question.
-
-        Raises: ValueError if the run has no chat template, or no conversation has a question.
-        """
-        self.check_translates()
-        questions, decoder = self.questions(pairs), self.searching(**options)
-        requests = in_order([] if one is None else one.ids for one in questions)
-        answers = self.answered(decoder, requests, [one and one.source for one in questions], progress)
-        return answers, [one and one.reference for one in questions]
-
-    def questions(self, pairs: Sequence[Pair]) -> list[Question | None]:
-        return [] if self.asking is None else self.asking.questions(pairs, self.max_source_length)
-
-    def asked_pairs(self, pairs: Sequence[Pair]) -> Sequence[Pair]:
-        """Returns pairs as texts to show: of a conversation its last answer, where the run answers conversations."""
-        if self.config.objective.reads != "conversations":
-            return pairs
-        return [
-            Pair(pair.source, "" if one is None else one.reference)
-            for pair, one in zip(pairs, self.questions(pairs), strict=True)
-        ]
-
-    def answered(
-        self, decoder: Searches, requests: Sequence[Request], texts: Sequence[str | None], progress: ProgressCallback
-    ) -> list[list[ScoredText]]:
-        asking = self.asking
-        if asking is None:
-            return super().answered(decoder, requests, texts, progress)
-        places = [i for i, request in enumerate(requests) if request.source]
-        answers, notes = [[ScoredText("", 0.0)] for _ in requests], list[str]()
-        weights = self.weights(decoder)  # type: ignore[call-overload]  # of a decoder: CTranslate2 answers no prompts
-        ranked_answers = decoder.generate(weights, [requests[i] for i in places], progress)
-        for i, ranked in zip(places, ranked_answers, strict=True):
-            answers[i] = [ScoredText(asking.written(one.tokens, texts[i], notes.append), one.score) for one in ranked]
-        warn_of_left_out(notes)
-        return answers
-
-    # Generation --------------------------------------------------------------------------------------------------------
-
-    def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
-        """Returns the text that continues each prompt, in order; of several samples the first. `options`: see `completions`.
-
-        Example: `run.generate(["Once upon"], temperature=0.8, max_new_tokens=50)`.
-        """
-        return [texts[0].text for texts in self.completions(prompts, **options)]
-
-    def completions(
-        self,
-        prompts: Sequence[str],
-        *,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        first_index: int = 0,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        **decode: Any,
-    ) -> list[list[ScoredText]]:
-        """Returns the `decode.num_hypotheses` texts that continue each prompt, with scores.
-
-        `decode` also takes the settings of `Sampling` by name. A text ends before the first of the `stop` strings in it. Samples
-        depend on `seed` and the index of the prompt, counted from `first_index`.
-
-        Example: `run.completions(["Once upon"], temperature=0.8, num_hypotheses=3)[0][2].text`.
-
-        Raises: ValueError if the model does not continue prompts, the run has no tokenizer, or a prompt is longer than the model's
-        positions.
-        """
-        check_list("prompts", prompts)
-        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
-        self.unknown.report(prompts, warn)
-        texts = generate_texts(
-            decoder,
-            self.weights(decoder),
-            tokenizer,
-            prompts,
-            stop=stop,
-            seed=seed,
-            first_index=first_index,
-            progress=progress,
-        )
-        warn_of_missing(texts, warn, "prompt", first_index)
-        return texts
-
-    def completions_of_ids(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        seed: int = 0,
-        first_index: int = 0,
-        progress: ProgressCallback = no_progress,
-        **decode: Any,
-    ) -> list[list[Hypothesis]]:
-        """Returns the completions of token ids as token ids. No BOS is added.
-
-        Example: `run.completions_of_ids([[2, 40]], max_new_tokens=3)[0][0].tokens`.
-
-        Raises: ValueError as `completions` does, and if an id is outside the vocabulary.
-        """
-        decoder = self.generation_decoder(**decode)
-        self.check_prompts(prompts, decoder, first_index)
-        return decoder.generate(self.weights(decoder), in_order(prompts, seed, first_index), progress)
-
-    def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Decoder, first_index: int = 0) -> None:
-        """Checks prompts, as texts or token ids; `decoder` is that of `generation_decoder`.
-
-        Raises: ValueError for one with an id outside the vocabulary, one without a token, or one that is longer than the model's
-        positions.
-        """
-        for number, prompt in enumerate(prompts, first_index):
-            if isinstance(prompt, str):
-                prompt = encode_prompt(self.required_tokenizers.target, prompt, decoder.config.bos_id)
-            decoder.check([Request(prompt, index=number)])
-
-    def stream(
-        self,
-        prompt: str,
-        *,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        first_index: int = 0,
-        warn: WarnCallback = warn,
-        **decode: Any,
-    ) -> Iterator[str]:
-        """Returns an iterator over parts of the text that `generate` returns for this prompt alone, while it is generated.
-
-        Example: `for part in run.stream("Once upon"): print(part, end="")`.
-
-        Raises: ValueError as `completions` does, and with a `beam_size` above 1.
-        """
-        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
-        self.unknown.report([prompt], warn)
-        ids = encode_prompt(tokenizer, prompt, decoder.config.bos_id)
-        return stream_text(
-            decoder, self.weights(decoder), tokenizer, ids, stop=stop, seed=seed, first_index=first_index
-        )
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        first_index: int = 0,
-        warn: WarnCallback = warn,
-        **decode: Any,
-    ) -> Iterator[str]:
-        """Returns an iterator over parts of the assistant's answer to a conversation, by the run's chat template.
-
-        Example: `"".join(run.chat([{"role": "user", "content": "20 November 2026"}]))`.
-
-        Raises: ValueError as `stream` does, and if the run has no chat template, or one that refuses the messages.
-        """
-        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
-        template = read_chat_template(self.folder.path, tokenizer)
-        if template is None:
-            raise ValueError(
-                f"{self.folder.path} has no chat template: put a chat_template.jinja there, or use it without a chat"
-            )
-        read = Conversation.of(list(messages)).messages
-        self.unknown.report([joined(message)["content"] for message in read[-1:]], warn)
-        (prompt,) = encode_marked([template.whole_prompt(read)], tokenizer)
-        self.check_prompts([prompt.ids], decoder)
-        options: dict[str, Any] = {"stop": stop, "seed": seed, "first_index": first_index, "continues": False}
-        return stream_text(decoder, self.weights(decoder), tokenizer, prompt.ids, **options)
-
-    def generation_decoder(self, **decode: Any) -> Decoder:
-        """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.
-
-        Raises: ValueError if the model does not continue prompts.
-        """
-        check_generates(self.config.model)
-        return self.decoder(generation_settings(self.config.decode, decode))
 
     @property
     def vocabulary(self) -> tuple[object, ...]:
@@ -558,15 +113,263 @@ class Run(TextTranslator, TextPredictor):
         decode = self.config.decode
         return *files, self.config.model.vocab_sizes, decode.pad_id, decode.bos_id, decode.eos_ids
 
-    # Attention ----------------------------------------------------------------------------------------------------------
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
 
-    def own_targets(self, sources: Sequence[str]) -> Sequence[str | None]:
-        """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
-        if self.config.model.num_decoder_layers == 0:
-            return [None for _ in sources]
-        if self.config.model.num_encoder_layers:
-            return self.translate(sources)
-        return self.generate(sources, max_new_tokens=CONTINUATION_TOKENS)
+    @property
+    def required_tokenizers(self) -> Tokenizers:
+        """The tokenizers. Raises: ValueError if the run has none."""
+        return required(self.tokenizers, self.path)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts that the model reads."""
+        return self.required_tokenizers.source
+
+    @cached_property
+    def text_model(self) -> TextModel:
+        """The part of the run that reads texts in one pass."""
+        return TextModel(self.path, self.config, self.params, self.tokenizers, self.placement)
+
+    @property
+    def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
+        return self.text_model.model
+
+    @cached_property
+    def searcher(self) -> RunSearcher:
+        """What searches, and keeps what it compiles."""
+        return RunSearcher([run.text_model for run in self.members], self.read, self.kept)
+
+    # Translation -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def translator(self) -> Translator:
+        """What translates, with all that `translate` and `hypotheses` are made of."""
+        longest = min(run.config.data.max_source_length for run in self.members)
+        form = form_of(self.config, self.tokenizers, self.folder, longest)
+        return Translator(self.searcher, form)
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Run":
+        """Returns the run for texts of one direction, by the codes of `data.languages`. It shares what is compiled.
+
+        None: the code of `data.languages.direction`, or a model that does not read the source's language.
+
+        Example: `run.between("eng_Latn", "fra_Latn").translate(["A dog."])`.
+
+        Raises: ValueError if the run has no languages, or not these; the message has the nearest.
+        """
+        form = self.translator.form.between(source, target)
+        return dataclasses.replace(self, config=form.configured(self.config), tokenizers=form.tokenizers)
+
+    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
+        """Returns the best translation of each text, in order; an empty one for an empty text. `options`: see `hypotheses`.
+
+        Example: `run.translate(["20 November 2026"], beam_size=4)`.
+        """
+        return self.translator.translate(texts, **options)
+
+    def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[ScoredText]]:
+        """Returns the `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
+
+        Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number. `options`:
+        `progress`, `warn` and `first_line`; settings of `DecodeConfig` by name; `terms`, `placeholders` and `prefix` of
+        `Translator.requests`; `engine` and `weights_dtype` of `Translator.searching`.
+
+        Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
+
+        Raises: ValueError if the model does not translate, the run has no tokenizer, or a setting is out of range.
+        """
+        return self.translator.hypotheses(texts, **options)
+
+    def hypotheses_of_ids(self, sources: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
+        """Returns the best translations of token ids as token ids. No EOS is added; `decode.pad_id` is padding.
+
+        Example: `run.hypotheses_of_ids([[17, 5, 9, 3]])[0][0].tokens`.
+
+        Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`.
+        """
+        return self.translator.hypotheses_of_ids(sources, **options)
+
+    # Generation --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def generator(self) -> Generator:
+        """What continues prompts, with all that `generate` and `chat` are made of."""
+        return Generator(self.searcher)
+
+    def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
+        """Returns the text that continues each prompt, in order; of several samples the first. `options`: see `completions`.
+
+        Example: `run.generate(["Once upon"], temperature=0.8, max_new_tokens=50)`.
+        """
+        return [texts[0].text for texts in self.completions(prompts, **options)]
+
+    def completions(self, prompts: Sequence[str], **options: Any) -> list[list[ScoredText]]:
+        """Returns the `decode.num_hypotheses` texts that continue each prompt, with scores.
+
+        `options`: settings of `DecodeConfig` and of `Sampling` by name, `progress` and `warn`. A text ends before the first of the
+        strings `stop` in it. Samples depend on `seed` and the index of the prompt, counted from `first_index`.
+
+        Example: `run.completions(["Once upon"], temperature=0.8, num_hypotheses=3)[0][2].text`.
+
+        Raises: ValueError if the model does not continue prompts, the run has no tokenizer, or a prompt is longer than the model's
+        positions.
+        """
+        return self.generator.completions(prompts, **options)
+
+    def completions_of_ids(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
+        """Returns the completions of token ids as token ids. No BOS is added.
+
+        Example: `run.completions_of_ids([[2, 40]], max_new_tokens=3)[0][0].tokens`.
+
+        Raises: ValueError as `completions` does, and if an id is outside the vocabulary.
+        """
+        return self.generator.completions_of_ids(prompts, **options)
+
+    def stream(self, prompt: str, **options: Any) -> Iterator[str]:
+        """Returns an iterator over parts of the text that `generate` returns for this prompt alone, while it is generated.
+
+        Example: `for part in run.stream("Once upon"): print(part, end="")`.
+
+        Raises: ValueError as `completions` does, and with a `beam_size` above 1.
+        """
+        return self.generator.stream(prompt, **options)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[str]:
+        """Returns an iterator over parts of the assistant's answer to a conversation, by the run's chat template.
+
+        Example: `"".join(run.chat([{"role": "user", "content": "20 November 2026"}]))`.
+
+        Raises: ValueError as `stream` does, and if the run has no chat template, or one that refuses the messages.
+        """
+        return self.generator.chat(messages, **options)
+
+    # One pass over a text -----------------------------------------------------------------------------------------------
+
+    def embed(
+        self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
+    ) -> Float[np.ndarray, "N D"]:
+        """Returns the vector of each text, by `model.sentence_embedding`.
+
+        prompt: the name of the one of `objective.prompts` that stands before each text; "": none; None: the run's own. That is
+        the one of its side (`objective.query_prompt`, `document_prompt`) for a text of a pair, of a ranking or of a search, and
+        else `objective.default_prompt`.
+        width: the number of values of a vector, its first ones scaled to length 1 (`objective.widths`); None: the whole vector.
+
+        Truncates texts of more than `data.max_source_length` tokens, with a warning each.
+
+        Example: `run.embed(["a cat", "a dog"]).shape`.
+
+        Raises: ValueError if the model makes no vectors, or narrower ones, or the prompt is unknown.
+        """
+        vectors = Embed(prompt, width).answers(self.text_model, texts, **report)
+        return matrix(vectors, width or self.text_model.vector_width)
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
+        """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.
+
+        Classes are named as in `objective.classes`, else "0", "1" and so on. Truncates long texts as `embed` does.
+
+        Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
+
+        Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair.
+        """
+        return Classify().answers(self.text_model, texts, **report)
+
+    @property
+    def sign(self) -> int:
+        """1, or -1 where the lowest number is the best (`objective.best`)."""
+        return sign(self.text_model)
+
+    def relevance(self, pairs: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> Float[np.ndarray, "N"]:
+        """Returns how well the second text of each pair answers the first: a cross-encoder's number, else the cosine of vectors.
+
+        A low number is a good one where `objective.best` is "lowest".
+
+        Example: `run.relevance([("capital of France", "Paris is its capital.")])`.
+
+        Raises: ValueError if the model makes neither.
+        """
+        return np.array(Relevance().answers(self.text_model, pairs, **report), np.float32)
+
+    def similarity(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        prompt: str | None = None,
+        width: int | None = None,
+        **report: Unpack[Reporting],
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the cosine of the vectors of each pair, of a query and a document. The arguments are those of `embed`.
+
+        Example: `run.similarity([("capital of France", "Paris is its capital.")])`.
+        """
+        return np.array(Compare(prompt, width).answers(self.text_model, pairs, **report), np.float32)
+
+    @property
+    def rates_with(self) -> tuple[bool, ...]:
+        """Whether `rate` reads a reference: (True,) needs one, (False,) reads none, (True, False) reads one if it is given.
+
+        Raises: ValueError if the run rates no translations.
+        """
+        return rates_with(self.text_model)
+
+    def rate(
+        self,
+        sources: Sequence[str],
+        translations: Sequence[str],
+        references: Sequence[str] | None = None,
+        **report: Unpack[Reporting],
+    ) -> Float[np.ndarray, "N"]:
+        """Returns the number of each translation; whether the highest or the lowest is the best is `objective.best`.
+
+        Truncates long texts as `embed` does.
+
+        Example: `run.rate(["ein Hund"], ["a dog"], ["a dog"])`.
+
+        Raises: ValueError if the run rates no translations, or reads no reference, or needs one.
+        """
+        return rated(self.text_model, sources, translations, references, **report)
+
+    def rank(self, query: str, candidates: Sequence[str], **report: Unpack[Reporting]) -> list[RankedText]:
+        """Returns the candidates, each with its place in the list and its score by `relevance`, best first.
+
+        Example: `run.rank("capital of France", ["It rains.", "Paris is its capital."])[0].index`.
+        """
+        return self.rankings([(query, candidates)], **report)[0]
+
+    def rankings(
+        self, asked: Sequence[tuple[str, Sequence[str]]], **report: Unpack[Reporting]
+    ) -> list[list[RankedText]]:
+        """Returns what `rank` does for each query with its candidates."""
+        return Rank().answers(self.text_model, list(map(Query._make, asked)), **report)
+
+    def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
+        """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell: see `Label`.
+
+        Example: `run.label(["Marie Curie was born in Warsaw."])[0].spans`.
+
+        Raises: ValueError if the run was not trained to label words.
+        """
+        return Label().answers(self.text_model, texts, **report)
+
+    def fill_mask(
+        self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]
+    ) -> list[list[list[TokenPrediction]]]:
+        """Returns the `top` most probable tokens at each [MASK] of each text, most probable first.
+
+        Warns of texts without a mask. Truncates long texts as `embed` does.
+
+        Example: `run.fill_mask(["The [MASK] is red."])[0][0][0].token`.
+
+        Raises: ValueError if the model is no masked language model.
+        """
+        return FillMask(top).answers(self.text_model, texts, **report)
+
+    # Attention ----------------------------------------------------------------------------------------------------------
 
     def attention(self, source: str, target: str | None = None) -> AttentionWeights:
         """Returns every layer's attention weights while the model reads `source` and writes `target`, by default `own_targets`.
@@ -579,41 +382,10 @@ class Run(TextTranslator, TextPredictor):
         Raises: ValueError if there is a target, but the model is an encoder alone.
         """
         if target is None:
-            (target,) = self.own_targets([source])
+            (target,) = own_targets(self, [source])
         elif self.config.model.num_decoder_layers == 0:
             raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
-        return self.attention_of_ids(self.attention_ids(source, target, cut_warning(warn)))
-
-    def attention_ids(self, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
-        """Returns the token ids that the model reads, cut to what the config allows.
-
-        `target` is None for an encoder alone. `too_long` is called for each text that is cut.
-        """
-        config, tokenizers = self.config, self.required_tokenizers
-
-        if target is None:
-            text, most = text_ids(self.text_model, source), config.data.max_source_length
-            truncated(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
-            return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
-        if config.model.num_encoder_layers == 0:
-            prompt, whole = (
-                encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
-            )
-            ids = truncated(whole, config.data.longest.target, "text", "max_target_length", too_long)
-            full = config.objective.prompt_attention == "full"
-            return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
-        self.check_direction()
-        start = [config.decode.start_id]
-        if isinstance(tokenizers, LanguageTokenizers) and tokenizers.languages.direction:
-            start += tokenizers.ids_of(()).first
-        most, most_of_target = self.max_source_tokens, config.data.longest.target - len(start)
-        sources = truncated(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
-        targets = truncated(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
-        return AttentionIds(tokenizers.source.as_source(sources), [*start, *targets], 0)
-
-    def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:
-        """Returns every layer's attention weights for what `attention_ids` returned."""
-        return attention_weights(self.model, self.params, self.required_tokenizers, *ids)
+        return attention_weights(self, attention_ids(self, source, target, cut_warning(warn)))
 
     # What it read -------------------------------------------------------------------------------------------------------
 
@@ -693,7 +465,7 @@ class Run(TextTranslator, TextPredictor):
             does not make.
         """
         ignored = [*decode] if bleu_tokenizer is None else [*decode, "bleu_tokenizer"]
-        if ignored and not self.config.objective.translates and self.asking is None:
+        if ignored and not makes_translations(self):
             raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
         data = scored_data(self.config, split, source, target, bleu_tokenizer)
         return finite(score(self, data, decode, asks=bleu_tokenizer is not None)[0])
@@ -757,8 +529,8 @@ def load(
         tokenizers = reader_of(
             config.objective, tokenizers, folder.path, data.longest, data.translation, whole=data.train is None
         )
-    loaded = Run(folder, config, params, tokenizers, step, placement, origin_of_params=Read(wanted, state, params))
-    return loaded.in_own_direction()
+    read = Read(wanted, state, params)
+    return in_own_direction(Run(folder, config, params, tokenizers, step, placement, read=read))
 
 
 def load_ensemble(

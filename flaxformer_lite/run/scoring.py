@@ -17,6 +17,7 @@ from flaxformer_lite.files.data.held_out import SPLITS, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
+from flaxformer_lite.files.text.asking import Asking
 from flaxformer_lite.tasks import scored_by
 
 Answers = list[list[ScoredText]]
@@ -95,6 +96,19 @@ def answers_texts(config: Config) -> bool:
     return config.objective.translates or config.model.continues_texts
 
 
+def makes_translations(run: Any) -> bool:
+    """Returns whether a `Run` answers texts: by its objective, or by its chat template."""
+    return run.config.objective.translates or isinstance(run.translator.form, Asking)
+
+
+def asked_pairs(run: Any, pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """Returns pairs as texts to show: of a conversation its last answer, where the run answers conversations."""
+    if run.config.objective.reads != "conversations":
+        return pairs
+    questions = run.translator.form.questions(pairs)
+    return [Pair(pair.source, "" if one is None else one.reference) for pair, one in zip(pairs, questions, strict=True)]
+
+
 def score(
     run: Any,
     data: ScoredData,
@@ -135,8 +149,11 @@ def score(
             answers = translations(run, data, decode, progress)
         else:
             progress.update("answering", 0)
-            answers, references = run.answers(pairs, progress.within, **decode)
-    chosen, engine = choose(answers, [pair.source for pair in pairs], settings), {"engine": run.engine_of(decode)}
+            answers, references = run.translator.answers(pairs, progress.within, **decode)
+    chosen, engine = (
+        choose(answers, [pair.source for pair in pairs], settings),
+        {"engine": run.translator.engine_of(decode)},
+    )
     hypotheses = [best[0].text for best in chosen]
 
     def figures(where: slice) -> dict[str, Any]:
@@ -230,7 +247,7 @@ def save_scores(
     try:
         if hypotheses is not None:
             file.unlink(missing_ok=True)  # of earlier translations
-            pairs = run.asked_pairs(pairs)
+            pairs = list(asked_pairs(run, pairs))
             run.folder.write_hypotheses(name, pairs, hypotheses)
             run.folder.write_references(name, pairs)
         report_text = json.dumps(report, indent=2, ensure_ascii=False)

@@ -27,11 +27,11 @@ from flaxformer_lite.core.search.placement import Placement, Prepared
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
-from flaxformer_lite.core.text.tokenizer import Frame
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_scores, with_language
-from flaxformer_lite.files.text.asking import Asking, Question
+from flaxformer_lite.files.text.asking import Asking
 from flaxformer_lite.files.text.chat import ChatTokenizers
+from flaxformer_lite.files.text.form import Question, Sources
 from flaxformer_lite.tasks import scored_by
 from flaxformer_lite.tasks.model import TextModel
 from flaxformer_lite.tasks.task import Task
@@ -122,17 +122,16 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
 
 
 class AnswerScoring(NamedTuple):
-    """The questions of `data.eval`, and the decoder that answers them."""
+    """Questions on pairs, and the decoder that answers them."""
 
-    asking: Asking
-    questions: list[Question | None]
+    form: Sources | Asking
+    questions: Sequence[Question | None]
     """By the numbers of the pairs; None: no question."""
     decoder: Decoder
 
-    def scored(self, texts: Sequence[str], where: slice = slice(None)) -> tuple[list[str], list[str]]:
-        """Returns the answers among `texts` to the questions of some pairs, and their references."""
-        both = [(text, one.reference) for text, one in zip(texts[where], self.questions[where], strict=True) if one]
-        return [text for text, _ in both], [reference for _, reference in both]
+    @property
+    def references(self) -> list[str | None]:
+        return [one and one.reference for one in self.questions]
 
 
 class Evaluator:
@@ -157,6 +156,7 @@ class Evaluator:
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
             settings = replace(settings, **tokenizers.ids_of(data.pairs[0].languages).decode)
+        self.form = Sources(tokenizers, greedy, config.data.longest.source, folder.path)
         self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
@@ -170,8 +170,8 @@ class Evaluator:
             self.metrics = with_language(self.metrics, source.target_names())
         if "bleu" in config.train.text_metrics:
             targets = [pair.target for pair in data.pairs]
-            references = targets if self.answer_scoring is None else self.answer_scoring.scored(targets)[1]
-            resolve(self.metrics, references)  # refuses now what is not installed
+            references = targets if self.answer_scoring is None else self.answer_scoring.references
+            resolve(self.metrics, [one for one in references if one is not None])  # refuses now what is not installed
 
     def _decoder(self, settings: DecodeConfig) -> Decoder | None:
         """Returns the decoder of the texts; None if there are none, or none but a translator's samples and the model does not fit.
@@ -200,15 +200,14 @@ class Evaluator:
         train, tokenizers = self.config.train, self.tokenizers
         if self.decoder is None or not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):
             return None
-        asking = Asking(tokenizers.template, tokenizers.target, tokenizers.translation)
+        most = self.config.data.longest.target
+        form = Asking(tokenizers, greedy, most, tokenizers.template, tokenizers.translation)
         try:
-            questions = asking.questions(self.data.pairs, self.config.data.longest.target)
+            questions = form.questions(self.data.pairs)
         except ValueError as error:
             raise ValueError(f"train.text_metrics is {train.text_metrics}: {error}") from None
-        settings = asking.settings(greedy, {})
-        return AnswerScoring(
-            asking, questions, Decoder(self.decoder.models, settings, placement=self.decoder.placement)
-        )
+        decoder = Decoder(self.decoder.models, form.settings({}), placement=self.decoder.placement)
+        return AnswerScoring(form, questions, decoder)
 
     @property
     def layout(self) -> str:
@@ -253,23 +252,33 @@ class Evaluator:
     def _answer(
         self, scoring: AnswerScoring, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
-        """Writes the answers to conversations under `name`, and returns their text metrics."""
-        asking, questions, decoder = scoring
-        requests = in_order([] if one is None else one.ids for one in questions)
+        """Writes the answers to questions under `name`, and returns their text metrics; without text metrics, samples only."""
+        form, questions, decoder = scoring
+        requests = [
+            Request(()) if one is None else Request(one.ids, one.settings, index=i) for i, one in enumerate(questions)
+        ]
+        configs, texts = [one.settings or decoder.config for one in requests], [""] * len(requests)
+        for members in groups_of(config.num_ids for config in configs).values():  # one program each
+            asked = [requests[i] for i in members]
 
-        def text_of(i: int, tokens: Sequence[int]) -> str:
-            question = questions[i]
-            return "" if question is None else asking.written(tokens, question.source)
+            def text_of(n: int, tokens: Sequence[int], members: Sequence[int] = members) -> str:
+                question = questions[members[n]]
+                return form.written(tokens, question and question.source)
 
-        texts = self._answers(decoder, variables, requests, text_of, progress)
-        hypotheses, references = scoring.scored(texts)
-        sources = [one.source or "" for one in questions if one is not None]
-        self.folder.write_hypotheses(name, list(map(Pair, sources, references)), hypotheses)
-        metrics = self._text_metrics(hypotheses, references)
+            answers = self._answers(decoder.under(configs[members[0]]), variables, asked, text_of, progress)
+            for i, text in zip(members, answers, strict=True):
+                texts[i] = text
+        answered = [(text, one) for text, one in zip(texts, questions, strict=True) if one is not None]
+        hypotheses = [text for text, _ in answered]
+        pairs = [Pair(one.source or "", one.reference) for _, one in answered]
+        if not self._text_metric_names:
+            self.folder.write_samples(name, pairs, hypotheses)
+            return {}
+        self.folder.write_hypotheses(name, pairs, hypotheses)
+        metrics = self._text_metrics(texts, scoring.references)
         for source, where in self.data.parts.items():
-            of_part = scoring.scored(texts, where)
-            if of_part[0]:
-                metrics |= {f"{source}/{metric}": value for metric, value in self._text_metrics(*of_part).items()}
+            of_part = self._text_metrics(texts[where], scoring.references[where])
+            metrics |= {f"{source}/{metric}": value for metric, value in of_part.items()}
         return metrics
 
     def _continue(
@@ -301,7 +310,7 @@ class Evaluator:
         Whole batches are dealt, each as a single process has it: so its answers have the same bits. In a round each process
         answers a call, and `progress` is called.
         """
-        places = [i for i, one in enumerate(requests) if not decoder.is_empty(one.source)]
+        places = [i for i, one in enumerate(requests) if one.source and not decoder.is_empty(one.source)]
         batches = decoder.batches([len(requests[i].source) for i in places])
         prepared = (Prepared(batch, np.empty((batch.rows, batch.length))) for batch in batches)
         calls = [[places[i] for batch, *_ in call for i in batch.members] for call in decoder.placement.calls(prepared)]
@@ -319,41 +328,20 @@ class Evaluator:
         self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
     ) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
-        few = slice(None if self._text_metric_names else NUM_SAMPLES)
-        pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
-        configs, tokenizers = [decoder.config] * len(pairs), self.tokenizers
-        if isinstance(tokenizers, LanguageTokenizers):
-            changes = {codes: tokenizers.ids_of(codes).decode for codes in {pair.languages for pair in pairs}}
-            configs = [replace(decoder.config, **changes[pair.languages]) for pair in pairs]
-            if tokenizers.target.ends_pairs:
-                tokenizers = replace(tokenizers, source=tokenizers.source.framed(Frame()))
-        texts, framed = [""] * len(pairs), tokenizers.source.as_source
-        for members in groups_of(config.num_ids for config in configs).values():  # one program each
-            requests = [Request(framed(sources[i]) if sources[i] else (), configs[i], index=i) for i in members]
-            of_config = decoder.under(configs[members[0]])
-            answers = self._answers(
-                of_config, variables, requests, lambda _, tokens: tokenizers.target_text(tokens), progress
-            )
-            for i, text in zip(members, answers, strict=True):
-                texts[i] = text
-        if not self._text_metric_names:
-            self.folder.write_samples(name, pairs, texts)
-            return {}
-        self.folder.write_hypotheses(name, pairs, texts)
-        targets = [pair.target for pair in pairs]
-        metrics = self._text_metrics(texts, targets)
-        for source, where in self.data.parts.items():
-            of_part = self._text_metrics(texts[where], targets[where])
-            metrics |= {f"{source}/{name}": value for name, value in of_part.items()}
-        return metrics
+        pairs = self.data.pairs[: None if self._text_metric_names else NUM_SAMPLES]
+        scoring = AnswerScoring(self.form, self.form.questions(pairs), decoder)
+        return self._answer(scoring, variables, name, progress)
 
     @property
     def _text_metric_names(self) -> tuple[str, ...]:
         return (*self.config.train.text_metrics, *self.config.objective.text_metric_names)
 
-    def _text_metrics(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
-        """Returns the metrics of translations that the settings name, and the objective's own."""
-        scores = text_scores(self.config.train.text_metrics, texts, targets, self.metrics)
-        return {name: score.value for name, score in scores.items()} | self.config.objective.text_metrics(
-            texts, targets
-        )
+    def _text_metrics(self, texts: Sequence[str], references: Sequence[str | None]) -> dict[str, float]:
+        """Returns the metrics of answers with a reference: those that the settings name, and the objective's own."""
+        both = [(text, right) for text, right in zip(texts, references, strict=True) if right is not None]
+        if not both:
+            return {}
+        answers, rights = [text for text, _ in both], [right for _, right in both]
+        scores = text_scores(self.config.train.text_metrics, answers, rights, self.metrics)
+        of_objective = self.config.objective.text_metrics(answers, rights)
+        return {name: score.value for name, score in scores.items()} | of_objective

@@ -43,11 +43,11 @@ def test_a_translation_from_the_shell_needs_no_jax(folder: Path, tmp_path: Path)
 def test_settings_of_a_call_and_weights_are_those_of_the_run(folder: Path):
     run, engine = load(folder), open_engine(RunWeights(str(folder)))
     for options in ({}, {"beam_size": 3}, {"max_new_tokens": 4, "beam_size": 2, "alpha": 0.3}):
-        assert engine.translate(LINES, **options) == run.translate(LINES, **options)
+        assert engine.translator.translate(LINES, **options) == run.translate(LINES, **options)
         assert run.translate(LINES, engine="ctranslate2", **options) == run.translate(LINES, **options)
-    assert engine.origin == run.origin and engine.max_source_length == run.max_source_length
+    assert engine.origin == run.origin and engine.translator.form.most == run.translator.form.most
     ids = [[5, 7, 3], [9, 3]]
-    assert engine.hypotheses_of_ids(ids)[1][0].tokens == run.hypotheses_of_ids(ids)[1][0].tokens
+    assert engine.translator.hypotheses_of_ids(ids)[1][0].tokens == run.hypotheses_of_ids(ids)[1][0].tokens
 
 
 @pytest.mark.slow
@@ -57,9 +57,9 @@ def test_a_run_of_languages_translates_in_each_direction(tmp_path: Path):
     run, engine = load(tmp_path / "run"), open_engine(RunWeights(str(tmp_path / "run")))
     texts = ["eins zwei", "six un", "sechs"]
     for codes in (("de", "en"), ("fr", "de"), ("en", "fr")):
-        assert engine.between(*codes).translate(texts) == run.between(*codes).translate(texts)
+        assert engine.between(*codes).translator.translate(texts) == run.between(*codes).translate(texts)
     with pytest.raises(ValueError, match="from is missing: this run translates between 3 languages"):
-        engine.translate(texts)
+        engine.translator.translate(texts)
 
 
 @pytest.mark.slow

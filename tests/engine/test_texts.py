@@ -3,34 +3,36 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from flaxformer_lite.core.search import DecodeConfig, Request
-from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
+from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis, ScoredText
+from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.text.characters import CharacterTokenizer
-from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.engine.texts import TextTranslator, check_list
+from flaxformer_lite.core.text.special_ids import EOS, check_token_ids
+from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
+from flaxformer_lite.engine.texts import TextTranslator, check_list, in_own_direction, required
+from flaxformer_lite.files.text.form import Sources
+from tests.support.reference_search import SMALL, model_of
 
 LETTERS = CharacterTokenizer("abcdefgh")
 
 
-class Copying(TextTranslator):
+class Copying:
     """Its own search: the answer to a source is the source, without its end; to h there is none."""
 
-    tokenizers: Tokenizers | None = Tokenizers(LETTERS, LETTERS)
-    decode, path, source_ids, max_source_length = DecodeConfig(), Path("run"), 12, 5  # type: ignore[assignment]
-    config = decode
+    config, unknown = DecodeConfig(), UnknownText(LETTERS)
 
-    def searching(self, **options: Any) -> "Copying":
-        self.config.changed(options)
+    def search(self, settings: DecodeConfig) -> "Copying":
         return self
 
-    def weights(self, decoder: Any) -> str:
+    def weights(self, search: Any) -> str:
         return "of the run"
 
-    def directed(self, tokenizers: Tokenizers, decode: DecodeConfig) -> "Copying":
-        return self
+    def check_source(self, source: Sequence[int], name: str) -> None:
+        check_token_ids(source, 12, f"{name} has")
 
     def generate(self, weights: str, requests: Sequence[Request], progress: Any) -> list[list[Hypothesis]]:
         assert weights == "of the run"
@@ -38,34 +40,54 @@ class Copying(TextTranslator):
         return [[NO_ANSWER if LETTERS.encode("h") == answer.tokens else answer] for answer in answers]
 
 
+def copying() -> TextTranslator:
+    form = Sources(Tokenizers(LETTERS, LETTERS), DecodeConfig(), 5, Path("run"))
+    return TextTranslator(Copying(), form)
+
+
 def test_each_text_has_its_answer_and_long_ones_are_cut_with_their_line():
     said: list[str] = []
-    assert Copying().translate(["abc", "", "abcdefg"], warn=said.append, first_line=7) == ["abc", "", "abcd"]
+    assert copying().translate(["abc", "", "abcdefg"], warn=said.append, first_line=7) == ["abc", "", "abcd"]
     assert said == ["line 9: the source has 7 tokens and was cut to 4 (data.max_source_length)"]
 
 
 def test_what_is_unknown_or_without_an_answer_is_told():
     said: list[str] = []
-    assert Copying().translate(["aü", "h"], warn=said.append)[1] == ""
+    assert copying().translate(["aü", "h"], warn=said.append)[1] == ""
     assert "ü" in said[0] and said[1].startswith("line 2: no answer has a finite score")
 
 
+def test_translations_are_the_decoders_answers_as_text():
+    """Law: each source gets EOS and is answered as by the decoder alone; an empty source has one empty translation."""
+    letters = CharacterTokenizer("abcdefg")
+    model, variables = model_of(SMALL)
+    decoder = Decoder(model, DecodeConfig(beam_size=2, num_hypotheses=2, max_new_tokens=5))
+    sources, reported = [[5, 7], [], [9, 4, 4]], []
+    searcher = Mock(search=lambda _: decoder, weights=lambda _: variables, unknown=UnknownText(letters))
+    form = Sources(Tokenizers(letters, letters), decoder.config, 99, Path("run"))
+    found = TextTranslator(searcher, form).hypotheses(
+        list(map(letters.decode, sources)), progress=lambda *progress: reported.append(progress)
+    )
+    answers = decoder.generate(variables, [[*source, EOS] for source in sources if source])
+    texts = [[ScoredText(letters.decode(h.tokens), h.score) for h in answer] for answer in answers]
+    assert found == [texts[0], [ScoredText("", 0.0)], texts[1]] and reported == [("decoding", 2, 2)]
+
+
 def test_token_ids_are_answered_as_they_are_and_checked():
-    assert Copying().hypotheses_of_ids([[4, 5, 3]])[0][0].tokens == [4, 5]
+    assert copying().hypotheses_of_ids([[4, 5, 3]])[0][0].tokens == [4, 5]
     with pytest.raises(ValueError, match="source 1 has 12, which is no token id"):
-        Copying().hypotheses_of_ids([[4], [12]])
+        copying().hypotheses_of_ids([[4], [12]])
     with pytest.raises(ValueError, match=r"source 0 has 6 ids but data\.max_source_length is 5: shorten it"):
-        Copying().hypotheses_of_ids([[4] * 6])
+        copying().hypotheses_of_ids([[4] * 6])
 
 
 def test_a_run_of_one_direction_and_one_without_tokenizer_say_so():
     with pytest.raises(ValueError, match=r"the run run translates in one direction .* leave out from and to"):
-        Copying().between("de", "en")
-    without = Copying()
-    without.tokenizers = None
-    assert without.in_own_direction() is without
+        copying().form.between("de", "en")
+    without = Mock(tokenizers=None)
+    assert in_own_direction(without) is without
     with pytest.raises(ValueError, match="the run run has no tokenizer: use the option --ids"):
-        without.translate(["a"])
+        required(None, Path("run"))
 
 
 def test_one_string_is_no_list():

@@ -23,6 +23,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.text.asking import Asking
 from flaxformer_lite.files.text.chat import ChatTokenizers
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.interop.exporting import export_hf
@@ -78,6 +79,11 @@ def run(folder: Path) -> Run:
     return load(folder)
 
 
+def asking(run: Run) -> Asking:
+    assert isinstance(run.translator.form, Asking)
+    return run.translator.form
+
+
 def prompt_of(text: str, source: str = "En", target: str = "De") -> list[int]:
     return ours().encode(f"<|im_start|>user\n{source}>{target}: {text}<|im_end|>\n<|im_start|>assistant\n")
 
@@ -86,7 +92,7 @@ def prompt_of(text: str, source: str = "En", target: str = "De") -> list[int]:
 def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -> None:
     found = run.between("En", "De").hypotheses(TEXTS, beam_size=beam_size, num_hypotheses=beam_size)
     prompts = [prompt_of(text) for text in TEXTS if text]
-    ends = (*run.decode.eos_ids, SPECIAL.index("<|im_end|>"))
+    ends = (*run.config.decode.eos_ids, SPECIAL.index("<|im_end|>"))
     expected = run.completions_of_ids(prompts, beam_size=beam_size, num_hypotheses=beam_size, eos_ids=ends)
     assert [one[0].text for one in found][1] == "" and found[1] == [("", 0.0)]
     for ranked, answers in zip([found[0], *found[2:]], expected, strict=True):
@@ -105,15 +111,15 @@ def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:
     )
     named = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
     assert named.translate(TEXTS) == run.between("En", "De").translate(TEXTS)
-    assert named.between(target="Fr").asking.translation.target_language == "Fr"  # type: ignore[union-attr]
+    assert asking(named.between(target="Fr")).translation.target_language == "Fr"
 
 
 def test_the_usual_message_is_that_of_the_training(run: Run) -> None:
     data = dataclasses.replace(run.config.data, translation=None)
     plain = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
     tuned = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=Instruction()))
-    assert plain.asking is not None and plain.asking.translation is PLAIN
-    assert tuned.asking is not None and tuned.asking.translation is SOURCE_ALONE
+    assert asking(plain).translation is PLAIN
+    assert asking(tuned).translation is SOURCE_ALONE
 
 
 def test_what_does_not_go_together_is_refused(run: Run, tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_token_ids_have_no_place_in_a_prompt(
 
 
 def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run) -> None:
-    reader = ChatTokenizers(ours(), ours(), run.asking.template, 91, False, BETWEEN)  # type: ignore[union-attr]
+    reader = ChatTokenizers(ours(), ours(), asking(run).template, 91, False, BETWEEN)
     config = dataclasses.replace(run.config, objective=Instruction())
     tuned = dataclasses.replace(run, config=config, tokenizers=reader).between("En", "De")
     (read,) = tuned.required_tokenizers.encode_pairs([Pair("an all", "is")])
@@ -219,7 +225,8 @@ def test_an_imported_model_has_the_message_of_its_card(tmp_path: Path) -> None:
     data = dataclasses.replace(before.config.data, translation=card)
     same = dataclasses.replace(before, config=dataclasses.replace(before.config, data=data)).between(target="German")
     found = run.between(target="German")
-    assert found.encode_sources(TEXTS, pytest.fail) == same.encode_sources(TEXTS, pytest.fail)
+    read = [asking(one).sources(TEXTS, lambda *_: pytest.fail("too long")) for one in (found, same)]
+    assert read[0] == read[1]
     assert found.translate(TEXTS, max_new_tokens=9) == same.translate(TEXTS)
 
 

@@ -51,15 +51,16 @@ def test_runs_with_other_tokenizers_are_refused():
 @pytest.mark.parametrize("paths", [("one", "short"), ("short", "one")], ids=str)
 def test_sources_are_as_long_as_all_runs_read(paths: tuple[str, str]):
     """Oracle: worked by hand: 4 tokens with the end, whichever run is the first."""
-    run, warnings = load_ensemble(paths), list[str]()
-    assert [len(row) for row in run.encode_sources(["1" * 9, "123"], warnings.append)] == [3, 3] and len(warnings) == 1
+    translator, long = load_ensemble(paths).translator, list[int]()
+    rows = translator.form.sources(["1" * 9, "123"], lambda place, length: long.append(place))
+    assert [len(row) for row in rows] == [4, 4] and long == [0]
     with pytest.raises(ValueError, match=r"source 0 has 5 ids but data\.max_source_length is 4: shorten it"):
-        run.check_sources([[4] * 5])
+        translator.check_sources([[4] * 5])
 
 
 def test_an_ensemble_does_not_sample():
     with pytest.raises(ValueError, match=r"^decode\.sampling is set, but an ensemble of runs does not sample"):
-        load_ensemble(["one", "two"]).translation_decoder(sampling=Sampling(), beam_size=1)
+        load_ensemble(["one", "two"]).translator.decoder(sampling=Sampling(), beam_size=1)
 
 
 def test_the_origin_is_another_one_with_any_other_parameters_or_tokenizer():

@@ -30,6 +30,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.run.searcher import Kept
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import use_one_device
@@ -94,7 +95,7 @@ def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pyte
     """Law: answers are those of a search to the limit, cut after the token that completes a stop string; others go on."""
     prompts = [encode_prompt(BYTES, prompt, BOS) for prompt in ("a", "b", "long prompt", "")]
     settings = generation_settings(run.config.decode, {**DRAWN, "num_hypotheses": 2})
-    decoder, variables, computed = run.decoder(settings), {"params": run.params}, []
+    decoder, variables, computed = run.searcher.search(settings), {"params": run.params}, []
     whole = decoder.generate(variables, prompts)
     texts = [decode_after(BYTES, row, answers[0].tokens) for row, answers in zip(prompts, whole, strict=True)]
     stops = [[texts[0][1]], [texts[1][2:4], "nowhere"], ["nowhere"], []]
@@ -166,7 +167,7 @@ def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
         model = dataclasses.replace(CONFIG.model, **changes)
         other = dataclasses.replace(
             run,
-            decoders={},
+            kept=Kept(),
             config=dataclasses.replace(
                 CONFIG, model=model, data=DataConfig(tokenizer=None, max_source_length=40, max_target_length=40)
             ),

@@ -9,6 +9,7 @@ import pytest
 from flaxformer_lite.core.text import Characters
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import load, train
+from flaxformer_lite.run.attention import attention_ids
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.language_runs import NUMBERS, language_config
@@ -35,7 +36,7 @@ def test_several_directions_are_trained_and_scored_each_and_together(
     answers = direction.hypotheses_of_ids([direction.tokenizer.as_source(direction.tokenizer.encode(t)) for t in texts])
     if target == "first":
         assert all(answer[0].tokens[0] == pieces["de"] for answer in answers)
-        assert direction.attention_ids("un", "eins", lambda *_: None).targets[1] == pieces["de"]
+        assert attention_ids(direction, "un", "eins", lambda *_: None).targets[1] == pieces["de"]
         with pytest.raises(ValueError, match="from is missing"):
             found.attention("un", "eins")
     assert direction.translate(texts) == [found.required_tokenizers.target_text(a[0].tokens) for a in answers]

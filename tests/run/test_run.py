@@ -16,6 +16,7 @@ from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.run import Run
+from flaxformer_lite.run.searcher import Kept
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -73,7 +74,7 @@ def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
 def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrained: Run):
     """Law: the texts have them, by a greedy search too; a line that has no room for them is translated as it is without."""
     tokenizer, warnings = Characters().train(["0123456789 "], 149), list[str]()
-    run = dataclasses.replace(untrained, tokenizers=Tokenizers(tokenizer, tokenizer), decoders={})
+    run = dataclasses.replace(untrained, tokenizers=Tokenizers(tokenizer, tokenizer), kept=Kept())
     terms, texts = {"1": "93", "2": "7" * 39}, ["1 5", "3", "1 2"]
     found = run.translate(texts, terms=terms, prefix=["5", "88", ""], warn=warnings.append)
     assert found[0].startswith("5") and " 93" in found[0] and found[1].startswith("88")
@@ -168,7 +169,7 @@ def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
     plain = flaxformer_lite.load(folder)
     attention = dataclasses.replace(plain.config.model.attention, implementation="splash")
     config = dataclasses.replace(plain.config, model=dataclasses.replace(plain.config.model, attention=attention))
-    by_kernel = dataclasses.replace(plain, config=config, decoders={})
+    by_kernel = dataclasses.replace(plain, config=config, kept=Kept())
     pairs = list(CONFIG.data.eval.open())[:2]
     assert by_kernel.translate([pairs[0].source]) == plain.translate([pairs[0].source])
     assert by_kernel.metrics(pairs) == plain.metrics(pairs)
@@ -178,11 +179,11 @@ def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
 def test_settings_that_differ_in_numbers_share_compiled_programs(tmp_path: Path):
     run = runs(tmp_path)["documents"]
     first, *others = (
-        run.generation_decoder(**numbers) for numbers in ({"top_p": 0.5}, {"temperature": 2.0}, {"min_p": 1.0})
+        run.generator.decoder(**numbers) for numbers in ({"top_p": 0.5}, {"temperature": 2.0}, {"min_p": 1.0})
     )
     assert all(other.search is first.search and other.config != first.config for other in others)
-    greedy = [run.generation_decoder(**numbers) for numbers in ({"repetition_penalty": 1.3}, {"temperature": 0.0}, {})]
-    assert len({decoder.search for decoder in greedy}) == 1 and len(run.decoders) == 2
+    greedy = [run.generator.decoder(**numbers) for numbers in ({"repetition_penalty": 1.3}, {"temperature": 0.0}, {})]
+    assert len({decoder.search for decoder in greedy}) == 1 and len(run.kept.decoders) == 2
 
 
 def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):

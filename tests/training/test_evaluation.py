@@ -96,10 +96,9 @@ def test_bleu_in_training_is_that_of_the_target_language(
     source = ParallelText(source="a.en", target=f"b.{ending}")
     splits: dict[str, Any] = {"train": source, "eval": None, "held_out": 0.1} if held_out else {"eval": source}
     config = replace(config, data=replace(config.data, **splits))
-    records = [Mock(source=np.array([5])) for _ in targets]
     pairs = [Pair("x", target) for target in targets]
-    data = Mock(EvalData, pairs=pairs, records=records, parts={"b": slice(1, 2)})
-    source = Mock(Tokenizer, as_source=list)
+    data = Mock(EvalData, pairs=pairs, parts={"b": slice(1, 2)})
+    source = Mock(Tokenizer, as_source=list, encode_batch=lambda texts: [[5] for _ in texts])
     evaluator = evaluator_of(config, data, tmp_path, target=Mock(Tokenizer), source=source)
     monkeypatch.setattr(Evaluator, "_answers", lambda *_: hypotheses)
     found = evaluator._translate(evaluator.decoder, {}, "eval-step-00000007", lambda *_: None)
@@ -165,6 +164,22 @@ def answers_of(count: int, placement: Placement, variables: VariableDict) -> lis
     assert all(progress.mock_calls == told[0].mock_calls for progress in told)
     told[0].assert_called_with("decoding", 37, 37)
     return answers
+
+
+def test_where_nothing_is_asked_nothing_is_answered(monkeypatch: pytest.MonkeyPatch):
+    """By hand: a decoder alone refuses an empty prompt, which stands for a conversation without a question."""
+
+    def generate(decoder: Decoder, weights: Any, requests: Sequence[Request]) -> list[list[Hypothesis]]:
+        decoder.check(requests)
+        return [[Hypothesis([7], 0.0)] for _ in requests]
+
+    monkeypatch.setattr(Decoder, "lay_out", lambda *_: None)
+    monkeypatch.setattr(Decoder, "generate", generate)
+    decoder = Decoder(Transformer(replace(SMALL, num_encoder_layers=0)), SAMPLED)
+    evaluator = object.__new__(Evaluator)
+    evaluator.processes = Processes()
+    asked = [Request([5]), Request(()), Request([6])]
+    assert evaluator._answers(decoder, {}, asked, lambda i, tokens: f"{i}", lambda *_: None) == ["0", "", "2"]
 
 
 def planned(decoder: Decoder, weights: Any, requests: Sequence[Request]) -> list[list[Hypothesis]]:

@@ -100,7 +100,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 def continuing(run: "Run", arguments: argparse.Namespace) -> Answering[list[str]]:
     """Returns the way in which prompts are answered."""
     decode = decode_settings(run, arguments)
-    decoder = run.generation_decoder(**decode)
+    decoder = run.generator.decoder(**decode)
     shape, terminal = decoder.config, sys.stdout.isatty() and arguments.output is None
     options = {"seed": arguments.seed or 0, **decode}
     write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else one_line
@@ -139,7 +139,7 @@ class Continuing(Answering[list[str]]):
 
     def read(self, block: LineChunk, number: int) -> str | list[int]:
         with block.naming(number):
-            self.run.check_prompts([block.lines[number]], self.decoder)
+            self.run.generator.check_prompts([block.lines[number]], self.decoder)
         return block.lines[number]
 
     def answers(self, block: LineChunk) -> list[list[str]]:
@@ -162,7 +162,7 @@ class ContinuingIds(Continuing):
     def read(self, block: LineChunk, number: int) -> list[int]:
         prompt = block.token_ids(number)
         with block.naming(number):
-            self.run.check_prompts([prompt], self.decoder)
+            self.run.generator.check_prompts([prompt], self.decoder)
         return prompt
 
     def answers(self, block: LineChunk) -> list[list[str]]:

@@ -169,6 +169,13 @@ def with_padded_vocabulary(params: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(leaf, params, padded, parameter_sharding(padded, mesh))
 
 
+def without_padding(params: PyTree, shapes: PyTree) -> PyTree:
+    """Returns parameters without the padding of a divided vocabulary."""
+    return jax.tree.map(
+        lambda x, like: x if x.shape == like.shape else x[tuple(map(slice, like.shape))], params, shapes
+    )
+
+
 def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """Returns a `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
 

@@ -1,6 +1,5 @@
 """Answers as token ids and as text, whatever searched for them. Needs no JAX."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -8,7 +7,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text.tokenizer import Tokenizers
 
 
 class Hypothesis(NamedTuple):
@@ -43,23 +41,6 @@ class Searches(Protocol):
     ) -> list[list[Hypothesis]]: ...
 
 
-def translate(
-    search: Searches,
-    weights: Any,
-    requests: Sequence[Request],
-    tokenizers: Tokenizers,
-    progress: ProgressCallback,
-) -> list[list[ScoredText]]:
-    """Returns the `decode.num_hypotheses` best translations of each source, best first.
-
-    `requests`: their sources have no special ids yet; an empty one has one empty translation, with a score of 0.
-    """
-    framed = tokenizers.source.as_source
-    rows = [dataclasses.replace(one, source=framed(one.source) if len(one.source) else ()) for one in requests]
-    answers = search.generate(weights, rows, progress)
-    return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
-
-
 def warn_of_missing(
     answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
 ) -> None:
@@ -72,3 +53,16 @@ def warn_of_missing(
             "numbers; use another checkpoint, or, if the rules of decode leave no token, lower suppress_ids, no_repeat_ngram or "
             "min_new_tokens"
         )
+
+
+def check_translates(model: Any) -> None:
+    """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
+    chat = ", or, one run of a chat model at a time, put its chat_template.jinja into the run folder"
+    for stack, layers, command, remedy in (
+        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify", ""),
+        ("encoder", model.num_encoder_layers, "generate", chat),
+    ):
+        if layers == 0:
+            raise ValueError(
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}{remedy}"
+            )

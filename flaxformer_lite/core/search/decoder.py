@@ -15,7 +15,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
 from flaxformer_lite.core.search.batches import (
     InputBatch,
@@ -369,16 +369,3 @@ def check_seed(seed: int) -> None:
     """Raises: ValueError if a seed is not an unsigned 32-bit number."""
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed is {seed}: it must be between 0 and 2^32 - 1")
-
-
-def check_translates(model: ModelConfig) -> None:
-    """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
-    chat = ", or, one run of a chat model at a time, put its chat_template.jinja into the run folder"
-    for stack, layers, command, remedy in (
-        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify", ""),
-        ("encoder", model.num_encoder_layers, "generate", chat),
-    ):
-        if layers == 0:
-            raise ValueError(
-                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}{remedy}"
-            )

@@ -2,17 +2,11 @@
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flax.typing import VariableDict
-
-from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.core.search.decoder import Decoder, Watch
-from flaxformer_lite.core.search.request import Request, in_order
-from flaxformer_lite.core.search.rows import Weights
+from flaxformer_lite.core.search.decoder import Watch
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text import Tokenizer
 
@@ -100,56 +94,6 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
-
-
-def generate_texts(
-    decoder: Decoder,
-    weights: Weights | VariableDict,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    *,
-    stop: Sequence[str],
-    seed: int,
-    first_index: int,
-    progress: ProgressCallback,
-) -> list[list[ScoredText]]:
-    """Returns the texts that continue each prompt, best first.
-
-    Sampled texts depend on `seed` and the index of their prompt, counted from `first_index`.
-    """
-    check_stop(stop)
-    prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
-    watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
-    answers = decoder.generate(weights, in_order(prompt_ids, seed, first_index), progress, watch=watch)
-    texts: list[list[ScoredText]] = []
-    for prompt, ranked in zip(prompt_ids, answers, strict=True):
-        continued = [(decode_after(tokenizer, prompt, answer.tokens), answer.score) for answer in ranked]
-        texts.append([ScoredText(truncate_at_stop(text, stop), score) for text, score in continued])
-    return texts
-
-
-def stream_text(
-    decoder: Decoder,
-    weights: Weights | VariableDict,
-    tokenizer: Tokenizer,
-    prompt: Sequence[int],
-    *,
-    stop: Sequence[str],
-    seed: int,
-    first_index: int,
-    continues: bool = True,
-) -> Iterator[str]:
-    """Yields the text that continues the token ids of a prompt, in parts, while it is generated.
-
-    `continues`: whether the space between the two belongs to it; an answer in a chat is a text of its own.
-    """
-    check_stop(stop)
-    text = TextStream(tokenizer, prompt if continues else (), stop)
-    for tokens in decoder.stream(weights, Request(prompt, seed=seed, index=first_index)):
-        yield text.add(tokens)
-        if text.stopped:
-            return
-    yield text.finish()
 
 
 def watch_stops(tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stops: Sequence[Sequence[str]]) -> Watch | None:

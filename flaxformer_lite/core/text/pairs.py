@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np  # a translation by CTranslate2 does without
 
 ANSWERS = "answers"
 """The array of a conversation: whether each token belongs to an answer, which the loss counts."""
@@ -46,5 +47,5 @@ class EncodedPair(NamedTuple):
     target: list[int]
     label: str = ""
     extent: Extent = Extent.WHOLE
-    arrays: Mapping[str, np.ndarray] = {}
+    arrays: Mapping[str, "np.ndarray"] = {}
     """Numbers that belong to the pair, of any length, by a name that says what they mean."""

@@ -17,35 +17,40 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Self
 
-from flaxformer_lite.base.console import counted, note_once, warn, warn_once
-from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.base.console import counted, note_once, warn_once
+from flaxformer_lite.core.base.progress import ProgressCallback
+from flaxformer_lite.core.search.answers import Hypothesis, Searches
+from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.pairs import Pair
 from flaxformer_lite.core.text.tokenizer import Tokenizer
-from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, encode_marked, joined
+from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, ChatTokenizers, encode_marked, joined
+from flaxformer_lite.files.text.form import Form, Question, TooLong
 from flaxformer_lite.files.text.messages import Conversation, Message
 from flaxformer_lite.files.text.translation_prompt import LANGUAGES, SOURCE_ALONE, TranslationPrompt
 
 
-class Question(NamedTuple):
-    """A question to a chat model, and the answer that is right."""
-
-    ids: list[int]
-    """The prompt as token ids."""
-    source: str | None
-    """The source of a translation; None: of another question."""
-    reference: str
-
-
 @dataclass(frozen=True)
-class Asking:
+class Asking(Form):
     """The way in which one chat model is asked."""
 
     template: ChatTemplate
-    tokenizer: Tokenizer
     translation: TranslationPrompt
+    write: Callable[[Sequence[Conversation]], list[str]] | None = None
+    """Returns the texts of prompts; None: the template does."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.tokenizers.target
+
+    @property
+    def template_text(self) -> str:
+        return self.template.source
+
+    def check(self, model: Any) -> None:
+        """Raises nothing: a chat template is enough."""
 
     # Languages ----------------------------------------------------------------------------------------------------------
 
@@ -55,12 +60,16 @@ class Asking:
         return self.translation.named(self.template.reads_codes)
 
     @property
-    def languages(self) -> dict[str, str]:
+    def named_languages(self) -> dict[str, str]:
         """The languages that a prompt names, by the options `from` and `to`; empty where the settings have none."""
         return {option: getattr(self.translation, name) for name, option in LANGUAGES.items() if name in self.named}
 
-    def between(self, source: str | None, target: str | None) -> TranslationPrompt:
-        """Returns the message for these languages; None: those of the settings. Raises: ValueError if it names no language."""
+    @property
+    def names_languages(self) -> bool:
+        return bool(self.named)
+
+    def between(self, source: str | None, target: str | None) -> Self:
+        """Returns the form with a message for these languages; None: those of the settings."""
         given = {name: code for name, code in zip(LANGUAGES, (source, target), strict=True) if code is not None}
         if not self.named:
             raise ValueError(
@@ -68,7 +77,13 @@ class Asking:
             )
         for name in given.keys() - self.named:
             note_once(f"the message of this run does not name the language of {LANGUAGES[name]}")
-        return replace(self.translation, **given)
+        translation, tokenizers = replace(self.translation, **given), self.tokenizers
+        if isinstance(tokenizers, ChatTokenizers):
+            tokenizers = replace(tokenizers, translation=translation)
+        return replace(self, tokenizers=tokenizers, translation=translation)
+
+    def configured(self, config: Any) -> Any:
+        return replace(config, data=replace(config.data, translation=self.translation))
 
     def check_languages(self) -> None:
         """Raises: ValueError as `TranslationPrompt.check_languages`."""
@@ -79,42 +94,51 @@ class Asking:
     def messages(self, source: str) -> list[Message]:
         return self.translation.messages(source, self.template.reads_codes)
 
+    def texts(self, conversations: Sequence[Conversation]) -> list[str]:
+        """Returns the prompts as the template writes them."""
+        fitted = [self.template.fitted(*conversation) for conversation in conversations]
+        return [self.template.prompt(one.messages, tools=one.tools) for one in fitted]
+
     def prompts(self, conversations: Sequence[Conversation]) -> list[list[int]]:
         """Returns the token ids of prompts. Raises: ValueError if the template refuses one."""
-        fitted = [self.template.fitted(*conversation) for conversation in conversations]
-        texts = [self.template.prompt(one.messages, tools=one.tools) for one in fitted]
+        texts = (self.write or self.texts)(conversations)
         return [chat.ids for chat in encode_marked(texts, self.tokenizer)]
 
-    def sources(
-        self, texts: Sequence[str], most: int, too_long: Callable[[int, int], None] | None = None
-    ) -> list[list[int]]:
-        """Returns the prompts for the translation of texts; an empty one for an empty text.
+    @property
+    def room(self) -> int:
+        return self.most
 
-        A text whose prompt has more than `most` tokens loses its end, and `too_long` gets its place and the number of tokens.
+    def sources(self, texts: Sequence[str], too_long: TooLong) -> list[list[int]]:
+        """Returns the prompts for the translation of texts; an empty one for one of white space alone.
+
+        A text whose prompt is too long loses its end.
         """
         self.check_languages()
-        places, rows = [i for i, text in enumerate(texts) if text], [list[int]() for _ in texts]
+        places, rows = [i for i, text in enumerate(texts) if text.strip()], [list[int]() for _ in texts]
         asked = self.prompts([Conversation(self.messages(texts[i])) for i in places])
         for i, ids in zip(places, asked, strict=True):
-            if len(ids) > most and too_long is not None:
+            if len(ids) > self.most:
                 too_long(i, len(ids))
                 pieces = self.tokenizer.encode(texts[i])
-                while len(ids) > most and pieces:
-                    pieces = pieces[: most - len(ids)]
+                while len(ids) > self.most and pieces:
+                    pieces = pieces[: self.most - len(ids)]
                     (ids,) = self.prompts([Conversation(self.messages(self.tokenizer.decode(pieces)))])
             rows[i] = ids
         return rows
 
-    def questions(self, pairs: Sequence[Pair], most: int) -> list[Question | None]:
-        """Returns the question of each pair or conversation; None where `question` has none, or one of more than `most` tokens.
+    def shortened(self, length: int) -> str:
+        return f"the prompt has {length} tokens, above data.max_target_length {self.most}: its source is cut"
+
+    def questions(self, pairs: Sequence[Pair]) -> list[Question | None]:
+        """Returns the question of each pair or conversation; None where `question` has none, or one that is too long.
 
         Raises: ValueError if no pair has one.
         """
         questions = [self.question(pair) for pair in pairs]
-        short = [one if one is None or len(one.ids) <= most else None for one in questions]
+        short = [one if one is None or len(one.ids) <= self.most else None for one in questions]
         if left_out := questions.count(None) - short.count(None):
             warn_once(
-                f"{counted(-left_out, 'prompt')} of more than {most} tokens (data.max_target_length): not answered"
+                f"{counted(-left_out, 'prompt')} of more than {self.most} tokens (data.max_target_length): not answered"
             )
         if not any(short):
             raise ValueError(
@@ -146,12 +170,19 @@ class Asking:
             return None
         return encode_marked([end], self.tokenizer)[0].ids[0] if end.startswith((EOS, *self.template.special)) else None
 
-    def settings(self, config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
+    def settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """Returns the settings of an answer, which ends where the template ends one; a search, unless `changes` sample."""
+        config = self.decode
         if config.sampling is not None and changes.get("sampling") is None:
             config = replace(config, sampling=None, num_hypotheses=1)
         ends = () if self.end_id in (None, *config.eos_ids) else (self.end_id,)
         return replace(config.changed(changes), eos_ids=(*config.eos_ids, *ends))
+
+    def answered(
+        self, search: Searches, weights: Any, requests: Sequence[Request], progress: ProgressCallback
+    ) -> list[list[Hypothesis]]:
+        asked = iter(search.generate(weights, [one for one in requests if one.source], progress))
+        return [next(asked) if one.source else [Hypothesis([], 0.0)] for one in requests]
 
     def written(self, tokens: Sequence[int], source: str | None, left_out: Callable[[str], object] = len) -> str:
         """Returns an answer as one line of text: of a translation what `translation_in` leaves, else all but thoughts."""
@@ -205,12 +236,6 @@ def translation_in(answer: str, source: str, target_language: str = "", left_out
     inside = text[1:-1].strip()
     is_quoted = len(text) > 2 and text[-1] in QUOTES.get(text[0], "") and not {text[0], text[-1]} & {*inside}
     return inside if is_quoted and not QUOTED.search(source) else text
-
-
-def warn_of_left_out(notes: Sequence[str]) -> None:
-    """Warns of what was left out of answers, in one line."""
-    if notes:
-        warn(f"{counted(len(notes), 'answer')} had more behind an empty line, which is left out: {cut(repr(notes[0]))}")
 
 
 def without_thoughts(answer: str, source: str) -> str:

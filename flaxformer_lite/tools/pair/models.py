@@ -115,7 +115,7 @@ class Models:
 
     def in_direction(self, run: Run) -> Run:
         """Returns a run for `source` and `target`; as it is if it names no language."""
-        if not (self.source or self.target) or not names_languages(run):
+        if not (self.source or self.target) or not run.translator.form.names_languages:
             return run
         if isinstance(run.tokenizers, LanguageTokenizers):
             return run.between(*self.directed(run.tokenizers.languages).direction)
@@ -134,9 +134,9 @@ class Models:
         named = list[bool]()
         if self.teachers:
             run = self.load_teachers(output / "teachers")
-            run.check_translates()
-            run.check_direction()
-            named.append(names_languages(run))
+            run.translator.check()
+            run.translator.form.check_languages()
+            named.append(run.translator.form.names_languages)
         if self.start is not None:
             named.append(self.check_start(as_run(self.start, output / "start" / "imported")))
         if (self.source or self.target) and not any(named):
@@ -190,10 +190,6 @@ class Models:
 
 
 NO_MODELS = Models()
-
-
-def names_languages(run: Run) -> bool:
-    return isinstance(run.tokenizers, LanguageTokenizers) or (run.asking is not None and bool(run.asking.named))
 
 
 def as_run(name: str, place: Path) -> str:

@@ -21,7 +21,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
-from flaxformer_lite.files.text.asking import warn_of_left_out
+from flaxformer_lite.files.text.form import warn_of_left_out
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import text_report
@@ -104,25 +104,17 @@ def labelled(run: Run, lines: Sequence[str], engine: Engine, progress: ProgressC
 
     "cut": the line is longer than the teachers read, or their answer, thoughts and all, as long as they write.
     """
-    decoder, target = run.translation_decoder(), run.required_tokenizers.target_text
+    decoder, form, long = run.translator.decoder(), run.translator.form, set[int]()
     end = decoder.config.forced_eos_id is not None  # which ends an answer that is cut
-    sources = {i: as_read(run, line) for i, line in enumerate(lines) if line.strip()}
-    read = [ids for ids, _ in sources.values()]
-    answers, rows = run.hypotheses_of_ids(read, progress=progress, engine=engine), [("", "")] * len(lines)
-    notes = list[str]()
-    for (i, (ids, is_cut)), (best, *_) in zip(sources.items(), answers, strict=True):
-        cut = is_cut or len(best.tokens) + end >= decoder.max_length(ids)
-        text = target(best.tokens) if run.asking is None else run.asking.written(best.tokens, lines[i], notes.append)
-        rows[i] = ("cut" if cut else "", text)
+    read = form.sources(lines, lambda place, length: long.add(place))
+    sources = {i: ids for i, ids in enumerate(read) if ids}
+    answers = run.hypotheses_of_ids([*sources.values()], progress=progress, engine=engine)
+    notes, rows = list[str](), [("", "")] * len(lines)
+    for (i, ids), (best, *_) in zip(sources.items(), answers, strict=True):
+        cut = i in long or len(best.tokens) + end >= decoder.max_length(ids)
+        rows[i] = ("cut" if cut else "", form.written(best.tokens, lines[i], notes.append))
     warn_of_left_out(notes)
     return rows
-
-
-def as_read(run: Run, line: str) -> tuple[list[int], bool]:
-    """Returns the ids of a line as the teachers read it, and whether it is longer than they read."""
-    warnings = list[str]()
-    (ids,) = run.encode_sources([line], warnings.append)
-    return (ids if run.asking else [*run.required_tokenizers.source.as_source(ids)]), bool(warnings)
 
 
 def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collection[str], data: Path) -> None:

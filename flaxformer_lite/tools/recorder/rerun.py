@@ -20,7 +20,9 @@ from flaxformer_lite.core.objectives import Batch, LossTerm
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState
+from flaxformer_lite.engine.texts import in_own_direction
 from flaxformer_lite.run import Run
+from flaxformer_lite.run.attention import own_targets
 from flaxformer_lite.run.recording import Recording
 from flaxformer_lite.tools.recorder.seen import find_line
 from flaxformer_lite.training import mean_metrics, train_task
@@ -137,7 +139,7 @@ def rerun(
             f"the steps {step} to {last} are not all of a run that has taken {recording.reached}: choose others"
         )
     if texts:
-        run_of(recording).check_direction()  # before any step
+        run_of(recording).translator.form.check_languages()  # before any step
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, mesh=MeshConfig()))
     runner, start, state = before_step(recording, config, step, progress)
     pair, losses, changed = [state, jax.tree.map(jnp.copy, state)], dict[int, tuple[float, float]](), list[int]()
@@ -160,7 +162,7 @@ def rerun(
         for after in pair
         if data is not None
     ] or [{}, {}]
-    answers = [run_of(recording, after.params).own_targets(texts) if texts else [] for after in pair]
+    answers = [own_targets(run_of(recording, after.params), texts) if texts else [] for after in pair]
     return Rerun(
         start,
         changed,
@@ -205,7 +207,7 @@ def placed(runner: Runner, batch: Batch) -> Batch:
 
 def run_of(recording: Recording, params: PyTree = None) -> Run:
     """Returns the run as it would be with other parameters."""
-    return Run(recording.folder, recording.config, params, recording.data.tokenizers, 0).in_own_direction()
+    return in_own_direction(Run(recording.folder, recording.config, params, recording.data.tokenizers, 0))
 
 
 def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:

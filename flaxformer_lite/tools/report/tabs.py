@@ -16,7 +16,7 @@ from jaxtyping import Float
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.run import AttentionWeights, load
-from flaxformer_lite.run.attention import Kind, attention_axes
+from flaxformer_lite.run.attention import Kind, attention_axes, own_targets
 from flaxformer_lite.run.description import describe_stacks, run_names
 from flaxformer_lite.run.recording import open_recording
 from flaxformer_lite.tools.recorder.near import NEAR, near_duplicates
@@ -245,7 +245,7 @@ def attended(run: RunFacts, sentences: Sequence[str], several: bool, weights: st
         raise ValueError("the run has neither samples nor data: choose sentences by --sentence")
     loaded = load(run.path, weights=weights)
     attended = []
-    for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
+    for source, target in zip(sentences, own_targets(loaded, sentences), strict=True):
         title = source if target is None else f"{source} → {target}"
         attended.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
     return attended

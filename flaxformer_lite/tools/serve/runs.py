@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import LARGEST
@@ -30,11 +30,12 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.files.text.asking import Asking, warn_of_left_out
-from flaxformer_lite.files.text.chat import encode_marked, read_chat_template
+from flaxformer_lite.files.text.asking import Asking
+from flaxformer_lite.files.text.form import warn_of_left_out
+from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.attention import AttentionIds, attention_axes
+from flaxformer_lite.run.attention import AttentionIds, attention_axes, attention_ids, attention_weights
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.fill_mask.answers import MASK
@@ -69,7 +70,7 @@ class Prompt(NamedTuple):
     """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
     forced: Forced = Forced()
     written: Callable[[Sequence[int]], str] | None = None
-    """Returns the translation in an answer's tokens, of a model that is asked by a chat template; None: the tokens are the text."""
+    """Returns the translation in an answer's tokens; None: the answer continues a text."""
 
     @property
     def request(self) -> Request:
@@ -115,34 +116,34 @@ class ServedRun:
         self.tokenizers = run.required_tokenizers
         checks: dict[str, Callable[[], object]] = {
             "generate": lambda: check_generates(run.config.model),
-            "translate": run.check_translates,
+            "translate": run.translator.check,
             **{task.name: functools.partial(task.check, run.text_model) for task in tasks()},
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
-        if engine and "translate" in self.tasks and run.engine_of(engine) == "ctranslate2":
+        if engine and "translate" in self.tasks and run.translator.engine_of(engine) == "ctranslate2":
             self.engine = engine
             note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
         """The settings of `data.languages`."""
-        self.named_languages: dict[str, str] | None = None if run.asking is None else run.asking.languages
+        self.named_languages = run.translator.form.named_languages
         """The languages that the prompt of a decoder names; None: no decoder that translates."""
         self.reads_target = run.config.model.num_decoder_layers > 0
         self.chat: ChatProcess | None = None
         if "generate" in self.tasks:
             try:
-                template = read_chat_template(run.folder.path, self.tokenizers.target)
+                template = run.generator.template()
                 if template is not None:
                     chat = ChatProcess(template)
                     chat.check()
                     self.chat = chat
             except ValueError as error:
                 warn(f"{run.folder.path} has no chat: {error}")
-        if run.asking is not None and self.chat is None:
+        if run.config.model.continues_texts and self.chat is None:
             self.tasks = tuple(task for task in self.tasks if task != "translate")
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
@@ -170,46 +171,38 @@ class ServedRun:
         A search of JAX returns all of its beam, so that requests for fewer share a program.
         """
         counts = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        translator, wanted = self.between(direction).translator, Terms.of(terms, placeholders)
+        form, is_decoder = translator.form, self.run.config.model.continues_texts
+        if is_decoder and (wanted or prefix):
+            raise Refusal(422, f"{self.name} is a decoder: leave out terms, placeholders and prefix")
+        form.check_languages()
+        if is_decoder and not all(text.strip() for text in texts):
+            raise Refusal(422, "a text is empty: leave it out")
         changes = {name: n for name, n in counts.items() if n is not None}
-        run, wanted = self.between(direction), Terms.of(terms, placeholders)
-        if (asking := run.asking) is not None:
-            if wanted or prefix:
-                raise Refusal(422, f"{self.name} is a decoder: leave out terms, placeholders and prefix")
-            return self.chat_translation_job(run, asking, texts, changes, max_new_tokens)
-        run.check_direction()
-        settings, limit = with_limit(run.translation_settings(changes), max_new_tokens)
+        settings, limit = with_limit(form.settings(changes), max_new_tokens)
         engine = "jax" if self.engine_search(settings, bool(wanted or prefix)) is None else "ctranslate2"
-        if settings.sampling is None and engine == "jax":
+        if settings.sampling is None and engine == "jax" and not is_decoder:
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
-        tokenizer = run.required_tokenizers.source
-        rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
-        self.check_lengths([len(row) for row in rows], run.max_source_tokens)
-        prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
+        if isinstance(form, Asking):
+            form = dataclasses.replace(form, most=self.max_prompt_tokens, write=self.written_prompts)
+        rows = form.sources(texts, lambda place, length: self.refuse(place + 1, length, form.room))
+        prompts = [
+            Prompt(tuple(row), settings, limit, written=functools.partial(form.written, source=text, left_out=told))
+            for row, text in zip(rows, texts, strict=True)
+        ]
         if wanted or prefix:
-            forced = run.forced(run.decoder(settings), texts, rows, wanted, prefix, limit)
+            forced = translator.forced(translator.searcher.search(settings), texts, rows, wanted, prefix, limit)
             for number, (_, reason) in enumerate(forced, 1):
                 if reason:
                     raise Refusal(422, f"text {number} {reason}")
             prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, forced, strict=True)]
         return Job(Key(self.name, "translate", settings.program, engine), prompts)
 
-    def chat_translation_job(
-        self, run: Run, asking: Asking, texts: Sequence[str], changes: Mapping[str, Any], limit: int | None
-    ) -> Job:
-        """Returns the job of asking a chat model for translations. The process of its template writes the prompts."""
-        run.check_direction()
-        if not all(text.strip() for text in texts) or self.chat is None:
-            raise Refusal(422, "a text is empty: leave it out")
-        coming = [self.chat.submit(asking.messages(text)) for text in texts]
-        rows = encode_marked([prompt.result() for prompt in coming], asking.tokenizer)
-        self.check_lengths([len(row.ids) for row in rows], self.max_prompt_tokens)
-        settings, most = with_limit(run.translation_settings(changes), limit)
-        written = [
-            functools.partial(asking.written, source=text, left_out=lambda note: warn_of_left_out([note]))
-            for text in texts
-        ]
-        made = [Prompt(tuple(row.ids), settings, most, written=one) for row, one in zip(rows, written, strict=True)]
-        return Job(Key(self.name, "translate", settings.program), made)
+    def written_prompts(self, conversations: Sequence[Conversation]) -> list[str]:
+        """Returns the prompts as the process of the chat template writes them."""
+        assert self.chat is not None  # else the run does not translate here
+        coming = [self.chat.submit(messages) for messages, _ in conversations]
+        return [prompt.result() for prompt in coming]
 
     def generation_job(
         self,
@@ -269,7 +262,7 @@ class ServedRun:
             message = f"the source has {MASK}, but {self.name} predicts no masks: leave it out"
             raise Refusal(422, message, param="source")
         run = self.between(direction)
-        ids = run.attention_ids(source, target, lambda name, length, most, setting: self.check_lengths([length], most))
+        ids = attention_ids(run, source, target, lambda name, length, most, setting: self.check_lengths([length], most))
         sizes = [len(row) for row in (ids.sources, ids.targets) if row]
         if not sizes:
             raise Refusal(422, "the source has no tokens: send a text", param="source")
@@ -288,14 +281,17 @@ class ServedRun:
         """Raises: Refusal for a text of more tokens than the model reads."""
         for number, length in enumerate(lengths, 1):
             if length > most:
-                message = f"text {number} has {length} tokens, but {self.name} reads at most {most}: shorten it"
-                raise Refusal(413, message, code="context_length_exceeded")
+                self.refuse(number, length, most)
+
+    def refuse(self, number: int, length: int, most: int) -> NoReturn:
+        message = f"text {number} has {length} tokens, but {self.name} reads at most {most}: shorten it"
+        raise Refusal(413, message, code="context_length_exceeded")
 
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if self.engine:
             return
-        if "translate" in self.tasks and self.run.asking is None:
+        if "translate" in self.tasks and not self.run.config.model.continues_texts:
             languages = self.run.config.data.languages
             code = None if languages is None or languages.direction else languages.codes[0]
             job = self.translation_job(["."], direction=(code, code))  # one program has all directions
@@ -318,7 +314,7 @@ class ServedRun:
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
             ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
-            decoder.compile(self.run.weights(decoder), rows, ids)
+            decoder.compile(self.run.searcher.weights(decoder), rows, ids)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
@@ -338,7 +334,7 @@ class ServedRun:
         else:
             before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
             watch = watch_stops(self.tokenizers.target, before, stops)
-            answered = decoder.generate(self.run.weights(decoder), requests, watch=watch)
+            answered = decoder.generate(self.run.searcher.weights(decoder), requests, watch=watch)
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
             for prompt, hypotheses in zip(prompts, answered, strict=True)
@@ -354,7 +350,7 @@ class ServedRun:
         try:
             if has_forced:
                 raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
-            return self.run.engine_search(settings, self.engine["weights_dtype"])
+            return self.run.translator.engine_search(settings, self.engine["weights_dtype"])
         except CannotAnswer:
             if is_chosen(**self.engine):
                 raise
@@ -362,27 +358,28 @@ class ServedRun:
 
     def decoder(self, program: DecodeConfig) -> Decoder:
         """Returns the decoder of a program, and drops those that were not used longest."""
-        decoder = self.run.decoder(program)
-        self.run.decoders[program] = self.run.decoders.pop(program)
-        while len(self.run.decoders) > KEPT_PROGRAMS:
-            del self.run.decoders[next(iter(self.run.decoders))]
+        decoder, kept = self.run.searcher.search(program), self.run.kept.decoders
+        kept[program] = kept.pop(program)
+        while len(kept) > KEPT_PROGRAMS:
+            del kept[next(iter(kept))]
         return decoder
 
     def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> Answer:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
-        if not decoder.has_encoder and prompt.written is None:
+        if prompt.written is None:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(hypothesis.tokens)
             return as_continuation(decoder, prompt, parts, hypothesis.score)
         cut = len(hypothesis.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
-        text = (prompt.written or self.tokenizers.target_text)(hypothesis.tokens)
-        return Answer(text, hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop")
+        return Answer(
+            prompt.written(hypothesis.tokens), hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop"
+        )
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
         parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
-        for tokens in decoder.stream(self.run.weights(decoder), prompt.request):
+        for tokens in decoder.stream(self.run.searcher.weights(decoder), prompt.request):
             yield parts.add(tokens)
             if parts.stopped:
                 break
@@ -391,9 +388,14 @@ class ServedRun:
         return as_continuation(decoder, prompt, parts)
 
 
+def told(note: str) -> None:
+    """Warns of what an answer had more."""
+    warn_of_left_out([note])
+
+
 def attention(run: Run, ids: AttentionIds) -> dict[str, Any]:
     """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
-    weights = run.attention_of_ids(ids)
+    weights = attention_weights(run, ids)
     kind = weights.kinds[0]
     rows, columns = attention_axes(weights, kind)
     numbers = getattr(weights, kind).astype(float).round(4).tolist()

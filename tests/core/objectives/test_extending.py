@@ -39,6 +39,7 @@ from flaxformer_lite.core.step import TrainTask
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.run.run import Run
+from flaxformer_lite.run.searcher import Kept
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.task import check_objective
@@ -235,7 +236,7 @@ def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates
     monkeypatch.delattr(PrefixLM, "prompt_attention")
     message = r"^objective\.kind 'prefix_lm' sets Inputs\.target_attention, but not how prompts are read: set prompt_attention"
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(trained, decoders={}).generate(["abc"])
+        dataclasses.replace(trained, kept=Kept()).generate(["abc"])
     with pytest.raises(ValueError, match=message):
         train(trained.config, tmp_path / "run")
 

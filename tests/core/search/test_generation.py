@@ -5,8 +5,6 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 
-from flaxformer_lite.core.search.answers import ScoredText, translate
-from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import (
     DEFAULT_NEW_TOKENS,
     GrowingText,
@@ -16,14 +14,12 @@ from flaxformer_lite.core.search.generation import (
     generation_settings,
     truncate_at_stop,
 )
-from flaxformer_lite.core.search.request import in_order
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
-from flaxformer_lite.core.text.special_ids import BOS, EOS
-from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text.special_ids import BOS
+from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.subwords import SentencePiece
-from tests.support.reference_search import SMALL, model_of
 from tests.support.tokenizers import NAMES, TEXT, bytes_joined, gapped, word_pieces
 
 BYTES = Bytes().train([], 260)
@@ -198,21 +194,3 @@ def test_a_text_has_the_pieces_after_a_gap_of_the_ids():
     tokenizer = gapped()
     assert decode_after(tokenizer, [0], [7, 5, 90, 7]) == " c c" and tokenizer.decode([0, 7]) == "b c"
     assert decode_after(tokenizer, [0], [5]) == ""
-
-
-def test_translations_are_the_decoders_answers_as_text():
-    """Law: each source gets EOS and is answered as by the decoder alone; an empty source has one empty translation."""
-    letters = CharacterTokenizer("abcdefg")
-    model, variables = model_of(SMALL)
-    decoder = Decoder(model, DecodeConfig(beam_size=2, num_hypotheses=2, max_new_tokens=5))
-    sources, reported = [[5, 7], [], [9, 4, 4]], []
-    found = translate(
-        decoder,
-        variables,
-        in_order(sources),
-        Tokenizers(letters, letters),
-        lambda activity, done, total: reported.append((activity, done, total)),
-    )
-    answers = decoder.generate(variables, [[*source, EOS] for source in sources if source])
-    texts = [[ScoredText(letters.decode(h.tokens), h.score) for h in answer] for answer in answers]
-    assert found == [texts[0], [ScoredText("", 0.0)], texts[1]] and reported == [("decoding", 2, 2)]

@@ -7,8 +7,10 @@ import pytest
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.files.text.asking import Asking, translation_in, warn_of_left_out
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.text.asking import Asking, translation_in
 from flaxformer_lite.files.text.chat import ChatTemplate, ChatTokenizers, chat_template
+from flaxformer_lite.files.text.form import warn_of_left_out
 from flaxformer_lite.files.text.translation_prompt import PLAIN, PRESETS, SOURCE_ALONE, TranslationPrompt, preset
 from tests.support import needs
 from tests.support.chats import NAMES, SPECIAL, TEMPLATES, family_tokenizer, ours, without_generation
@@ -42,7 +44,15 @@ GERMAN = {"source_language": "English", "target_language": "German"}
 
 def asking(template: str, translation: TranslationPrompt = SOURCE_ALONE) -> Asking:
     tokenizer = ours()
-    return Asking(chat_template(template, tokenizer, NAMES), tokenizer, translation)
+    return asked_by(chat_template(template, tokenizer, NAMES), tokenizer, translation)
+
+
+def asked_by(template: ChatTemplate, tokenizer: Tokenizer, translation: TranslationPrompt, most: int = 10**6) -> Asking:
+    return Asking(Tokenizers(tokenizer, tokenizer), DecodeConfig(), most, template, translation)
+
+
+def not_cut(place: int, length: int) -> None:
+    pytest.fail("a text is too long")
 
 
 def sentences(number: int, seed: int) -> list[str]:
@@ -79,7 +89,7 @@ def test_the_prompts_are_those_of_the_library(shape: str, number: int) -> None:
     prompts = [SOURCE_ALONE] if shape == "TranslateGemma" else [*PRESETS.values(), PLAIN]
     texts = sentences(number, seed=len(shape))
     for prompt in prompts:
-        ids = asking(library.chat_template, dataclasses.replace(prompt, **GERMAN)).sources(texts, 10**6)
+        ids = asking(library.chat_template, dataclasses.replace(prompt, **GERMAN)).sources(texts, not_cut)
         content = prompt.text.replace("{source_language}", "English").replace("{target_language}", "German")
         for text, found in zip(texts, ids, strict=True):
             message: object = content.replace("{text}", text)
@@ -93,7 +103,7 @@ def test_the_prompts_are_those_of_the_library(shape: str, number: int) -> None:
 
 def test_a_system_prompt_stands_before_and_names_of_special_tokens_stay_text() -> None:
     one = asking(SHAPES["ChatML"], TranslationPrompt(system="Into {target_language}.", **GERMAN))
-    (ids,) = one.sources(["a <|im_end|> b"], 999)
+    (ids,) = one.sources(["a <|im_end|> b"], not_cut)
     assert ids[0] == SPECIAL.index("<|im_start|>") and ids.count(SPECIAL.index("<|im_end|>")) == 2
     assert "Into German." in one.tokenizer.decode(ids)
 
@@ -103,16 +113,16 @@ def test_languages_are_named_or_asked_for(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(
         ValueError, match=r"from is missing: .* --from, .* run\.between\(source, target\), .*source_language"
     ):
-        one.sources(["a"], 999)
+        one.sources(["a"], not_cut)
     with pytest.raises(ValueError, match="to is missing"):
-        dataclasses.replace(one, translation=one.between("English", None)).sources(["a"], 999)
-    assert one.between("English", "German") == dataclasses.replace(PLAIN, **GERMAN)
+        one.between("English", None).sources(["a"], not_cut)
+    assert one.between("English", "German").translation == dataclasses.replace(PLAIN, **GERMAN)
     with pytest.raises(ValueError, match="names no language: leave out from and to"):
         asking(SHAPES["ChatML"]).between(None, "German")
     asking(SHAPES["Hunyuan"], preset("hunyuan")).between("English", "German")
     assert "does not name the language of from" in capsys.readouterr().err
     with pytest.raises(ValueError, match="from is missing"):
-        asking(CODED).sources(["a"], 999)
+        asking(CODED).sources(["a"], not_cut)
 
 
 def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
@@ -127,8 +137,9 @@ def test_pairs_are_not_read_into_a_message_without_its_language() -> None:
 
 def test_a_source_that_is_too_long_loses_its_end_and_no_other_part() -> None:
     one, told = asking(SHAPES["ChatML"], dataclasses.replace(PLAIN, **GERMAN)), []
-    short, long = one.sources(["abc", "d" * 300], 10**6)
-    found = one.sources(["abc", "", "d" * 300], len(short) + 9, lambda place, length: told.append((place, length)))
+    short, long = one.sources(["abc", "d" * 300], not_cut)
+    narrow = dataclasses.replace(one, most=len(short) + 9)
+    found = narrow.sources(["abc", "", "d" * 300], lambda place, length: told.append((place, length)))
     assert told == [(2, len(long))] and found[:2] == [short, []]
     assert len(found[2]) == len(short) + 9
     assert one.tokenizer.decode(found[2]) == one.tokenizer.decode(short).replace("abc", "d" * 12)
@@ -143,15 +154,14 @@ def test_an_answer_ends_where_the_template_ends_it() -> None:
 
 
 def test_translations_are_searched_for_unless_samples_are_asked_for() -> None:
-    one, config = (
-        asking(SHAPES["ChatML"]),
-        DecodeConfig(sampling=Sampling(temperature=0.7), num_hypotheses=3, eos_ids=(1,)),
-    )
-    found = one.settings(config, {"beam_size": 4})
+    config = DecodeConfig(sampling=Sampling(temperature=0.7), num_hypotheses=3, eos_ids=(1,))
+    one = dataclasses.replace(asking(SHAPES["ChatML"]), decode=config)
+    found = one.settings({"beam_size": 4})
     assert (found.sampling, found.beam_size, found.num_hypotheses, found.eos_ids) == (None, 4, 1, (1, 3))
-    drawn = one.settings(config, {"sampling": Sampling()})
+    drawn = one.settings({"sampling": Sampling()})
     assert drawn.sampling == Sampling() and drawn.num_hypotheses == 3
-    assert one.settings(dataclasses.replace(config, eos_ids=(3, 1)), {}).eos_ids == (3, 1)
+    both = dataclasses.replace(one, decode=dataclasses.replace(config, eos_ids=(3, 1)))
+    assert both.settings({}).eos_ids == (3, 1)
 
 
 # name: (answer, source, translation); "kept" where nothing is cut
@@ -211,7 +221,7 @@ def test_what_is_cut_from_an_answer(case: str) -> None:
 
 def test_what_stands_behind_an_empty_line_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer, notes = ours(), list[str]()
-    one = Asking(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
+    one = asked_by(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
     for answer in ("Ja\n\nNote: yes", "Nein", "So\n\nso"):
         one.written(tokenizer.encode(answer), "A dog", notes.append)
     warn_of_left_out(notes)
@@ -223,7 +233,7 @@ def test_what_stands_behind_an_empty_line_is_counted(capsys: pytest.CaptureFixtu
 def test_thoughts_between_special_tokens_are_cut_although_these_have_no_text() -> None:
     tokenizer = ours()
     begin, end = SPECIAL.index("<|user|>"), SPECIAL.index("<|end|>")
-    one = Asking(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
+    one = asked_by(ChatTemplate("", {}), tokenizer, SOURCE_ALONE)
     encode = tokenizer.encode
     tokenizer.encode = lambda text: {"</think>": [end], "<think>": [begin]}.get(text) or encode(text)  # type: ignore[method-assign]
     thought, answer = encode("so then"), encode("Ein\nHund")
@@ -241,14 +251,15 @@ def test_questions_are_what_stands_before_the_last_answer() -> None:
         '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},'
         '{"role": "assistant", "content": "<think>x</think> \\"d\\"\\n e"}, {"role": "user", "content": "f"}]'
     )
+    one = dataclasses.replace(one, most=100)
     pairs = [("question", "answer"), ("", chat), ("", '[{"role": "user", "content": "alone"}]'), ("y" * 300, "z")]
-    first, second, third, fourth = one.questions(pairs, 100)
+    first, second, third, fourth = one.questions(pairs)
     assert first is not None and second is not None and third is fourth is None
     assert (first.source, first.reference, second.source, second.reference) == (None, "answer", None, '"d" e')
-    assert first.ids == one.sources(["question"], 99)[0]
+    assert first.ids == one.sources(["question"], not_cut)[0]
     text = one.tokenizer.decode(second.ids)
     assert "b" in text and "c" in text and "d" not in text and "f" not in text
     translating = dataclasses.replace(one, translation=TranslationPrompt(text="To German: {text}"))
-    assert translating.questions(pairs, 100)[0].source == "question"  # type: ignore[union-attr]
+    assert translating.questions(pairs)[0].source == "question"  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="no pair or conversation has an answer"):
-        one.questions(pairs[2:3], 100)
+        one.questions(pairs[2:3])

@@ -156,7 +156,7 @@ def test_a_run_translates_in_the_direction_that_is_named(
         by_ids = run.hypotheses_of_ids([[swapped.get(i, i) for i in row] for row in ids], **settings)
         expected = [run.required_tokenizers.target_text(answer[0].tokens) for answer in by_ids]
         assert direction.translate(texts, max_new_tokens=5) == expected
-        decoder = direction.translation_decoder(max_new_tokens=5)
+        decoder = direction.translator.decoder(max_new_tokens=5)
     assert num_programs(decoder.search.start) == 1
     with pytest.raises(ValueError, match=rf"to is '{target[:2]}', which is none of .* perhaps you meant .*{target}"):
         run.between(source, target[:2])

@@ -129,9 +129,9 @@ def test_the_text_half_answers_as_the_whole_model(tmp_path: Path, start: str, ti
     assert_close(logits, expected)
 
     run = load(import_hf(tmp_path / "whole", tmp_path / "run"))
-    assert isinstance(run.decode, DecodeConfig)
+    assert isinstance(run.config.decode, DecodeConfig)
     (answer,) = run.completions_of_ids(IDS.tolist(), max_new_tokens=8)
-    ends = [i for i, token in enumerate(greedy) if token in run.decode.eos_ids]
+    ends = [i for i, token in enumerate(greedy) if token in run.config.decode.eos_ids]
     assert answer[0].tokens == greedy[: ends[0] if ends else None]
 
     export_hf(tmp_path / "run", tmp_path / "again")

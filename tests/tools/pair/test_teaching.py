@@ -134,17 +134,19 @@ def test_each_fault_of_a_teacher_is_found():
 def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
     """By hand: a source of 4 letters has at most 2 * 5 + 10 with its end, or 17 positions, and 199 letters are read."""
     run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
-    assert (run.decode.max_length(5), run.max_source_length) == (20, 200)
+    assert (run.config.decode.max_length(5), run.translator.form.most) == (20, 200)
     assert labels(run, {4: 19, 0: 0, 199: 1, 200: 1}, monkeypatch) == ["", "", "", "cut"]
     assert labels(run, {4: 20}, monkeypatch) == ["cut"]
-    monkeypatch.setattr(run.decoders[run.decode.program], "max_positions", 17)
+    monkeypatch.setattr(run.kept.decoders[run.config.decode.program], "max_positions", 17)
     assert labels(run, {4: 16, 3: 17}, monkeypatch) == ["", "cut"]
 
 
 def test_an_answer_that_ends_by_force_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
     """By hand: of the 20 tokens of a source of 4 letters the last one is the forced end, which no answer lists."""
     run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
-    forced = replace(run, config=replace(run.config, decode=replace(run.decode, forced_eos_id=run.decode.eos_ids[0])))
+    forced = replace(
+        run, config=replace(run.config, decode=replace(run.config.decode, forced_eos_id=run.config.decode.eos_ids[0]))
+    )
     assert labels(forced, {4: 18}, monkeypatch) == [""] and labels(forced, {4: 19}, monkeypatch) == ["cut"]
 
 

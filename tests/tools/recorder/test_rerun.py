@@ -22,6 +22,7 @@ from flaxformer_lite.core.model import DropoutRates, ModelConfig
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.step import train_step
 from flaxformer_lite.files.data import TSV, PlainText
+from flaxformer_lite.run.attention import own_targets
 from flaxformer_lite.run.recording import Recording, open_recording
 from flaxformer_lite.tools.recorder.rerun import Without, rerun, row_loss, without_record, without_row
 from flaxformer_lite.tools.report.facts import RunFacts
@@ -211,7 +212,7 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
     written = {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")}
     found = json.loads(typed("rerun", 8, "--without", "1", "--json", "--answer", "some0").out)
     assert found["start"] == 6 and found["changed"] == [8]
-    assert found["answers"]["some0"][0] == load(str(recording.folder.path)).own_targets(["some0"])[0]
+    assert found["answers"]["some0"][0] == own_targets(load(str(recording.folder.path)), ["some0"])[0]
     assert found["metrics"]["loss"][0] == rows(recording.folder.path)[-1]["loss"]
     assert found["metrics"]["loss"][0] != found["metrics"]["loss"][1]
     place = recording.rows(8)[0].places[0]

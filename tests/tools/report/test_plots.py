@@ -13,6 +13,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import AttentionWeights, Run, load_ensemble, write_run
 from flaxformer_lite.run.attention import attention_axes
 from flaxformer_lite.run.description import run_names
+from flaxformer_lite.run.searcher import Kept
 from flaxformer_lite.tools.report.plots import attention_chart, head_weights, plot_attention, plot_curves, plot_lengths
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
@@ -54,8 +55,8 @@ def test_the_last_layer_and_the_mean_are_drawn_by_default():
 class Translating(Run):
     """A run that translates everything to "bb", without a model."""
 
-    config, params, model = tiny_config(), {}, None
-    tokenizers, max_source_tokens = Tokenizers(*[Characters().train(["ab"], 149)] * 2), 9
+    config, params, model, folder, kept = tiny_config(), {}, None, RunFolder("nowhere"), Kept()
+    tokenizers = Tokenizers(*[Characters().train(["ab"], 149)] * 2)
 
     def __init__(self) -> None:
         """Has no folder."""
@@ -68,7 +69,7 @@ def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest
     """Law: without a target it is the translation's."""
     asked: list[list[list[int]]] = []
 
-    def record(model: object, params: object, tokenizers: object, *tokens: list[int]) -> AttentionWeights:
+    def record(run: Run, tokens: list[int]) -> AttentionWeights:
         asked.append(list(tokens))
         return WEIGHTS
 
@@ -89,7 +90,7 @@ def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatc
     """Law: an encoder alone reads a text, in which a mask is a token; a decoder alone reads a prompt with its continuation."""
     asked: list[list[list[int]]] = []
 
-    def record(model: object, params: object, tokenizers: object, *inputs: list[int]) -> AttentionWeights:
+    def record(run: Run, inputs: list[int]) -> AttentionWeights:
         asked.append(list(inputs))
         return WEIGHTS
 
@@ -115,7 +116,7 @@ def test_a_token_across_the_end_of_a_prompt_is_not_of_the_prompt(
     """By hand: a tokenizer with one token for "cd" reads "abc" + "def" as a, b, cd, e, f."""
     read, asked = ByteTokenizer.encode, []
 
-    def record(model: object, params: object, tokenizers: object, *inputs: object) -> AttentionWeights:
+    def record(run: Run, inputs: tuple[object, ...]) -> AttentionWeights:
         asked.append(inputs)
         return WEIGHTS
 
