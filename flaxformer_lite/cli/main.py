@@ -7,6 +7,7 @@ are answered at once.
 import argparse
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.resources
 import io
@@ -102,12 +103,17 @@ def overview() -> Parser:
     return parser
 
 
+@functools.cache
+def command_of(name: str) -> Any:
+    """Returns a command: a file of `commands/`, or what a task has in its place."""
+    if name in tasks.NAMES:
+        return task_command.TaskCommand(name)
+    return importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
+
+
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
-    if name in tasks.NAMES:
-        command: Any = task_command.TaskCommand(name)
-    else:
-        command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
+    command = command_of(name)
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
     parser = Parser(

@@ -11,13 +11,14 @@ from typing import IO, TYPE_CHECKING, Any
 from flaxformer_lite import tasks
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
+    from flaxformer_lite.run import Run
     from flaxformer_lite.tasks.model import TextModel
     from flaxformer_lite.tasks.task import Task
 
@@ -32,6 +33,7 @@ class TaskCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         input_lines.add_arguments(parser, **({"kind": input_lines.JSON_LINES} if self.lines.of_objects else {}))
+        parser.set_defaults(output=None, pieces=None)
         if self.lines.output:
             add_output(parser, self.name, self.lines.output)
         self.lines.add_arguments(parser)
@@ -40,16 +42,13 @@ class TaskCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         form = self.lines.of(arguments)
-        has_output = form.output is not None
-        if has_output and is_joined_alone(arguments, takes_file=bool(form.output)):
+        if form.output is not None and is_joined_alone(arguments, takes_file=bool(form.output)):
             return
-        file = has_output and arguments.output is not None and not is_folder(arguments)
-        if file:
+        if arguments.output is not None and not is_folder(arguments):
             require_absent(Path(arguments.output), "file")
         of_lines = TextColumns(whole_lines=True)
         texts = text_columns(arguments, arguments.files, wanted=form.texts) if form.texts != 0 else of_lines
-        size = arguments.pieces if has_output else form.at_once
-        blocks = chosen_blocks(arguments.files, form.verb, texts, size)
+        blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
         from flaxformer_lite.run import load  # with JAX
 
         run = load(arguments.folder, **chosen_weights(arguments))
@@ -57,16 +56,7 @@ class TaskCommand:
         answering = TaskAnswering(run.text_model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
-        if file:
-            with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as opened:
-                answering.save(opened, blocks)
-        elif form.output and is_folder(arguments):
-            ending = Path(form.output).suffix
-            write_pieces(lambda: ((block, answering.as_file) for block in blocks), arguments, run, ending)
-        elif has_output:
-            write_answers(blocks, answering, arguments, run)
-        else:
-            answer_lines(blocks, answering)
+        write(blocks, answering, arguments, run)
 
 
 @dataclass(frozen=True)
@@ -114,3 +104,15 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         file = io.BytesIO()
         self.save(file, [block])
         return file.getvalue()
+
+
+def write(blocks: Iterable[LineChunk], answering: TaskAnswering, arguments: argparse.Namespace, run: "Run") -> None:
+    """Writes the answers to stdout, into one file, or into a folder of files."""
+    file = answering.form.output
+    if arguments.output is None or not file:
+        write_answers(blocks, answering, arguments, run)
+    elif is_folder(arguments):
+        write_pieces(lambda: ((block, answering.as_file) for block in blocks), arguments, run, Path(file).suffix)
+    else:
+        with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as opened:
+            answering.save(opened, blocks)

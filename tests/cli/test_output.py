@@ -17,12 +17,14 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.base.sealed_files import read_sealed
 from flaxformer_lite.cli import output
 from flaxformer_lite.cli.answering import Answering, answer_lines
-from flaxformer_lite.cli.commands import classify, embed, generate, translate
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
+from flaxformer_lite.cli.main import command_of
+from flaxformer_lite.cli.task_command import TaskAnswering
+from flaxformer_lite.cli.task_command import write as write_task
 from flaxformer_lite.files.text.files import line_chunks
+from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
 
 RUN = cast(Any, SimpleNamespace(origin=[(3, "of a config", "of parameters")]))
-COMMANDS = {"translate": translate, "classify": classify, "embed": embed, "generate": generate}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Shouting(Answering[str]):
 
 def parsed(command: str, *words: str | Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    COMMANDS[command].add_arguments(parser)
+    command_of(command).add_arguments(parser)
     return parser.parse_intermixed_args(["RUN", *map(str, words)])
 
 
@@ -156,12 +158,12 @@ def test_a_task_of_a_cluster_answers_what_no_other_one_does(tmp_path: Path, monk
 
 
 class Measuring:
-    """A run whose vector of a text has its length."""
+    """A task whose vector of a text has its length."""
 
-    origin = RUN.origin
+    def check_asked(self, model: object, asked: str, line: int) -> None: ...
 
-    def embed(self, texts: list[str], **report: object) -> np.ndarray:
-        return np.float32([[len(text), 1] for text in texts]).reshape(-1, 2)
+    def answers(self, model: object, asked: list[str], **report: object) -> list[np.ndarray]:
+        return [np.float32([len(text), 1]) for text in asked]
 
 
 def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path):
@@ -170,7 +172,9 @@ def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path)
         options = ("--pieces", "2", "--join") if place == "out/" else ()
         arguments = parsed("embed", tmp_path / "lines", "-o", f"{tmp_path}/{place}", *options)
         blocks = chosen_blocks(arguments.files, "embed", None, arguments.pieces)
-        embed.write_vectors(blocks, cast(Any, Measuring()), arguments)
+        model = SimpleNamespace(vector_width=2)
+        answering = TaskAnswering(cast(Any, model), cast(Any, Measuring()), EmbedLines(False, None, None))
+        write_task(blocks, answering, arguments, RUN)
     whole = (tmp_path / "vectors.npy").read_bytes()
     assert (tmp_path / "out" / "answers.npy").read_bytes() == whole
     assert np.load(tmp_path / "vectors.npy")[:, 0].tolist()[2:] == [0, 7, 1]
@@ -204,6 +208,6 @@ def test_options_that_do_not_go_together_are_refused_before_a_model_is_read(
     if "/proc/out/" in words:
         monkeypatch.setattr("os.access", lambda path, mode: str(path) != "/proc")
     with pytest.raises(ValueError) as caught:
-        COMMANDS[command].run(parsed(command, *words))
+        command_of(command).run(parsed(command, *words))
     assert message in str(caught.value)
     assert [*tmp_path.iterdir()] == []

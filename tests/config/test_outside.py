@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.cli.main import COMMANDS, READ_NO_RUN, main
+from flaxformer_lite.cli.main import COMMANDS, READ_NO_RUN, command_of, main
 from flaxformer_lite.config import outside
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
@@ -99,7 +99,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
     def reading(arguments: Any) -> None:
         read.append(type(RunFolder(run).config().optimizer.schedule).__module__)
 
-    monkeypatch.setattr(f"flaxformer_lite.cli.commands.{COMMANDS[command]}.run", reading)
+    monkeypatch.setattr(command_of(command), "run", reading)
     words = {
         "export": ["hf", run, "out"],
         "import": ["hf", run, "out"],

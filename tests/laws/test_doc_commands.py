@@ -7,7 +7,6 @@ folder of its own; those that this machine cannot run are in `NOT_RUN`, with the
 import argparse
 import dataclasses
 import gzip
-import importlib
 import os
 import re
 import shutil
@@ -71,7 +70,7 @@ def stop(arguments: argparse.Namespace) -> None:
 def parsed(command: DocCommand, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, bool]:
     """Returns the arguments that a command was called with, and whether its options are settings too."""
     words = [WORDS.get(word, word) for word in command.words if word not in ("--help", "overrides")]
-    module = importlib.import_module(f"flaxformer_lite.cli.commands.{cli.COMMANDS[words[0]]}")
+    module = cli.command_of(words[0])
     monkeypatch.setattr(module, "run", stop)
     monkeypatch.setattr(cli, "import_typed", lambda arguments: None)
     with pytest.raises(Parsed) as found:
