@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import load_config
-from flaxformer_lite.config.options import apply_options
+from flaxformer_lite.config.options import apply_options, value_of
 from flaxformer_lite.config.renamed import RECORDS
 from flaxformer_lite.config.serialize import as_tree, from_json, from_tree, to_json
+from flaxformer_lite.core.base.annotations import type_hints
 from flaxformer_lite.files import records
 from flaxformer_lite.files.data import CSV, TSV, HubDataset, JSONLines
 from tests.support.experiments import tiny_config
@@ -50,14 +51,30 @@ def test_an_older_name_is_refused_with_the_new_one(name: str, tmp_path: Path):
 
 def test_a_record_is_chosen_and_set_by_options():
     """By hand: a variant, then its fields; the default record takes its fields as they are."""
-    data = dataclasses.replace(tiny_config().data, train=TSV(path="x"), eval=HubDataset(path="y"))
+    data = dataclasses.replace(
+        tiny_config().data, train=TSV(path="x"), eval=HubDataset(path="y"), test=CSV(path="z", header=True)
+    )
     config = apply_options(
         dataclasses.replace(tiny_config(), data=data),
-        ["--data.train.record.source", "2", "--data.eval.record", "documents", "--data.eval.record.text", "body"],
+        [
+            "--data.train.record.source",
+            "2",
+            "--data.eval.record",
+            "documents",
+            "--data.eval.record.text",
+            "body",
+            "--data.test.record",
+            "documents",
+            "--data.test.record.text",
+            "a.b",
+        ],
     )
     assert config.data.train == TSV(path="x", record=records.Pairs(source=2, target=1))
     assert config.data.eval == HubDataset(path="y", record=records.Documents(text="body"))
+    assert config.data.test == CSV(path="z", header=True, record=records.Documents(text="a.b"))
     assert from_json(to_json(config)) == config
+    several = value_of(type_hints(records.Classes)["label"], ["toxic", "rude"])
+    assert several == ("toxic", "rude") and value_of(type_hints(records.Classes)["label"], ["1"]) == 1
 
 
 @pytest.mark.parametrize("record", [

@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
-from flaxformer_lite.files.data.source import FieldSource
-from flaxformer_lite.files.records import Pairs, RecordKinds
+from flaxformer_lite.files.data.source import RecordSource
+from flaxformer_lite.files.records import Pairs, Record, RecordKinds
 from flaxformer_lite.files.records.base import FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, matching_files
 
@@ -18,7 +18,7 @@ SAVED = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parquet(FieldSource, at="parquet"):
+class Parquet(RecordSource, at="parquet"):
     """Parquet files, read by pyarrow, which the extra `hub` installs. A label gets the name of its class, if the file has it."""
 
     kind: Literal["parquet"] = "parquet"
@@ -42,7 +42,7 @@ class Parquet(FieldSource, at="parquet"):
                         stream = stack.enter_context(filesystem.open(name, "rb"))
                     file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
                     fields, features = file.schema_arrow.names, features_in(file.schema_arrow.metadata or {})
-                    columns = [name for name in fields if name in self._top_fields(fields)]
+                    columns = [name for name in fields if name in outermost(self.record, fields)]
                     for rows in file.iter_batches(batch_size=1024, columns=columns or fields):
                         for row in rows.to_pylist(maps_as_pydicts="lossy"):
                             number += 1
@@ -53,7 +53,7 @@ class Parquet(FieldSource, at="parquet"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubDataset(FieldSource, at="hub_dataset"):
+class HubDataset(RecordSource, at="hub_dataset"):
     """A Hugging Face dataset, by its name on the hub or from a local folder. A label that is a class gets the name of the class."""
 
     kind: Literal["hub_dataset"] = "hub_dataset"
@@ -88,7 +88,7 @@ class HubDataset(FieldSource, at="hub_dataset"):
             dataset = self._load(datasets)
             number_of_rows = 0 if self._is_streamed else len(dataset)
             names = set(dataset.column_names or ())
-            wanted = self._top_fields(names)
+            wanted = outermost(self.record, names)
             if names >= wanted - {*self.record.beside}:
                 dataset = dataset.select_columns(sorted(wanted & names))  # pictures and sound are never decoded
             features = dataset.features.to_dict() if dataset.features else {}
@@ -128,6 +128,12 @@ class HubDataset(FieldSource, at="hub_dataset"):
         if self.split not in splits:
             raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
         return splits[self.split]
+
+
+def outermost(record: Record, names: Collection[str]) -> set[str]:
+    """Returns the outermost names of the fields that are read of rows with these names."""
+    fields = map(str, (*record.fields.values(), *record.beside))
+    return {field if field in names else field.split(".")[0] for field in fields}
 
 
 def features_in(metadata: Mapping[bytes, bytes]) -> Any:

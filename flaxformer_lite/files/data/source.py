@@ -1,7 +1,7 @@
 """The contract of data sources, and the base classes of sources of written text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -158,7 +158,10 @@ class TextSource(LocatedSource):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSource(Checked, TextSource, at="data"):
-    """Rows with fields or columns, each a record. A subclass implements `_fields`."""
+    """Rows with fields or columns, each a record. In the name of a field a dot descends into a nested one: `translation.en`.
+
+    A subclass implements `_fields`.
+    """
 
     path: str
     record: RecordKinds = Pairs()
@@ -188,13 +191,3 @@ class RecordSource(Checked, TextSource, at="data"):
                 except ValueError as error:
                     row = error
             yield file, number, row
-
-
-@dataclass(frozen=True, kw_only=True)
-class FieldSource(RecordSource):
-    """Rows with named fields. In a field name a dot descends into a nested field: `translation.en`."""
-
-    def _top_fields(self, names: Collection[str]) -> set[str]:
-        """Returns the outermost names of the fields that are read. names: those that rows have."""
-        fields = map(str, (*self.record.fields.values(), *self.record.beside))
-        return {field if field in names else field.split(".")[0] for field in fields}

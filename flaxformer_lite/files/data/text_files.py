@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.data.source import FieldSource, LocatedPair, LocatedSource, RecordSource, TextSource
+from flaxformer_lite.files.data.source import LocatedPair, LocatedSource, RecordSource, TextSource
 from flaxformer_lite.files.records import Documents, Pairs, RecordKinds, Words
 from flaxformer_lite.files.records.base import BLANK, Field, FileRow
 from flaxformer_lite.files.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
@@ -238,7 +238,7 @@ class CSV(ColumnSource, at="csv"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(FieldSource, at="json_lines"):
+class JSONLines(RecordSource, at="json_lines"):
     """A text file with one JSON object a line."""
 
     kind: Literal["json_lines"] = "json_lines"
