@@ -68,21 +68,27 @@ def joined(words: Sequence[str]) -> tuple[str, list[Place]]:
 
 ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+|None""", re.S)
 """An item of a list that Python or NumPy wrote."""
+LIST = re.compile(rf"\[\s*((?:{ITEM.pattern})([\s,]+({ITEM.pattern}))*)?[\s,]*\]", re.S)
 
 
 def listed(value: Any) -> Any:
-    """Returns the list that a cell of a table spells; other values as they are.
+    """Returns the list that a cell of a table spells; other values as they are. Raises: ValueError for brackets without a list.
 
     NumPy writes no commas, which Python would join: `['New' 'York']`.
     """
     if not isinstance(value, str):
         return value
+    text = value.strip()
     with contextlib.suppress(ValueError):
-        if isinstance(given := json.loads(value), list):
+        if isinstance(given := json.loads(text), list):
             return given
-    if re.fullmatch(rf"\[\s*((?:{ITEM.pattern})[\s,]*)*\]", value.strip(), re.S):
-        return list(map(ast.literal_eval, ITEM.findall(value)))
-    return value.split()
+    if LIST.fullmatch(text):
+        return list(map(ast.literal_eval, ITEM.findall(text)))
+    if text[:1] + text[-1:] == "[]":
+        raise ValueError(
+            f"{text[:60]!r} is no list that JSON, Python or NumPy writes whole: write it in JSON, without ..."
+        )
+    return text.split()
 
 
 def check_items(name: str, items: Any, kinds: set[type]) -> None:

@@ -51,6 +51,16 @@ def test_numbers_of_labels_and_words_between_spaces(tmp_path: Path):
     assert message(TSV(path=bad, record=Words(words=0, labels=1))).startswith(f"{bad}:2: it has 2 words and 1 labels")
 
 
+def test_a_list_that_is_not_whole_is_refused(tmp_path: Path):
+    """Oracle: NumPy, which shortens arrays of more than 1,000 items; a long run of digits takes no longer than another."""
+    many = str(np.array(["a"] * 1_001)).replace("\n", " ")
+    for cell in (many, "[" + "1" * 50 + " x]", "[a, b]"):
+        bad = file(tmp_path, "x.tsv", f"{cell}\tO\n")
+        assert "is no list that JSON, Python or NumPy writes whole" in message(
+            TSV(path=bad, record=Words(words=0, labels=1))
+        )
+
+
 @pytest.mark.parametrize("every", [False, True])
 def test_a_row_has_one_word(every: bool, tmp_path: Path):
     """Law: one word a row is the same as lists; the name of a text stands in its first row, or in each."""
