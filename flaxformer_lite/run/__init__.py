@@ -11,6 +11,7 @@ from flaxformer_lite.run.description import BestScore
 from flaxformer_lite.run.run import Run, load, load_ensemble
 from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
+from flaxformer_lite.tasks.answer.answers import FoundAnswer
 from flaxformer_lite.tasks.classify.answers import ClassPrediction
 from flaxformer_lite.tasks.fill_mask.answers import TokenPrediction
 from flaxformer_lite.tasks.label.answers import LabelledSpan, LabelledWords
@@ -20,6 +21,7 @@ __all__ = [
     "AttentionWeights",
     "BestScore",
     "ClassPrediction",
+    "FoundAnswer",
     "LabelledSpan",
     "LabelledWords",
     "RankedText",

@@ -43,6 +43,7 @@ from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import makes_translations, score, scored_data
 from flaxformer_lite.run.searcher import Kept, Read, RunSearcher
 from flaxformer_lite.run.translator import Translator, form_of
+from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
 from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix
 from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
@@ -355,6 +356,15 @@ class Run:
         Raises: ValueError if the run was not trained to label words.
         """
         return Label().answers(self.text_model, texts, **report)
+
+    def answer(self, questions: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> list[FoundAnswer]:
+        """Returns the part of the second text of each pair that answers the first, a question: see `Answer`.
+
+        Example: `run.answer([("Where was she born?", "Marie Curie was born in Warsaw.")])[0].answer`.
+
+        Raises: ValueError if the run was not trained to find answers.
+        """
+        return Answer().answers(self.text_model, list(map(Question._make, questions)), **report)
 
     def fill_mask(
         self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]

@@ -10,19 +10,27 @@ if TYPE_CHECKING:
     from flaxformer_lite.core.objectives import BaseObjective
     from flaxformer_lite.tasks.task import Task
 
-NAMES = {"classify": "classify", "label": "label", "embed": "embed", "rank": "rank", "fill-mask": "fill_mask"}
+NAMES = {
+    "classify": "classify",
+    "label": "label",
+    "embed": "embed",
+    "rank": "rank",
+    "answer": "answer",
+    "fill-mask": "fill_mask",
+}
 """The commands of the tasks, each with its folder."""
 
 
 def tasks() -> "tuple[Task[Any, Any], ...]":
     """Returns all tasks that have a command, with their default options."""
-    from flaxformer_lite.tasks.classify.answers import Classify  # with JAX
+    from flaxformer_lite.tasks.answer.answers import Answer  # with JAX
+    from flaxformer_lite.tasks.classify.answers import Classify
     from flaxformer_lite.tasks.embed.answers import Embed
     from flaxformer_lite.tasks.fill_mask.answers import FillMask
     from flaxformer_lite.tasks.label.answers import Label
     from flaxformer_lite.tasks.rank.answers import Rank
 
-    return FillMask(), Classify(), Label(), Embed(), Rank()
+    return FillMask(), Classify(), Label(), Answer(), Embed(), Rank()
 
 
 def scored_by(objective: "BaseObjective") -> "Task[Any, Any] | None":

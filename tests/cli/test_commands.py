@@ -336,13 +336,13 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train, prepare, translate, generate, classify, label, embed, rank, fill-mask, evaluate"]),
+        ([], ["train, prepare, translate, generate, classify, label, embed, rank, answer, fill-mask, evaluate"]),
         (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
         (
             ["xyz", "{run}"],
             [
                 "no command xyz",
-                "train, prepare, translate, generate, classify, label, embed, rank, fill-mask, evaluate",
+                "train, prepare, translate, generate, classify, label, embed, rank, answer, fill-mask, evaluate",
             ],
         ),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),

@@ -81,9 +81,9 @@ def runs(folder: Path) -> dict[str, Run]:
 
 
 class FakePredictors(dict[Any, Any]):
-    """Predictors of which none computes. of_tokens: whether each token has classes."""
+    """Predictors of which none computes. of_tokens: the classes of each token; 0: a text has three."""
 
-    def __init__(self, of_tokens: bool) -> None:
+    def __init__(self, of_tokens: int) -> None:
         self.of_tokens = of_tokens
 
     def __contains__(self, key: object) -> bool:
@@ -96,7 +96,7 @@ class FakePredictors(dict[Any, Any]):
 class FakePredictor(BatchPredictor):
     """Predictions that tell the length of a text, or are the same for all: the second of three classes, and the ids 0, 1, …"""
 
-    def __init__(self, function: Any, of_tokens: bool) -> None:
+    def __init__(self, function: Any, of_tokens: int) -> None:
         self.function, self.of_tokens = function, of_tokens
 
     def predict(self, variables: Any, texts: Sequence[EncodedText], *more: Any) -> list[Any]:  # type: ignore[override]
@@ -105,7 +105,7 @@ class FakePredictor(BatchPredictor):
         return {
             predict_embeddings: [np.arange(6, dtype=np.float32) + length for length in lengths],
             predict_class_logits: [
-                np.tile(logits, (length + 2, 1)) if self.of_tokens else logits for length in lengths
+                np.tile(logits[: self.of_tokens], (length + 2, 1)) if self.of_tokens else logits for length in lengths
             ],
             predict_top_tokens: [(np.tile(shares, (9, 1)), np.tile(np.arange(20), (9, 1)))] * len(texts),
         }[self.function]
@@ -123,7 +123,10 @@ class FakeModel:
 
         self.calls.append((key, list(items)))
         if isinstance(key.program, Task):
-            model, fake = self.by_name[key.run].run.text_model, FakePredictors(key.task == "label")
+            model, fake = (
+                self.by_name[key.run].run.text_model,
+                FakePredictors({"label": 3, "answer": 2}.get(key.task, 0)),
+            )
             model = dataclasses.replace(model, batch_predictors=fake)
             return key.program.answers(model, items, warn=lambda line: None)
         decode = self.by_name[key.run].tokenizers.target.decode

@@ -16,7 +16,7 @@ import flaxformer_lite
 import flaxformer_lite.tasks
 from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
 from flaxformer_lite.core.model.config import Pooler
-from flaxformer_lite.core.objectives import TokenLabels
+from flaxformer_lite.core.objectives import AnswerSpans, TokenLabels
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks import NAMES, tasks
 from flaxformer_lite.tasks.model import TextModel
@@ -35,8 +35,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[TextModel]:
     model = dataclasses.replace(whole.config.model, head=None, pooler=pooler, sentence_embedding=None)
     config = dataclasses.replace(whole.config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
     words: Run = dataclasses.replace(whole, config=config)
-    both = (whole, FakePredictors(False)), (words, FakePredictors(True))
-    return [dataclasses.replace(run.text_model, batch_predictors=fake) for run, fake in both]
+    model = dataclasses.replace(model, pooler=dataclasses.replace(pooler, num_classes=2))
+    places: Run = dataclasses.replace(whole, config=dataclasses.replace(config, model=model, objective=AnswerSpans()))
+    all_runs = (whole, FakePredictors(0)), (words, FakePredictors(3)), (places, FakePredictors(2))
+    return [dataclasses.replace(run.text_model, batch_predictors=fake) for run, fake in all_runs]
 
 
 def fitting(task: Task[Any, Any], models: list[TextModel]) -> TextModel:
@@ -71,6 +73,7 @@ def test_each_name_has_its_lines_and_one_task():
 
 
 USES = {
+    "answer": set(),
     "classify": {"tasks.rank"},
     "embed": {"tasks.rank", "tasks.rate", "tools.search", "tools.serve"},
     "fill_mask": {"tools.serve"},

@@ -56,7 +56,8 @@ class AnswerSpans(WholeTexts):
         row   BOS question EOS, a window of the text, EOS
 
     A window without the whole answer has its answer at position 0. A question has at most half of a row. Evaluation reports
-    `loss`, `exact` (the fraction of windows whose answer is right) and `f1` (of the answer's tokens, a mean over windows).
+    `loss`, `exact` (the fraction of windows whose answer is right) and `f1` (of the answer's tokens, a mean over windows); of the
+    answers as texts `answer_exact` and `answer_f1`, which compare words as SQuAD's scores do.
 
     Reference: Devlin et al. 2018, arXiv:1810.04805, sections 4.2 and 4.3.
     """
@@ -85,6 +86,10 @@ class AnswerSpans(WholeTexts):
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("loss", "exact", "f1")
+
+    @property
+    def text_metric_names(self) -> tuple[str, ...]:
+        return ("answer_exact", "answer_f1")
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not two classes of each token."""

@@ -77,7 +77,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     # What the rest of the package asks of an objective: class constants, not settings.
     reads: ClassVar[str] = "texts"
     """The content of a record: "texts", which are pairs or documents; texts with "classes", or numbers; "words" with labels; a
-    query with "candidates", or a pair; "conversations", or pairs. A source has records of the same name (`files/records`)."""
+    query with "candidates", or a pair; "conversations", or pairs; "questions" on texts. A source has records of the same name."""
     unit: ClassVar[str] = "documents"
     """The name of the records, in the plural."""
     counted: ClassVar[str] = "tokens"

@@ -17,7 +17,7 @@ import pytest
 
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import Classification, TokenLabels
+from flaxformer_lite.core.objectives import AnswerSpans, Classification, TokenLabels
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import truncate_at_stop
@@ -474,6 +474,21 @@ def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
     status, words = alone.refused("/api/label", {"texts": ["a", "b" * (64 * 20)]})
     assert (status, words) == (413, "text 2 has 1282 tokens, but words reads at most 1280: shorten it")
     assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422
+
+
+def test_questions_are_answered_from_their_texts(three_runs: dict[str, Run]):
+    """By the task alone: all logits of the double are equal, so the first token is the best of all answers."""
+    config = three_runs["texts"].config
+    pooler = Pooler(token="each", activation=None, num_classes=2)
+    model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
+    config = dataclasses.replace(config, model=model, objective=AnswerSpans())
+    alone = Served({"places": dataclasses.replace(three_runs["texts"], config=config)})
+    assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["answer"]
+    asked = {"question": "a", "context": "cba"}
+    found = {"answer": "c", "start": 0, "stop": 1, "score": pytest.approx(1 / 6)}
+    assert alone.answers("/api/answer", questions=asked) == [found]
+    assert alone.answers("/api/answer", questions=[asked, asked]) == [found, found]
+    assert alone.refused("/api/answer", {"questions": {"question": "a"}})[0] == 422
 
 
 def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):

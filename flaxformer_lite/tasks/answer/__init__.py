@@ -1,0 +1,1 @@
+"""Parts of texts that answer questions."""
