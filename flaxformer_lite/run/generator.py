@@ -1,5 +1,6 @@
 """Texts that continue prompts, and answers in a chat: `run.generator`."""
 
+import collections.abc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,9 @@ from flaxformer_lite.files.text.chat import ChatTemplate, encode_marked, joined,
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.run.searcher import RunSearcher
 from flaxformer_lite.tasks.model import TextModel
+
+Generation = collections.abc.Generator[str, None, TextStream]
+"""Parts of a text, and at the end the whole."""
 
 
 @dataclass(frozen=True)
@@ -141,15 +145,19 @@ class Generator:
 
     def streamed(
         self, decoder: Decoder, request: Request, stop: Sequence[str], before: Sequence[int] = ()
-    ) -> Iterator[str]:
-        """Yields the answer to a request in parts, while it is generated. before: the tokens that its text continues."""
+    ) -> Generation:
+        """Yields the answer to a request in parts, while it is generated; returns all of it.
+
+        before: the tokens that its text continues.
+        """
         check_stop(stop)
         text = TextStream(self.tokenizer, before, stop)
         for tokens in decoder.stream(self.searcher.weights(decoder), request):
             yield text.add(tokens)
             if text.stopped:
-                return
+                return text
         yield text.finish()
+        return text
 
     def template(self) -> ChatTemplate | None:
         """Returns the chat template of the run folder; None without one. Raises: ValueError for a file that is not JSON."""

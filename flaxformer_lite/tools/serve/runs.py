@@ -378,13 +378,7 @@ class ServedRun:
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
-        parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
-        for tokens in decoder.stream(self.run.searcher.weights(decoder), prompt.request):
-            yield parts.add(tokens)
-            if parts.stopped:
-                break
-        else:
-            yield parts.finish()
+        parts = yield from self.run.generator.streamed(decoder, prompt.request, prompt.stop, prompt.before)
         return as_continuation(decoder, prompt, parts)
 
 
