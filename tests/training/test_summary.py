@@ -9,9 +9,16 @@ import jax
 import pytest
 
 from flaxformer_lite.base import hardware
+from flaxformer_lite.config import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import summary
-from flaxformer_lite.training.summary import describe_data, describe_devices, describe_weights, device_warnings
+from flaxformer_lite.training.summary import (
+    command_of,
+    describe_data,
+    describe_devices,
+    describe_weights,
+    device_warnings,
+)
 from tests.support.experiments import tiny_config, with_train
 
 NO_TEXT = with_train(tiny_config(), text_metrics=())
@@ -83,3 +90,16 @@ def test_the_end_says_which_weights_commands_use_and_which_are_the_best(weights,
     assert describe_weights(config, checkpoints) == f"commands use weights {weights!r}: {said}"
     nothing = Mock(latest=lambda: 12, best=lambda: None)
     assert "'best', but no checkpoint was" in describe_weights(dataclasses.replace(NO_TEXT, weights="best"), nothing)
+
+
+def test_the_end_names_the_command_that_uses_the_model():
+    """By hand, for a config of each objective; vectors that a model has besides do not count where its texts have classes."""
+    commands = {
+        "transformer_base_wmt14": "translate", "gpt2_small": "generate", "bert_base": "fill-mask", "t5_1_1_base": "evaluate",
+        "classify_docstrings": "classify", "rate_translations": "classify", "label_code_names": "label",
+        "search_topics": "embed", "chat_dates": "generate",
+    }  # fmt: skip
+    assert {name: command_of(load_config(name)) for name in commands} == commands
+    classifier, search = load_config("classify_docstrings"), load_config("search_topics").model
+    model = dataclasses.replace(classifier.model, sentence_embedding=search.sentence_embedding)
+    assert command_of(dataclasses.replace(classifier, model=model)) == "classify"
