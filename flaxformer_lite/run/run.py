@@ -61,7 +61,7 @@ from flaxformer_lite.workdir.frozen import parameter_digest
 class Run:
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
-    Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. A `Run` keeps the
+    Methods that take `**options` override settings of `DecodeConfig` by name, for example `beam_size=4`. A `Run` keeps the
     programs that they compile: use one for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
     """
 
