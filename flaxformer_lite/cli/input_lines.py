@@ -299,7 +299,8 @@ def text_columns(
         texts = one.record.texts if isinstance(one, RecordSource) else ()
         chosen.add((texts, getattr(one, "header", True), getattr(one, "form", None)))
     texts, header, form = chosen.pop() if len(chosen) == 1 else ((), False, None)
-    others = {path: data.alike(path, reads) for path in paths if container(path) and (texts or reads == "words")}
+    is_known = texts or reads == "words" or not sources
+    others = {path: data.alike(path, reads) for path in paths if container(path) and is_known}
     alike = {
         path: one
         for path, one in others.items()
@@ -428,7 +429,7 @@ def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProg
     """Yields the texts or the words of a file that is read as the training data was. Labels are left out."""
     from flaxformer_lite.files.records.base import BLANK  # with JAX
 
-    width = len(columns.texts) or 1
+    width = len(columns.texts or columns.sources[path].record.texts) or 1
     if columns.wanted not in (None, width):
         raise ValueError(
             f"{path}: {columns.wanted} of its texts must be read, but the run was trained on {width}: give a file with one "

@@ -20,9 +20,10 @@ from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data import JSONLines
 from flaxformer_lite.files.records import Questions
-from flaxformer_lite.run import FoundAnswer, Run, load
+from flaxformer_lite.run import FoundAnswer, Run, load, write_run
 from flaxformer_lite.tasks.answer.answers import Answer
 from flaxformer_lite.training.loop import train
+from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.served import as_run
@@ -91,6 +92,24 @@ def test_a_long_question_is_cut_and_another_run_refused(tmp_path: Path):
     assert said == ["line 1: the question has 9 tokens, and the first 7 are read"]
     with pytest.raises(ValueError, match=r"^objective\.kind is 'answer_spans', so the run .* labels no words"):
         run.label(["a"])
+
+
+def test_an_imported_run_answers_a_file_of_squad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    """A run without data: the questions of the published form, and lines of text, have the same answers; one line is bad."""
+    run = random_run(AnswerSpans(), tmp_path)
+    write_run(RunFolder(tmp_path / "run"), run.config, 0, run.params, "a test", tokenizers=run.tokenizers)
+    texts = ["abc is 12.", "the w is 7"]
+    questions = [{"context": text, "qas": [{"question": "who?", "answers": []}]} for text in texts]
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
+    (tmp_path / "dev.txt").write_text("".join(f"who?\t{text}\n" for text in texts) + "who?\n")
+    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "dev.json")
+    out = capsys.readouterr().out
+    assert out.splitlines() == [
+        f"{one.answer}\t{one.score:.6f}" for one in run.answer([("who?", text) for text in texts])
+    ]
+    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "dev.txt")
+    said = capsys.readouterr()
+    assert said.out == f"{out}\n" and "dev.txt, line 3: 1 texts separated by tabs: there must be 2" in said.err
 
 
 @pytest.mark.parametrize(

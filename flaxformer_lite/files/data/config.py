@@ -14,6 +14,7 @@ from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import OptionalSource
 from flaxformer_lite.files.data.source import DataSource, RecordSource
 from flaxformer_lite.files.data.text_files import CSV, TSV, ColumnSource, CoNLL, JSONLines
+from flaxformer_lite.files.records import READERS
 from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
@@ -76,7 +77,8 @@ class DataConfig(BatchShapes, at="data"):
     def alike(self, path: str, reads: str) -> DataSource | None:
         """Returns the source that reads a file as this data is read; None if the fields of such a file are not known.
 
-        A file whose name says no kind is of the kind of this data. reads: as the run's objective.
+        A file whose name says no kind is of the kind of this data. Without any data a file has the published names of the record
+        that the run's objective `reads`, if there are such names.
         """
         splits = [getattr(self, split) for split in SPLITS]
         known = [member for source in splits if source is not None for _, member in source.parts("")]
@@ -91,7 +93,9 @@ class DataConfig(BatchShapes, at="data"):
                 return replace(member, path=path)
         if kind is CoNLL:
             return CoNLL(path=path) if reads == "words" else None
-        for member in known if kind is not None else ():
+        record: Any = READERS[reads]
+        published = [JSONLines(path=path, record=record())] if record.published and not known else []
+        for member in [*known, *published] if kind is not None else ():
             if isinstance(member, RecordSource) and {*map(type, member.record.fields.values())} == {str}:
                 header = {"header": True} if issubclass(kind, ColumnSource) else {}
                 return kind(path=path, record=member.record, languages=member.languages, **header)

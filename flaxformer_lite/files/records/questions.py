@@ -37,7 +37,8 @@ class Questions(Record):
     start: Field | None = None
     """Field of the start of an answer that is a text; None: the answer stands in the text once."""
 
-    reads, names, beside = "questions", ("question", "text"), ("is_impossible",)
+    reads, published = "questions", True
+    names, beside = ("question", "text"), ("is_impossible",)
 
     def rows(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
         """Yields the questions of all rows, those of SQuAD's nested form with their number."""

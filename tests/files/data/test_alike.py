@@ -16,7 +16,7 @@ from flaxformer_lite.files.data import (
     Parquet,
     PlainText,
 )
-from flaxformer_lite.files.records import Classes, Words
+from flaxformer_lite.files.records import Classes, Questions, Words
 
 NAMED, NUMBERED = Classes(text="a", label="b"), Classes(text=1, label=0)
 
@@ -50,6 +50,9 @@ def test_a_file_is_read_as_the_data(data: Any, path: str, expected: Any):
     assert DataConfig(eval=data).alike(path, reads) == expected
 
 
-def test_columns_of_words_need_no_data():
+def test_a_run_without_data_reads_what_has_published_names():
     assert DataConfig().alike("x.conll", "words") == CoNLL(path="x.conll")
+    assert DataConfig().alike("x.json", "questions") == JSONLines(path="x.json", record=Questions())
+    assert DataConfig().alike("x.csv", "questions") == CSV(path="x.csv", record=Questions(), header=True)
     assert DataConfig().alike("x.conll", "texts") is DataConfig().alike("x.jsonl", "words") is None
+    assert DataConfig().alike("x", "questions") is None

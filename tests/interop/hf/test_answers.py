@@ -1,17 +1,26 @@
 """Oracle: transformers' classes that find answers, of five families: both logits of each token, and the folder read again."""
 
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import AnswerSpans
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.forward import arguments, forward
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.files.data.reading import tokenize
+from flaxformer_lite.files.records.questions import QuestionTokenizers
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, write_hf
 from flaxformer_lite.interop.hf.card import About
@@ -23,6 +32,7 @@ from flaxformer_lite.interop.importing import objective
 from tests.interop.test_exporting import config_of
 from tests.support import needs
 from tests.support.hf_folders import random_params
+from tests.support.objectives import example
 
 TOLERANCE = 1e-4
 """As in test_hf.py."""
@@ -131,3 +141,57 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
     again, info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert np.abs(logits_of(again.eval()) - expected)[mask].max() < 1e-6
+
+
+@needs.transformers
+@pytest.mark.slow
+def test_windows_and_losses_are_those_of_the_library() -> None:
+    """Its tokenizer cuts windows by `stride`; positions are found by hand from the characters; the loss is its class's."""
+    import torch
+    import transformers
+
+    torch.manual_seed(3)
+    rng, letters = random.Random(4), "abcdefghijklmnop"
+    tokenizer = transformers.BertTokenizerFast(
+        vocab={piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters])}
+    )
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=9, initializer_range=0.5
+    )  # fmt: skip
+    model = transformers.BertForQuestionAnswering(config).eval()
+    objective = AnswerSpans(overlap=3)
+    ours = CharacterTokenizer(letters)
+    ours.pad_id, ours.unk_id, ours.bos_id, ours.eos_id = 0, 1, 2, 3
+    reader = QuestionTokenizers(ours, ours, objective)
+    for length in (1, 9, 10, 37):
+        question, text = ("".join(rng.choices(letters, k=k)) for k in (4, length))
+        start = rng.randrange(length)
+        answer = text[start : start + rng.randint(1, 4)]
+        pair = Pair(question, text, f"[[{start}, {start + len(answer)}]]")
+        rows = objective.make_rows(tokenize([pair], reader), Lengths(17, 0), 0, ours)
+        encoded = tokenizer(
+            " ".join(question), " ".join(text), truncation="only_second", max_length=17, stride=3,
+            return_overflowing_tokens=True, return_offsets_mapping=True,
+        )  # fmt: skip
+        assert [row.window.read.tokens for row in rows] == encoded["input_ids"]
+        assert [row.window.read.types for row in rows] == encoded["token_type_ids"]
+        for i, row in enumerate(rows):
+            batch = example(objective, row, Lengths(len(row.window.read.tokens), 0))
+            letter = [
+                place // 2 if side == 1 else -1
+                for (place, _), side in zip(encoded["offset_mapping"][i], encoded.sequence_ids(i), strict=True)
+            ]
+            places = [place for place, number in enumerate(letter) if start <= number < start + len(answer)]
+            expected = [places[0], places[-1]] if len(places) == len(answer) else [0, 0]
+            assert batch.targets.tolist() == expected
+            ids, types = (torch.tensor([x]) for x in (encoded["input_ids"][i], encoded["token_type_ids"][i]))
+            with torch.no_grad():
+                found = model(
+                    input_ids=ids, token_type_ids=types,
+                    start_positions=torch.tensor(expected[:1]), end_positions=torch.tensor(expected[1:]),
+                )  # fmt: skip
+            logits = jnp.asarray(torch.stack([found.start_logits, found.end_logits], -1).numpy())
+            (term,) = objective.loss(
+                Outputs(class_logits=logits), jax.tree.map(lambda x: jnp.asarray(x)[None], batch)
+            ).values()
+            assert term.mean == pytest.approx(float(found.loss), rel=1e-5)
