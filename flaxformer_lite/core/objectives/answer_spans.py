@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from flaxformer_lite.core.base.bounds import LARGEST, FiniteFloat, NonNegativeInt, PositiveInt
 from flaxformer_lite.core.data.records import Lengths, TokenPair
@@ -19,7 +18,7 @@ from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
 from flaxformer_lite.core.objectives.candidates import ABSENT
 from flaxformer_lite.core.objectives.classification import WholeTexts
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, cross_entropy
+from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.objectives.token_labels import token_logits
 from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -56,8 +55,8 @@ class AnswerSpans(WholeTexts):
         row   BOS question EOS, a window of the text, EOS
 
     A window without the whole answer has its answer at position 0. A question has at most half of a row. Evaluation reports
-    `loss`, `exact` (the fraction of windows whose answer is right) and `f1` (of the answer's tokens, a mean over windows); of the
-    answers as texts `answer_exact` and `answer_f1`, which compare words as SQuAD's scores do.
+    `loss`, and `accuracy` of the first and the last tokens in windows; of the answers as texts `answer_exact` and `answer_f1`,
+    which compare words as SQuAD's scores do.
 
     Reference: Devlin et al. 2018, arXiv:1810.04805, sections 4.2 and 4.3.
     """
@@ -85,7 +84,7 @@ class AnswerSpans(WholeTexts):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        return ("loss", "exact", "f1")
+        return ("loss", "accuracy")
 
     @property
     def text_metric_names(self) -> tuple[str, ...]:
@@ -149,16 +148,15 @@ class AnswerSpans(WholeTexts):
     def example(
         self, record: AnswerRow, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
-        """Returns a row without the axis B; `extra` is True at the text."""
-        window, places = record.window, np.arange(lengths.source)
-        row = host_row(
+        """Returns a row without the axis B, whose targets are two positions."""
+        tokens, types = record.window.read
+        return host_row(
             np.array(record.places, np.int32),
             np.ones(2, np.float32),
-            source_tokens=pad_tokens(window.read.tokens, lengths.source, special.pad),
-            source_mask=places < len(window.read.tokens),
-            token_types=pad_tokens(window.read.types, lengths.source),
+            source_tokens=pad_tokens(tokens, lengths.source, special.pad),
+            source_mask=np.arange(lengths.source) < len(tokens),
+            token_types=pad_tokens(types, lengths.source),
         )
-        return row._replace(extra=(places >= window.before) & (places < window.before + window.size))
 
     # From outputs to figures -----------------------------------------------------------------------------------------
 
@@ -167,11 +165,8 @@ class AnswerSpans(WholeTexts):
         return {"cross_entropy": cross_entropy(place_logits(outputs, batch), batch.targets, batch.weights)}
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        logits, true, weights = place_logits(outputs, batch), batch.targets, batch.weights[:, 0]
-        found = best_places(logits, batch.extra, self.threshold)
-        figures = {"exact": (found == true).all(-1), "f1": shared_places(found, true)}
-        terms = {name: LossTerm((values * weights).sum(), weights.sum()) for name, values in figures.items()}
-        return {"loss": cross_entropy(logits, true, batch.weights), **terms}
+        scored = place_logits(outputs, batch), batch.targets, batch.weights
+        return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         return {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
@@ -181,20 +176,3 @@ def place_logits(outputs: Outputs, batch: Batch) -> Float[Array, "B 2 T"]:
     """Returns the logits of each position as the answer's first and its last token; padding has no share of a softmax."""
     logits = jnp.swapaxes(token_logits(outputs), 1, 2)
     return jnp.where(jnp.asarray(batch.inputs.source_mask)[:, None], logits, ABSENT)
-
-
-def best_places(logits: Float[Array, "B 2 T"], in_text: Bool[Array, "B T"], threshold: float) -> Int[Array, "B 2"]:
-    """Returns the first and the last position of the best answer in each text; 0 for none."""
-    first, last = jnp.moveaxis(jnp.where(in_text[:, None], logits, ABSENT), 1, 0)
-    best = first + jax.lax.cummax(last, axis=1, reverse=True)
-    start = best.argmax(-1, keepdims=True)
-    stop = jnp.where(jnp.arange(last.shape[1]) < start, 2 * ABSENT, last).argmax(-1, keepdims=True)
-    none = logits[:, :, 0].sum(-1, keepdims=True) - best.max(-1, keepdims=True) > threshold
-    return jnp.where(none, 0, jnp.concatenate([start, stop], -1))
-
-
-def shared_places(found: Int[Array, "B 2"], true: Int[Array, "B 2"]) -> Float[Array, "B"]:
-    """Returns the F1 score of the tokens of each row's answer."""
-    both = jnp.minimum(found[:, 1], true[:, 1]) - jnp.maximum(found[:, 0], true[:, 0]) + 1
-    sizes = [place[:, 1] - place[:, 0] + 1 for place in (found, true)]
-    return 2 * jnp.maximum(both, 0) / (sizes[0] + sizes[1])
