@@ -1,6 +1,7 @@
 """The part of a run that tasks ask: its model, its tokenizer, and predictions for many texts at once."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +14,7 @@ from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.search.encoder import BatchPredictor, reads_first
+from flaxformer_lite.core.search.encoder import BatchPredictor, predict_class_logits, reads_first
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
@@ -113,6 +114,13 @@ class TextModel:
         at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
         ends = [[self.end_position(row)] for row in rows] if at_end else None
         return predictor.predict({"params": self.params}, rows, ends, report.progress)
+
+    def class_logits(self, windows: Sequence[Sequence[EncodedText]], report: Report) -> list[list[Any]]:
+        """Returns the class logits of each window of each text: of the window, or of each of its tokens."""
+        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        rows, progress = list(itertools.chain(*windows)), scaled(report.progress, len(windows))
+        logits = iter(predictor.predict({"params": self.params}, rows, None, progress))
+        return [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
         """Returns one text or two with special ids, truncated with a warning that has the line's number.

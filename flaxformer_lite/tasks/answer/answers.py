@@ -5,7 +5,6 @@ import string
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -14,9 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.answer_spans import Window
-from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.files.records.questions import answer_texts
-from flaxformer_lite.tasks.model import Report, Reporting, TextModel, scaled
+from flaxformer_lite.tasks.model import Report, Reporting, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
 COMPARED = 20
@@ -80,13 +78,10 @@ class Answer(Task[Question, FoundAnswer]):
             for question, (ids, _) in zip(questions, texts, strict=True)
             for starts in [objective.starts(len(question), len(ids), room)]
         ]
-        predictor = model.batch_predictor(predict_class_logits, model.config.decode.bos_id)
-        rows = [one.read for some in windows for one in some]
-        progress = scaled(report.progress, len(asked))
-        logits = iter(predictor.predict({"params": model.params}, rows, None, progress))
+        logits = model.class_logits([[one.read for one in of_text] for of_text in windows], report)
         return [
-            best_answer(text, spans, some, list(islice(logits, len(some))), objective)
-            for (_, text), (_, spans), some in zip(asked, texts, windows, strict=True)
+            best_answer(text, spans, of_text, found, objective)
+            for (_, text), (_, spans), of_text, found in zip(asked, texts, windows, logits, strict=True)
         ]
 
     def texts(self, model: TextModel, pairs: Sequence[Pair], **report: Unpack[Reporting]) -> list[str]:

@@ -1,6 +1,5 @@
 """Labels of the words of texts, read off the logits of their tokens: windows of long texts, words, and the spans of entities."""
 
-import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from annotated_types import MaxLen
 from jaxtyping import Float
 
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, continues
-from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.files.records.words import (
     Place,
     first_tokens,
@@ -21,7 +19,7 @@ from flaxformer_lite.files.records.words import (
     words_of_tokens,
 )
 from flaxformer_lite.files.text.words import units_of
-from flaxformer_lite.tasks.model import Report, TextModel, scaled
+from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
 
@@ -164,14 +162,9 @@ class Label(Task[str | Sequence[str], LabelledWords]):
                 report.warn(
                     f"line {line}: {lost} of its words have no token of this tokenizer, and get the label {OUTSIDE}"
                 )
-        rows = [
-            tokenizer.with_special_tokens(of.ids[start : start + room])
+        windows = [
+            [tokenizer.with_special_tokens(of.ids[start : start + room]) for start in one.starts]
             for one, of in zip(read, encoded, strict=True)
-            for start in one.starts
         ]
-        predictor = model.batch_predictor(predict_class_logits, config.decode.bos_id)
-        progress = scaled(report.progress, len(asked))
-        logits = iter(predictor.predict({"params": model.params}, rows, None, progress))
-        return [
-            one.labelled(list(itertools.islice(logits, len(one.starts))), around.index(-1), objective) for one in read
-        ]
+        logits = model.class_logits(windows, report)
+        return [one.labelled(of, around.index(-1), objective) for one, of in zip(read, logits, strict=True)]

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.base.bounds import with_places
-from flaxformer_lite.core.search.encoder import predict_class_logits, rate
+from flaxformer_lite.core.search.encoder import rate
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.engine.texts import check_list
@@ -85,9 +85,8 @@ def estimated(model: TextModel, sides: Sequence[Sequence[str]], report: Report) 
 def class_number(model: TextModel, texts: Sequence[str], report: Report) -> Float[np.ndarray, "N"]:
     """Returns the single class logit of each text, read without special ids."""
     model.unknown.report(texts, report.warn)
-    most, rows = model.config.data.max_source_length, list[EncodedText]()
+    most, rows = model.config.data.max_source_length, list[list[EncodedText]]()
     for line, ids in zip(report.lines, model.tokenizer.encode_batch(texts), strict=True):
         kept = truncated(ids, most, "text", "max_source_length", cut_warning(report.warn, line))
-        rows.append(EncodedText(list(kept), [0] * len(kept)))
-    predictor = model.batch_predictor(predict_class_logits, model.config.decode.bos_id)
-    return np.array(predictor.predict({"params": model.params}, rows, None, report.progress))[:, 0]
+        rows.append([EncodedText(list(kept), [0] * len(kept))])
+    return np.array(model.class_logits(rows, report))[:, 0, 0]
