@@ -23,7 +23,7 @@ WarnCallback = Callable[[str], None]
 
 
 class Searcher(Protocol):
-    """What has searches, and knows what they read."""
+    """Something that has searches, and knows what they read."""
 
     @property
     def unknown(self) -> UnknownText:

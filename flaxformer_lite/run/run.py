@@ -75,7 +75,7 @@ class Run:
     placement: Placement = ONE_DEVICE
     """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
     kept: Kept = dataclasses.field(default_factory=Kept)
-    """What searches keep from call to call."""
+    """Things that searches keep from call to call."""
     read: Read | None = None
     """The checkpoint that `load` read."""
     others: tuple["Run", ...] = ()
@@ -141,14 +141,14 @@ class Run:
 
     @cached_property
     def searcher(self) -> RunSearcher:
-        """What searches, and keeps what it compiles."""
+        """The searcher, which keeps what it compiles."""
         return RunSearcher([run.text_model for run in self.members], self.read, self.kept)
 
     # Translation -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def translator(self) -> Translator:
-        """What translates, with all that `translate` and `hypotheses` are made of."""
+        """The translator, with all that `translate` and `hypotheses` are made of."""
         longest = min(run.config.data.max_source_length for run in self.members)
         form = form_of(self.config, self.tokenizers, self.folder, longest)
         return Translator(self.searcher, form)
@@ -198,7 +198,7 @@ class Run:
 
     @cached_property
     def generator(self) -> Generator:
-        """What continues prompts, with all that `generate` and `chat` are made of."""
+        """The generator, which continues prompts, with all that `generate` and `chat` are made of."""
         return Generator(self.searcher)
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:

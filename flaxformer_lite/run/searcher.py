@@ -1,4 +1,4 @@
-"""What searches with the parameters of a run: decoders with their compiled functions, and CTranslate2's exports."""
+"""Searches with the parameters of a run: decoders with their compiled functions, and CTranslate2's exports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """What searches keep from call to call."""
+    """Things that searches keep from call to call."""
 
     decoders: dict[DecodeConfig, Decoder] = field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""

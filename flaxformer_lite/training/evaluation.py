@@ -31,7 +31,7 @@ from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_scores, with_language
 from flaxformer_lite.files.text.asking import Asking
 from flaxformer_lite.files.text.chat import ChatTokenizers
-from flaxformer_lite.files.text.form import Question, Sources
+from flaxformer_lite.files.text.form import AskedPair, Sources
 from flaxformer_lite.tasks import scored_by
 from flaxformer_lite.tasks.model import TextModel
 from flaxformer_lite.tasks.task import Task
@@ -125,7 +125,7 @@ class AnswerScoring(NamedTuple):
     """Questions on pairs, and the decoder that answers them."""
 
     form: Sources | Asking
-    questions: Sequence[Question | None]
+    questions: Sequence[AskedPair | None]
     """By the numbers of the pairs; None: no question."""
     decoder: Decoder
 

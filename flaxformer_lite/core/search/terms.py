@@ -113,7 +113,7 @@ class TermBeams(NamedTuple):
     """The beginnings of terms at the end of each beam: see `begun`."""
 
 
-class Candidates(NamedTuple):
+class Continuations(NamedTuple):
     """The C continuations of each beam that may be chosen, and the terms that they have."""
 
     token: Int[Array, "B K C"]
@@ -192,7 +192,7 @@ def candidates(
     left: Int[Array, "B"],
     terms: RowTerms,
     config: DecodeConfig,
-) -> Candidates:
+) -> Continuations:
     """Returns the continuations with the terms that each has; repeated ones, and those without room for all terms, have -inf."""
     batch, parts = len(token), beams.parts
     lengths, steps = terms.lengths[:, None, None], jnp.arange(1, parts.shape[-1])
@@ -208,7 +208,7 @@ def candidates(
     needed = needed_for(counts, terms) - jnp.maximum(reached - at_risk(at_end, counts, terms), 0)
     ends, left = is_end(token, config), left[:, None, None]
     fits = needed <= jnp.where(ends, 0, jnp.maximum(left - 1, 0))
-    return Candidates(
+    return Continuations(
         token=token,
         scores=jnp.where(fits & ~again, scores, -jnp.inf),
         counts=counts,
@@ -217,7 +217,7 @@ def candidates(
     )
 
 
-def best_of(among: Candidates, terms: RowTerms) -> tuple[Choice, Choice]:
+def best_of(among: Continuations, terms: RowTerms) -> tuple[Choice, Choice]:
     """Returns the best K that end, by score, and the best K that stay open, from all banks in turn."""
     batch, k, per_beam = among.token.shape
     token, scores, ends, bank = (x.reshape(batch, -1) for x in (among.token, among.scores, among.ends, among.bank))

@@ -162,7 +162,7 @@ def encoded_part(text: str, place: Marked, encoding: str) -> str:
     return text.encode(encoding, "surrogatepass")[width * place.start : width * place.stop].decode(encoding, "replace")
 
 
-class LabelledWords(Record):
+class WordRecord(Record):
     """Base of the records whose words have labels."""
 
     reads = "words"
@@ -173,7 +173,7 @@ class LabelledWords(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words(LabelledWords):
+class Words(WordRecord):
     """The words of a text with a label each. For the objective `token_labels`."""
 
     kind: Literal["words"] = "words"
@@ -224,7 +224,7 @@ class Words(LabelledWords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entities(LabelledWords):
+class Entities(WordRecord):
     """A text with its entities. For the objective `token_labels`."""
 
     kind: Literal["entities"] = "entities"

@@ -27,7 +27,7 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.pairs import Pair
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, ChatTokenizers, encode_marked, joined
-from flaxformer_lite.files.text.form import Form, Question, TooLong
+from flaxformer_lite.files.text.form import AskedPair, Form, TooLong
 from flaxformer_lite.files.text.messages import Conversation, Message
 from flaxformer_lite.files.text.translation_prompt import LANGUAGES, SOURCE_ALONE, TranslationPrompt
 
@@ -129,7 +129,7 @@ class Asking(Form):
     def shortened(self, length: int) -> str:
         return f"the prompt has {length} tokens, above data.max_target_length {self.most}: its source is cut"
 
-    def questions(self, pairs: Sequence[Pair]) -> list[Question | None]:
+    def questions(self, pairs: Sequence[Pair]) -> list[AskedPair | None]:
         """Returns the question of each pair or conversation; None where `question` has none, or one that is too long.
 
         Raises: ValueError if no pair has one.
@@ -146,7 +146,7 @@ class Asking(Form):
             )
         return short
 
-    def question(self, pair: Pair) -> Question | None:
+    def question(self, pair: Pair) -> AskedPair | None:
         """Returns the question of a pair or a conversation; None for one without an answer, or that the template refuses."""
         try:
             messages, tools = self.translation.conversation(pair, self.template.reads_codes)
@@ -156,7 +156,7 @@ class Asking(Form):
         except ValueError:  # training has told of it
             return None
         is_translation = bool(pair[0]) and (self.translation != SOURCE_ALONE or self.template.reads_codes)
-        return Question(ids, pair[0] if is_translation else None, reference) if ids else None
+        return AskedPair(ids, pair[0] if is_translation else None, reference) if ids else None
 
     # Answers ------------------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ TRUSTED_ROLES = ("system", "developer", "assistant")
 PROBE, WHOLE = "zqtextqz", "zqwholeqz"
 """Words in the place of texts: those that a template writes show the texts that it reads."""
 MOST_READINGS = 4096
-"""The most shapes of conversations whose `Reading` a template remembers."""
+"""The most shapes of conversations whose `TemplateReading` a template remembers."""
 PLAIN = (
     "{{ bos_token }}{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.role == 'assistant' %}{% generation %}{{ message.content or '' }}"
@@ -157,7 +157,7 @@ class ChatTemplate:
         self.source, self.tokens, self.special, self.tools_source = source, tokens, tuple(special), tools_source
         self._compiled: dict[str, jinja2.Template] = {}
         self._marks: dict[str, bool] = {}
-        self._readings: dict[Any, Reading] = {}
+        self._readings: dict[Any, TemplateReading] = {}
         self._read_fields: dict[tuple[str, str, bool], bool] = {}
 
     @property
@@ -315,10 +315,10 @@ class ChatTemplate:
             raise ValueError("the chat template reads no documents: leave them out")
         return text
 
-    def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "Reading":
+    def _reading(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> "TemplateReading":
         """Returns the reading of the form with the fewest unread parts; of the messages unchanged, if every form loses a text."""
         probe, probe_tools, words = probed(messages, tools)
-        readings: list[Reading | None] = []
+        readings: list[TemplateReading | None] = []
         for form in forms_of(messages):
             try:
                 text = self._written(in_form(probe, form), tools=probe_tools, strftime_now=TRAINING_DATE.strftime)
@@ -331,14 +331,14 @@ class ChatTemplate:
             missing = [word for word, is_there in zip(words.values(), there, strict=True) if not is_there]
             lost = [reason for reason, is_needed in missing if is_needed]
             readings.append(
-                Reading(form, tuple(lost), tuple(dict.fromkeys(r for r, is_needed in missing if not is_needed)))
+                TemplateReading(form, tuple(lost), tuple(dict.fromkeys(r for r, is_needed in missing if not is_needed)))
             )
             if not missing:
                 break
         whole = [reading for reading in readings if reading is not None and not reading.lost]
         if whole:
             return min(whole, key=lambda reading: len(reading.unread))
-        return readings[0] or Reading((), (), ())
+        return readings[0] or TemplateReading((), (), ())
 
     def _reads_field(self, field: str, role: str, messages: Sequence[Message], tools: Sequence[Any] | None) -> bool:
         """Returns whether a field of the messages of a role changes the text."""
@@ -557,7 +557,7 @@ class FittedConversation(NamedTuple):
     """The fields among them that no template has to know."""
 
 
-class Reading(NamedTuple):
+class TemplateReading(NamedTuple):
     """A template's way to read conversations of one shape."""
 
     form: tuple[str, ...]

@@ -22,8 +22,8 @@ TooLong = Callable[[int, int], object]
 """Gets the place of a text that is too long, and its number of tokens; of a source without special ones."""
 
 
-class Question(NamedTuple):
-    """What a model is asked, and the answer that is right."""
+class AskedPair(NamedTuple):
+    """A pair as a model is asked it, with the answer that is right."""
 
     ids: list[int]
     """A source or a prompt as the model reads it."""
@@ -111,16 +111,16 @@ class Sources(Form):
             rows.append(framed(ids[:room]) if len(ids) else [])
         return rows
 
-    def questions(self, pairs: Sequence[Pair]) -> list[Question]:
+    def questions(self, pairs: Sequence[Pair]) -> list[AskedPair]:
         """Returns the question of each pair, in the direction that its languages name."""
-        tokenizers, questions = self.tokenizers, dict[int, Question]()
+        tokenizers, questions = self.tokenizers, dict[int, AskedPair]()
         for languages, members in groups_of(pair.languages for pair in pairs).items():
             form = self
             if isinstance(tokenizers, LanguageTokenizers):
                 form = self.between(*tokenizers.codes_of(languages))
             rows = form.sources([pairs[i].source for i in members], lambda place, length: None)
             for i, ids in zip(members, rows, strict=True):
-                questions[i] = Question(ids, *pairs[i][:2], form.decode)
+                questions[i] = AskedPair(ids, *pairs[i][:2], form.decode)
         return [questions[i] for i in range(len(pairs))]
 
     def shortened(self, length: int) -> str:

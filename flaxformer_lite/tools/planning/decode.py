@@ -52,7 +52,7 @@ programs that do not fit."""
 # The programs ---------------------------------------------------------------------------------------------------------
 
 
-class Task(NamedTuple):
+class SearchTask(NamedTuple):
     """A search, and the shapes and shardings of its arguments."""
 
     decoder: Decoder
@@ -62,7 +62,7 @@ class Task(NamedTuple):
     settings: SearchSettings
 
 
-def search_task(config: Config, work: Workload, mesh: Mesh) -> Task:
+def search_task(config: Config, work: Workload, mesh: Mesh) -> SearchTask:
     """Returns the search of the largest batch on all groups of a mesh."""
     (model,), placement = work.models, Placement(mesh)
     member = Transformer(model, placement.tensor)
@@ -73,7 +73,7 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> Task:
     )
     weights = Weights(given, laid_out(given, placed(copies, NamedSharding(mesh, PartitionSpec(*ACTIVATIONS["D V"])))))
     inputs, settings = decoder.largest_inputs(work.decode.batch_tokens, [0] * work.longest)
-    return Task(decoder, mesh, weights, placed(inputs, batch_sharding(mesh), placement.groups), settings)
+    return SearchTask(decoder, mesh, weights, placed(inputs, batch_sharding(mesh), placement.groups), settings)
 
 
 def placed(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
@@ -83,7 +83,7 @@ def placed(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
     )
 
 
-def started(task: Task) -> tuple[SearchInputs, Any]:
+def started(task: SearchTask) -> tuple[SearchInputs, Any]:
     """Returns the result of a prefill: rows are divided over the groups, and heads of the cache over the devices of a group."""
     start = functools.partial(task.decoder.search.start, settings=task.settings)
     inputs, state = jax.eval_shape(start, task.weights.given, task.inputs)
@@ -96,7 +96,7 @@ def started(task: Task) -> tuple[SearchInputs, Any]:
     )
 
 
-def at_length(task: Task, inputs: SearchInputs, state: Any) -> list[Any]:
+def at_length(task: SearchTask, inputs: SearchInputs, state: Any) -> list[Any]:
     """Returns the state whose cache has its full length, after that of the length before, if it grows."""
     search, most = task.decoder.search, task.settings.max_new_tokens
 
@@ -132,13 +132,13 @@ def compile_beside(lowered: Any, held: Any) -> tuple[Any, float]:
     return compiled, read_memory(compiled).needed_bytes - arguments + shard_bytes(held)
 
 
-def prefill_bytes(task: Task) -> float:
+def prefill_bytes(task: SearchTask) -> float:
     """Returns the bytes that the compiler needs for a prefill, beside the weights and its result; more layers need no more."""
     lowered = task.decoder.search.start.lower(task.weights.given, task.inputs, settings=task.settings)
     return compile_beside(lowered, task.inputs)[1] - shard_bytes(started(task))
 
 
-def step_figures(task: Task, slice_: Slice) -> Figures:
+def step_figures(task: SearchTask, slice_: Slice) -> Figures:
     """Returns the compiler's figures of the growth of the cache and of a step. Raises: Refused."""
     search, settings, (inputs, state), figures = task.decoder.search, task.settings, started(task), Figures()
     *shorter, full = at_length(task, inputs, state)
@@ -155,7 +155,7 @@ def step_figures(task: Task, slice_: Slice) -> Figures:
     return figures
 
 
-def added_figures(task: Task) -> Figures:
+def added_figures(task: SearchTask) -> Figures:
     """Returns the bytes that can be added up without a compiler; a step has room for three times its logits, as in `place`."""
     decoder, beams = task.decoder, task.settings.config.beam_size
     *shorter, full = at_length(task, *started(task))

@@ -11,13 +11,13 @@ from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.tools.pages import STYLE, digest, resource
 from flaxformer_lite.tools.report.plots import Chart, altair, attention_map
-from flaxformer_lite.tools.report.tabs import Report
+from flaxformer_lite.tools.report.tabs import ReportContent
 
 PNG_DENSITY = 144
 """Points an inch of PNG files: twice the size of the page's."""
 
 
-def write_page(report: Report, path: Path) -> None:
+def write_page(report: ReportContent, path: Path) -> None:
     """Writes the page, completely or not at all. Raises: ValueError if the extra `report` is not installed."""
     write_whole(path, page(report, chart_library()))
 
@@ -28,7 +28,7 @@ def write_png(chart: Chart, path: Path) -> None:
         chart.save(str(unfinished), format="png", ppi=PNG_DENSITY)
 
 
-def write_charts(report: Report, folder: Path, progress: ProgressCallback) -> None:
+def write_charts(report: ReportContent, folder: Path, progress: ProgressCallback) -> None:
     """Writes every chart of a report into a folder, as a PNG file with the name of the chart."""
     figures = report.figures()
     for done, (name, chart) in enumerate(figures.items()):
@@ -50,7 +50,7 @@ def chart_library() -> str:
     return vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # only its stub wants a snippet
 
 
-def page(report: Report, library: str) -> str:
+def page(report: ReportContent, library: str) -> str:
     """Returns the page. Texts of runs are escaped, and a browser runs no script but the two whose digests the page names."""
     from jinja2 import Environment
     from markupsafe import Markup

@@ -57,7 +57,7 @@ class Attended(NamedTuple):
 
 
 @dataclass
-class Report:
+class ReportContent:
     """All that the page shows, as plain data and charts."""
 
     title: str
@@ -92,7 +92,7 @@ class Report:
 
 def make_report(
     paths: Sequence[str], sentences: Sequence[str], progress: ProgressCallback, weights: str | None = None
-) -> Report:
+) -> ReportContent:
     """Returns the report on runs in folders or at URLs. A part that a run lacks the files for is a note of its tab.
 
     sentences: the sources whose attention is drawn; none: the first ones of samples/, else of the data.
@@ -102,7 +102,7 @@ def make_report(
     """
     folders = [open_run(path) for path in paths]
     runs = [RunFacts(*parts) for parts in zip(run_names(folders), map(str, paths), folders, strict=True)]
-    report = Report(
+    report = ReportContent(
         title=", ".join(run.name for run in runs),
         runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
         settings=settings_of(runs),

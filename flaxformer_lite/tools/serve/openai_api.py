@@ -16,7 +16,7 @@ from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
-from flaxformer_lite.tools.serve.runs import Answer, ServedRun
+from flaxformer_lite.tools.serve.runs import ServedRun, WrittenText
 from flaxformer_lite.tools.serve.service import Service, event
 from flaxformer_lite.tools.serve.worker import Job
 
@@ -107,7 +107,7 @@ class OpenAIApi:
         return await self.service.streamed(request, job, events.part, events.last, events.first())
 
     def completion(
-        self, kind: Kind, run: ServedRun, job: Job, answered: Sequence[Sequence[Answer]], most: int
+        self, kind: Kind, run: ServedRun, job: Job, answered: Sequence[Sequence[WrittenText]], most: int
     ) -> Response:
         """Returns the response with the `most` best answers to each prompt."""
         answers = [answer for text in answered for answer in text[:most]]
@@ -159,7 +159,7 @@ class CompletionEvents:
         """Returns the event of a part of the text."""
         return self.chunk({"delta": {"content": text}} if self.chat else {"text": text})
 
-    def last(self, answer: Answer) -> str:
+    def last(self, answer: WrittenText) -> str:
         """Returns the events after the last part: why the text ended, and the tokens on request."""
         events = self.chunk({"delta": {}} if self.chat else {"text": ""}, answer.finish)
         if self.include_usage:

@@ -13,7 +13,7 @@ from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.task import plain
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
-from flaxformer_lite.tools.serve.runs import Answer, ServedRun
+from flaxformer_lite.tools.serve.runs import ServedRun, WrittenText
 from flaxformer_lite.tools.serve.service import Service, event
 
 
@@ -91,7 +91,7 @@ class OwnApi:
 
 
 def hypotheses(
-    run: ServedRun, answers: Sequence[Sequence[Answer]], most: int, warnings: Sequence[str] = ()
+    run: ServedRun, answers: Sequence[Sequence[WrittenText]], most: int, warnings: Sequence[str] = ()
 ) -> Response:
     """Returns the response with the best answers to each text, and with warnings if there are any."""
     shown = [[{"text": a.text, "score": a.score, "finish": a.finish} for a in text[:most]] for text in answers]

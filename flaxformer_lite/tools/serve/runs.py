@@ -83,7 +83,7 @@ class Prompt(NamedTuple):
         return self.ids if self.continues else ()
 
 
-class Answer(NamedTuple):
+class WrittenText(NamedTuple):
     """One text that the model wrote."""
 
     text: str
@@ -325,7 +325,7 @@ class ServedRun:
             return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items, key.engine)
 
-    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[Answer]]:
+    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[WrittenText]]:
         """Returns the answers to each source or prompt, best first."""
         decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
         search = None if engine == "jax" else self.engine_search(prompts[0].settings)
@@ -364,18 +364,18 @@ class ServedRun:
             del kept[next(iter(kept))]
         return decoder
 
-    def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> Answer:
+    def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> WrittenText:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
         if prompt.written is None:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(hypothesis.tokens)
             return as_continuation(decoder, prompt, parts, hypothesis.score)
         cut = len(hypothesis.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
-        return Answer(
+        return WrittenText(
             prompt.written(hypothesis.tokens), hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop"
         )
 
-    def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
+    def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, WrittenText]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
         decoder = self.decoder(key.program).under(prompt.settings)
         parts = yield from self.run.generator.streamed(decoder, prompt.request, prompt.stop, prompt.before)
@@ -443,11 +443,11 @@ def with_limit(settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig,
     return settings, limit
 
 
-def as_continuation(decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> Answer:
+def as_continuation(decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> WrittenText:
     """Returns the answer to a prompt, once all of its tokens have arrived."""
     cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
     text = truncate_at_stop(parts.text(), prompt.stop)
-    return Answer(text, score, parts.num_tokens, "length" if cut else "stop")
+    return WrittenText(text, score, parts.num_tokens, "length" if cut else "stop")
 
 
 def succeeds(check: Callable[[], object]) -> bool:

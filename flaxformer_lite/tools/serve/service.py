@@ -15,7 +15,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
 from flaxformer_lite.tools.serve.requests import Asked, DecodingRequest, as_list, parse
-from flaxformer_lite.tools.serve.runs import Answer, ServedRun, ServedRuns
+from flaxformer_lite.tools.serve.runs import ServedRun, ServedRuns, WrittenText
 from flaxformer_lite.tools.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
@@ -132,7 +132,12 @@ class Service:
         raise Refusal(504, message, code="timeout", retry_after=1)
 
     async def streamed(
-        self, request: Request, job: Job, part: Callable[[str], str], last: Callable[[Answer], str], first: str = ""
+        self,
+        request: Request,
+        job: Job,
+        part: Callable[[str], str],
+        last: Callable[[WrittenText], str],
+        first: str = "",
     ) -> Response:
         """Returns a response of server-sent events. Errors before the first part have a status of their own."""
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()  # None: it is over

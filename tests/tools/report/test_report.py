@@ -13,7 +13,7 @@ from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.text.kinds import save_tokenizer
 from flaxformer_lite.run import AttentionWeights
-from flaxformer_lite.tools.report import Report, make_report, tabs, write_page
+from flaxformer_lite.tools.report import ReportContent, make_report, tabs, write_page
 from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
 from flaxformer_lite.tools.report.page import page
 from flaxformer_lite.tools.report.scores import evaluate_table, significance_tables, training_table
@@ -154,7 +154,7 @@ def test_weights_are_packed_for_the_page():
 
 
 @pytest.fixture(scope="module")
-def report(folders: list[Path]) -> Report:
+def report(folders: list[Path]) -> ReportContent:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tabs, "attended", lambda run, *_: [Attended(f"{run.name}: {HOSTILE}", weights())])
         return make_report([str(path) for path in folders], [], lambda *_: None)
@@ -178,7 +178,7 @@ class Elements(html.parser.HTMLParser):
 
 
 @needs.altair
-def test_the_page_is_whole_and_texts_of_strangers_are_text(report: Report):
+def test_the_page_is_whole_and_texts_of_strangers_are_text(report: ReportContent):
     """Law: the page has the two scripts and the data, no other script, no handler and no address."""
     text = page(report, "window.vegaEmbed = 0;")
     elements = Elements(text)
@@ -239,14 +239,14 @@ def test_settings_that_were_changed_are_a_table_with_their_steps(runs: list[RunF
     folder.append({"step": 3, "split": "change", "settings": {"optimizer.schedule.peak_rate": [2e-3, 1e-3]}})
     (table,) = tabs.change_tables([runs[0], RunFacts("changed", "", folder)])
     assert table.rows == [["changed", "3", "optimizer.schedule.peak_rate", "0.002", "0.001"]]
-    assert "peak_rate" in page(Report(title="", runs=[], changes=[table]), "")
+    assert "peak_rate" in page(ReportContent(title="", runs=[], changes=[table]), "")
 
 
 @pytest.mark.slow
 @needs.altair
 @needs.chromium
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_the_page_works_in_chromium(report: Report, tmp_path: Path, width: int, scheme: str):
+def test_the_page_works_in_chromium(report: ReportContent, tmp_path: Path, width: int, scheme: str):
     """Law: no console message, no request, every figure drawn, every tab shown, hovers, and no sideways scroll."""
     page = tmp_path / "report.html"
     write_page(report, page)
