@@ -15,7 +15,6 @@ from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.scoring import best_first
-from flaxformer_lite.tasks.rank.answers import in_order
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES
 
@@ -93,11 +92,6 @@ def test_a_place_that_a_rated_text_cannot_have_is_refused():
         ValueError, match=r"objective\.without_reference is .* \{reference\}: .* \{source\}, \{translation\}$"
     ):
         Regression(without_reference="{source} {reference}")
-
-
-def test_the_best_candidate_has_the_lowest_number_where_that_is_the_best():
-    assert [one.index for one in in_order([2.0, 1.0, 3.0, 1.0])] == [2, 0, 1, 3]
-    assert in_order([2.0, 1.0, 3.0, 1.0], -1) == [(1, 1.0), (3, 1.0), (0, 2.0), (2, 3.0)]
 
 
 def test_warnings_of_candidates_number_their_lines(tmp_path: Path):

@@ -16,12 +16,14 @@ import flaxformer_lite
 import flaxformer_lite.tasks
 from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
 from flaxformer_lite.core.model.config import Pooler
-from flaxformer_lite.core.objectives import AnswerSpans, TokenLabels
+from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
+from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks import NAMES, tasks
 from flaxformer_lite.tasks.model import TextModel
 from flaxformer_lite.tasks.task import Task, plain
 from tests.support.served import FakePredictors, runs
+from tests.support.text_runs import MODEL, text_run
 
 TEXT = "a[MASK]b"
 TASKS = tasks()
@@ -121,3 +123,47 @@ def test_answers_are_json_and_have_a_cell_for_each_column(task: Task[Any, Any], 
 def test_one_string_in_place_of_a_list_is_refused(task: Task[Any, Any], models: list[TextModel]):
     with pytest.raises(ValueError, match="is one string, 'abc': pass a list of strings"):
         task.answers(fitting(task, models), "abc")
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "words"),
+    [
+        (
+            {"sentence_embedding": None},
+            "embed",
+            r"^model\.sentence_embedding is None, so the run nowhere makes no vectors",
+        ),
+        (
+            {"pooler": None},
+            "classify",
+            r"^model\.pooler has no classes \(model\.pooler\.num_classes\), so the run nowhere",
+        ),
+        ({"pooler": Pooler()}, "classify", r"^model\.pooler has no classes"),
+        ({"head": None}, "fill_mask", r"^model\.head is None, so the run nowhere cannot fill masks"),
+        (
+            {"num_decoder_layers": 1, "num_token_types": 0, "num_encoder_layers": 0},
+            "fill_mask",
+            r"^model\.num_decoder_layers is 1, so the run nowhere cannot fill masks",
+        ),
+        (
+            {"num_decoder_layers": 1},
+            "embed",
+            r"^the model has an encoder and a decoder .*, but the run nowhere needs a model with one of them",
+        ),
+        ({}, "fill_mask", r"^the tokenizer of nowhere has no mask id"),
+    ],
+)
+def test_a_model_without_the_part_is_refused_with_its_setting(changes: dict, method: str, words: str):
+    run = text_run(dataclasses.replace(MODEL, **changes))
+    with pytest.raises(ValueError, match=words) as caught:
+        getattr(run, method)(["[MASK]"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["embed", "classify", "fill_mask"])
+def test_a_run_refuses_one_string_in_place_of_a_list(method: str):
+    run = text_run(objective=MaskedLM(mask_token=30)) if method == "fill_mask" else text_run()
+    with pytest.raises(ValueError, match=r"^texts is one string, 'abc': pass a list"):
+        getattr(run, method)("abc")
+    with pytest.raises(ValueError, match=r"^texts is \[3\]: it must be a list of strings"):
+        check_list("texts", [3])

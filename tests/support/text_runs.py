@@ -1,0 +1,93 @@
+"""Runs with random parameters that predict for whole texts, and commands that are typed with them."""
+
+import dataclasses
+import io
+import math
+import re
+import sys
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.text.characters import CharacterTokenizer
+from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.data import DataSource
+from flaxformer_lite.run import Run
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import tiny_config, use_one_device
+
+MODEL = ModelConfig(
+    vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0,
+    positions=Learned(max_positions=23), num_token_types=2, pooler=Pooler(num_classes=3),
+    sentence_embedding=SentenceEmbedding(), dropout=DropoutRates(),
+)  # fmt: skip
+LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
+NAMES = ("low", "middle", "high")
+
+
+def text_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **parts: Any) -> Run:
+    """A run of one device with random parameters and no folder."""
+    base = tiny_config()
+    data = dataclasses.replace(base.data, train=None, eval=None, max_source_length=16)
+    train = dataclasses.replace(base.train, text_metrics=())
+    parts = {"objective": Classification(classes=NAMES), **parts}
+    config = dataclasses.replace(base, model=model, data=data, train=train, weights="last", **parts)
+    rng = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_params(config))
+    tokenizer = tokenizer or CharacterTokenizer(LETTERS)
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
+
+
+def alone(run: Run, first: str, second: str | None = None) -> Any:
+    """Returns the model's outputs for one text or pair without padding."""
+    tokenizer = run.required_tokenizers.source
+    ids = [tokenizer.encode(text) for text in (first, second) if text is not None]
+    tokens, types = tokenizer.with_special_tokens(*ids)
+    inputs = Inputs(source_tokens=jnp.array([tokens]), token_types=jnp.array([types]))
+    return jax.jit(run.model.apply)({"params": run.params}, inputs)
+
+
+class Typed:
+    """Runs a command with a run that is loaded already."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, run: Run, command: str, *options: str, stdin: bytes = b"") -> tuple[list[str], list[str]]:
+        """Returns the lines of stdout and stderr."""
+        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
+        self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        main()
+        out, err = self.capsys.readouterr()
+        return out.splitlines(), err.splitlines()
+
+    def errors(self) -> list[str]:
+        """Returns the lines of stderr of a command that failed."""
+        return self.capsys.readouterr().err.splitlines()
+
+
+def numbers(line: str) -> list[float]:
+    """Returns the numbers in a line; NaN for none."""
+    return [float(number) for number in re.findall(r"-?[0-9.]+(?:e-?[0-9]+)?", line)] or [math.nan]
+
+
+def trained_on(run: Run, monkeypatch: pytest.MonkeyPatch, source: DataSource | None) -> Run:
+    """The run as if it had been trained on a source."""
+    config = dataclasses.replace(run.config, data=dataclasses.replace(run.config.data, train=source))
+    opened = types.SimpleNamespace(config=lambda: config)
+    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda folder: opened)
+    return dataclasses.replace(run, config=config)
