@@ -108,7 +108,9 @@ class Candidates(Record):
 
 
 def in_lines(pair: Pair) -> Pair:
-    """Returns a pair with each of its candidates in a line of the target."""
+    """Returns a query's pair with each of its candidates in a line of the target, another pair as it is."""
+    if not pair.has_candidates:
+        return pair
     return Pair(pair.source, "\n".join(TextCandidates.of_pair(pair).texts))
 
 

@@ -22,7 +22,7 @@ from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.store import TokenStore
 from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
 from flaxformer_lite.files.records import Candidates, Classes
-from flaxformer_lite.files.records.candidates import TextCandidates
+from flaxformer_lite.files.records.candidates import TextCandidates, in_lines
 from tests.support.experiments import tiny_config, with_train
 
 BYTES = Tokenizers(ByteTokenizer(), ByteTokenizer())
@@ -66,6 +66,12 @@ def test_rows_become_queries_with_their_candidates(tmp_path: Path):
 def test_an_empty_candidate_shifts_no_other():
     pair = TextCandidates(["a"], ["", "c"]).pair("q")  # a tokenizer may have no token for a text
     assert texts_of(read([pair]), 0) == ("q", ["a", "", "c"])
+
+
+def test_a_pair_without_candidates_is_shown_as_it_is():
+    labelled = Pair("de", "f", "label")
+    assert in_lines(labelled) == labelled
+    assert in_lines(TextCandidates(["a", "b"], ["c"]).pair("q")) == Pair("q", "a\nb\nc")
 
 
 def test_plain_pairs_and_candidates_share_an_evaluation():
