@@ -73,7 +73,7 @@ def test_what_is_too_long_is_told_and_the_rest_is_whole(name: str):
 
 def test_questions_of_many_directions_keep_their_order():
     """Oracle: the form of each direction, by itself."""
-    trained = SentencePiece(user_symbols=CODES).train(["one two three", "eins zwei drei"] * 20, 60)
+    trained = SentencePiece(user_symbols=CODES).train(["one two three", "eins zwei drei"] * 20, 50)
     tokenizers = LanguageTokenizers.of(
         Tokenizers(trained, trained), Languages(codes=CODES, source="before", target="first")
     )
