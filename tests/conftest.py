@@ -97,7 +97,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def jax_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX answers where no engine is named, as without CTranslate2; `tests/engine` has what that answers."""
-    for module in ("cli.engines", "run.translator"):
+    for module in ("cli.engines", "run.searches"):
         monkeypatch.setattr(f"flaxformer_lite.{module}.is_installed", lambda: False)
 
 

@@ -38,11 +38,9 @@ from flaxformer_lite.files.data.reading import EvalData, reader_of
 from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
 from flaxformer_lite.run.description import BestScore, best_score, describe
-from flaxformer_lite.run.generator import Generator
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
 from flaxformer_lite.run.scoring import makes_translations, score, scored_data
-from flaxformer_lite.run.searcher import Kept, Read, RunSearcher
-from flaxformer_lite.run.translator import Translator, form_of
+from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
 from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
 from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix

@@ -12,7 +12,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.files.data import DataSource, ParallelText
+from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.held_out import SPLITS, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
@@ -53,42 +53,36 @@ def scored_data(
     if file:
         if split or source or target:
             raise ValueError("--data is for one file of labelled data: leave out --split, --source and --target")
-        alike = config.data.alike(file, config.objective.reads)
-        if alike is None:
+        data = config.data.alike(file, config.objective.reads)
+        if data is None:
             raise ValueError(
                 f"{file}: the run's data has no fields for such a file: give a file of the kind of its data"
             )
-        return with_metrics(Path(file).name, list(alike.open()), {}, config, alike, bleu_tokenizer)
-    if source or target:
+        name, (pairs, parts) = Path(file).name, (list(data.open()), dict[str, slice]())
+    elif source or target:
         if split or not (source and target):
             raise ValueError("source, target and split do not go together: give both files, or split alone")
         if not answers_texts(config):
             raise ValueError(
                 "source and target are for translations, which this run does not make: set data.test in the config"
             )
-        files = ParallelText(source=source, target=target)
-        return with_metrics("files", list(files.open()), {}, config, files, bleu_tokenizer)
-    split = split or ("test" if config.data.source("test") is not None else "eval")
-    data = config.data.source(split)
-    if data is None:
-        raise ValueError(f"data.{split} is None in the config: give source and target, or another split")
-    pairs, parts = open_parts(data, f"data.{split}")
-    if not pairs:
-        raise ValueError(f"data.{split} has no rows: correct it, or give source and target, or another split")
-    return with_metrics(split, pairs, parts, config, data, bleu_tokenizer)
-
-
-def with_metrics(
-    name: str, pairs: list[Pair], parts: dict[str, slice], config: Config, source: DataSource, bleu_tokenizer: Any
-) -> ScoredData:
-    """Returns the data with the settings of its metrics. Raises: ValueError if BLEU cannot be computed."""
-    metrics = with_language(config.metrics, source.target_names())
+        data = ParallelText(source=source, target=target)
+        name, (pairs, parts) = "files", (list(data.open()), {})
+    else:
+        name = split = split or ("test" if config.data.source("test") is not None else "eval")
+        data = config.data.source(split)
+        if data is None:
+            raise ValueError(f"data.{split} is None in the config: give source and target, or another split")
+        pairs, parts = open_parts(data, f"data.{split}")
+        if not pairs:
+            raise ValueError(f"data.{split} has no rows: correct it, or give source and target, or another split")
+    metrics = with_language(config.metrics, data.target_names())
     if bleu_tokenizer is not None:
         metrics = replace(metrics, bleu_tokenizer=bleu_tokenizer)
     if config.objective.translates or name == "files":
         resolved = resolve(metrics, [pair.target for pair in pairs])
         metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
-    return ScoredData(name, pairs, parts, metrics, Origin(source, f"data.{name}" if name in SPLITS else None))
+    return ScoredData(name, pairs, parts, metrics, Origin(data, f"data.{name}" if name in SPLITS else None))
 
 
 def answers_texts(config: Config) -> bool:
@@ -150,10 +144,7 @@ def score(
         else:
             progress.update("answering", 0)
             answers, references = run.translator.answers(pairs, progress.within, **decode)
-    chosen, engine = (
-        choose(answers, [pair.source for pair in pairs], settings),
-        {"engine": run.translator.engine_of(decode)},
-    )
+    chosen = choose(answers, [pair.source for pair in pairs], settings)
     hypotheses = [best[0].text for best in chosen]
 
     def figures(where: slice) -> dict[str, Any]:
@@ -163,7 +154,7 @@ def score(
         texts, rights = [text for text, _ in both], [right for _, right in both]
         return text_report(texts, rights, settings) | objective.text_metrics(texts, rights) if both else {}
 
-    scores = figures(slice(None)) | scores | engine
+    scores = figures(slice(None)) | scores | {"engine": run.translator.engine_of(decode)}
     for source, where in parts.items():
         scores |= {
             f"{source}/{metric}": value

@@ -156,11 +156,10 @@ class Evaluator:
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         if isinstance(tokenizers, LanguageTokenizers) and data.pairs:  # one program for all languages
             settings = replace(settings, **tokenizers.ids_of(data.pairs[0].languages).decode)
-        self.form = Sources(tokenizers, greedy, config.data.longest.source, folder.path)
         self.decoder = self._decoder(settings)
         if self.decoder is not None:
             check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
-        self.answer_scoring = self._answer_scoring(greedy)
+        self.scoring = self._scoring(greedy)
         self.task, self.text_model = scored_by(config.objective), None
         if self.task is not None:
             placement = placed(config, greedy, runner)
@@ -168,10 +167,8 @@ class Evaluator:
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
-        if "bleu" in config.train.text_metrics:
-            targets = [pair.target for pair in data.pairs]
-            references = targets if self.answer_scoring is None else self.answer_scoring.references
-            resolve(self.metrics, [one for one in references if one is not None])  # refuses now what is not installed
+        if self.scoring is not None and "bleu" in config.train.text_metrics:  # refuses now what is not installed
+            resolve(self.metrics, [one for one in self.scoring.references if one is not None])
 
     def _decoder(self, settings: DecodeConfig) -> Decoder | None:
         """Returns the decoder of the texts; None if there are none, or none but a translator's samples and the model does not fit.
@@ -195,13 +192,18 @@ class Evaluator:
             return None
         return Decoder(Transformer(config.model.for_use, placement.tensor), settings, placement=placement)
 
-    def _answer_scoring(self, greedy: DecodeConfig) -> AnswerScoring | None:
-        """Returns what answers conversations; None if no text metrics of answers are asked for. Raises: ValueError."""
-        train, tokenizers = self.config.train, self.tokenizers
-        if self.decoder is None or not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):
+    def _scoring(self, greedy: DecodeConfig) -> AnswerScoring | None:
+        """Returns what answers sources, or conversations with text metrics; None: nothing does. Raises: ValueError."""
+        train, longest, tokenizers = self.config.train, self.config.data.longest, self.tokenizers
+        if self.decoder is None:
             return None
-        most = self.config.data.longest.target
-        form = Asking(tokenizers, greedy, most, tokenizers.template, tokenizers.translation)
+        if self.config.objective.translates:
+            sources = Sources(tokenizers, greedy, longest.source, self.folder.path)
+            pairs = self.data.pairs[: None if self._text_metric_names else NUM_SAMPLES]
+            return AnswerScoring(sources, sources.questions(pairs), self.decoder)
+        if not train.text_metrics or not isinstance(tokenizers, ChatTokenizers):
+            return None
+        form = Asking(tokenizers, greedy, longest.target, tokenizers.template, tokenizers.translation)
         try:
             questions = form.questions(self.data.pairs)
         except ValueError as error:
@@ -230,12 +232,11 @@ class Evaluator:
             return metrics
         variables = {"params": gather_to_each(params, self.decoder.placement.mesh)}
         name = evaluation_name(step)
-        if self.answer_scoring is not None:
-            metrics |= self._answer(self.answer_scoring, variables, name, progress)
-            if not self.config.train.sample_prompts:
-                return metrics
-        answer = self._translate if self.config.objective.translates else self._continue
-        return metrics | answer(self.decoder, variables, name, progress)
+        if self.scoring is not None:
+            metrics |= self._answer(self.scoring, variables, name, progress)
+        if self.scoring is None or self.config.train.sample_prompts:
+            self._continue(self.decoder, variables, name, progress)
+        return metrics
 
     def _score(self, task: Task[Any, Any], model: TextModel, progress: ProgressCallback) -> dict[str, float]:
         """Returns the figures of a task's answers. In a round each process answers some pairs, and `progress` is called."""
@@ -281,10 +282,8 @@ class Evaluator:
             metrics |= {f"{source}/{metric}": value for metric, value in of_part.items()}
         return metrics
 
-    def _continue(
-        self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
-    ) -> dict[str, float]:
-        """Writes the texts that continue the prompts under `name`; returns no metrics."""
+    def _continue(self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback) -> None:
+        """Writes the texts that continue the prompts under `name`."""
         prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
         requests = in_order(encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts)
         answers = self._answers(
@@ -295,7 +294,6 @@ class Evaluator:
             progress,
         )
         self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], answers)
-        return {}
 
     def _answers(
         self,
@@ -323,14 +321,6 @@ class Evaluator:
             progress("decoding", done, len(places))
         texts = self.processes.merge(texts)
         return [texts.get(i, "") for i in range(len(requests))]
-
-    def _translate(
-        self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback
-    ) -> dict[str, float]:
-        """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
-        pairs = self.data.pairs[: None if self._text_metric_names else NUM_SAMPLES]
-        scoring = AnswerScoring(self.form, self.form.questions(pairs), decoder)
-        return self._answer(scoring, variables, name, progress)
 
     @property
     def _text_metric_names(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.run.searcher import Kept
+from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import use_one_device

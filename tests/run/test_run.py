@@ -16,7 +16,7 @@ from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.searcher import Kept
+from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params

@@ -13,7 +13,7 @@ from flaxformer_lite.core.model.inputs import Inputs, example_inputs
 from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.core.model.positions import Learned, Rotary
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, search_whole
+from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, finish
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 
@@ -85,6 +85,12 @@ def padded(sources, width, left=False):
         start = width - len(source) if left else 0
         tokens[row, start : start + len(source)], mask[row, start : start + len(source)] = source, True
     return tokens, mask
+
+
+def search_whole(method, models, variables, batch, settings):
+    """Returns the answers to a batch: all of a search as one pure function, in which rows stay until the last one is done."""
+    inputs, state = method.start(models, variables, batch, settings)
+    return finish(method, models, variables, inputs, state, settings)
 
 
 @functools.lru_cache

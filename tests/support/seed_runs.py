@@ -17,10 +17,11 @@ from flaxformer_lite.core.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Noam
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, search_whole
+from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
+from tests.support.reference_search import search_whole
 from tests.support.seed_cases import Arrays, Case, smoothed_loss
 from tests.support.seed_models import Whole
 

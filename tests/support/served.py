@@ -119,7 +119,7 @@ class FakeModel:
         self.calls: list[tuple[Any, list[Any]]] = []
 
     def answer(self, key: Any, items: Sequence[Any]) -> Sequence[Any]:
-        from flaxformer_lite.tools.serve.runs import Answer
+        from flaxformer_lite.tools.serve.runs import WrittenText
 
         self.calls.append((key, list(items)))
         if isinstance(key.program, Task):
@@ -132,8 +132,8 @@ class FakeModel:
         decode = self.by_name[key.run].tokenizers.target.decode
         if key.task == "attention":
             return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for _, ids in items]
-        texts = [decode(item.ids)[::-1] for item in items]
-        return [[Answer(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
+        texts = [decode(item.request.source)[::-1] for item in items]
+        return [[WrittenText(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
 
     def stream(self, key: Any, item: Any) -> Iterator[str]:
         (found,) = self.answer(key, [item])

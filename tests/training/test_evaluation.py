@@ -68,7 +68,8 @@ def test_sources_together_are_the_mean_over_all_their_tokens():
 
 def evaluator_of(config: Config, data: EvalData, folder: Path, **tokenizers: Any) -> Evaluator:
     """An evaluator on all devices, for a training on a mesh that divides no parameters."""
-    texts = Mock(Tokenizers, **(tokenizers or {"target": Mock(Tokenizer)}))
+    source = Mock(Tokenizer, as_source=list, encode_batch=lambda texts: [[5] for _ in texts])
+    texts = Mock(Tokenizers, **({"source": source, "target": Mock(Tokenizer)} | tokenizers))
     return Evaluator(config, data, texts, Mock(Runner, mesh=make_mesh()), RunFolder(folder), Processes())
 
 
@@ -78,7 +79,7 @@ def test_prompts_of_a_language_model_are_continued(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Evaluator, "_answers", lambda *_: ["f():\n  pass", " in"])
     evaluator = evaluator_of(config, Mock(EvalData), tmp_path, target=Bytes().train([], 260))
     assert evaluator.decoder is not None and evaluator.decoder.placement.groups == 8
-    assert evaluator._continue(evaluator.decoder, {}, "eval-step-00000007", lambda *_: None) == {}
+    evaluator._continue(evaluator.decoder, {}, "eval-step-00000007", lambda *_: None)
     assert (tmp_path / "samples" / "eval-step-00000007.txt").read_text() == (
         "source:     def \nreference:  \nhypothesis: f():⏎  pass\n\nsource:     for⏎x\nreference:  \nhypothesis:  in\n"
     )
@@ -98,10 +99,10 @@ def test_bleu_in_training_is_that_of_the_target_language(
     config = replace(config, data=replace(config.data, **splits))
     pairs = [Pair("x", target) for target in targets]
     data = Mock(EvalData, pairs=pairs, parts={"b": slice(1, 2)})
-    source = Mock(Tokenizer, as_source=list, encode_batch=lambda texts: [[5] for _ in texts])
-    evaluator = evaluator_of(config, data, tmp_path, target=Mock(Tokenizer), source=source)
+    evaluator = evaluator_of(config, data, tmp_path)
     monkeypatch.setattr(Evaluator, "_answers", lambda *_: hypotheses)
-    found = evaluator._translate(evaluator.decoder, {}, "eval-step-00000007", lambda *_: None)
+    assert evaluator.scoring is not None
+    found = evaluator._answer(evaluator.scoring, {}, "eval-step-00000007", lambda *_: None)
     metric = BLEU(tokenize=tokenizer)
     assert found == {
         "bleu": pytest.approx(metric.corpus_score(hypotheses, [targets]).score),

@@ -5,8 +5,8 @@
              8                        ┗━━━━━━━━━━━━┫ all are done
     steps    0                16     21           40
 
-The steps are those of `search_whole`. A step with another number of rows may round the last bit of a score differently, as in a
-batch of another size.
+The steps are those of `finish`. A step with another number of rows may round the last bit of a score differently, as in a batch
+of another size.
 """
 
 import functools

@@ -1,9 +1,9 @@
 """Shared by greedy search, sampling and beam search: the prompt in the cache (prefill), and the loop over new tokens.
 
-A `Method` is one of the two searches, as pure functions of arrays: `rows.py` compiles them in parts, once a batch shape, and
-`search_whole` is all of a search as one function. A model with an encoder answers a source; its decoder starts
-from BOS. A decoder alone continues a prompt, padded on the left. Both are P tokens here: the first P - 1 go into the cache at once
-(prefill), the last one is the input of the first step. R is the number of new tokens that the arrays have room for.
+A `Method` is one of the two searches, as pure functions of arrays: `rows.py` compiles them in parts, once a batch shape. A model
+with an encoder answers a source; its decoder starts from BOS. A decoder alone continues a prompt, padded on the left. Both are P
+tokens here: the first P - 1 go into the cache at once (prefill), the last one is the input of the first step. R is the number of
+new tokens that the arrays have room for.
 """
 
 import functools
@@ -109,17 +109,6 @@ def laid_out(variables: Sequence[VariableDict], copies: Copies) -> tuple[Variabl
     return tuple(with_layout(*member) for member in zip(variables, copies, strict=True))
 
 
-def search_whole(
-    method: Method,
-    models: Sequence[Transformer],
-    variables: Sequence[VariableDict],
-    batch: SearchInputs,
-    settings: SearchSettings,
-) -> Decoded:
-    """Returns the answers to a batch: all of a search as one pure function, in which rows stay until the last one is done."""
-    return finish(method, models, variables, *method.start(models, variables, batch, settings), settings)
-
-
 def finish(
     method: Method,
     models: Sequence[Transformer],
@@ -128,7 +117,7 @@ def finish(
     state: Any,
     settings: SearchSettings,
 ) -> Decoded:
-    """Returns the answers of `search_whole`, from the state that `method.start` returned."""
+    """Returns the answers to a batch from the state that `method.start` returned. Its rows stay until the last one is done."""
     config = settings.config
     read = laid_out(variables, step_layouts(models, variables, config.num_ids))
     step = functools.partial(method.step, models, read, inputs, config)

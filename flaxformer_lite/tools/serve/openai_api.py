@@ -179,4 +179,4 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 def prompt_tokens(job: Job) -> int:
-    return sum(len(prompt.ids) for prompt in job.items)
+    return sum(len(prompt.request.source) for prompt in job.items)

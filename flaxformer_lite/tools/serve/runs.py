@@ -42,6 +42,7 @@ from flaxformer_lite.tasks.fill_mask.answers import MASK
 from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
+from flaxformer_lite.tools.serve.requests import DecodingRequest, as_list
 from flaxformer_lite.tools.serve.worker import Job
 
 KEPT_PROGRAMS = 8
@@ -59,28 +60,13 @@ MAX_WEIGHTS = 1_000_000
 class Prompt(NamedTuple):
     """One source or prompt."""
 
-    ids: tuple[int, ...]
-    """Token ids, special ones included; none: an empty source, whose translation is empty."""
-    settings: DecodeConfig
-    limit: int = LARGEST
-    """Maximum length of the answer in tokens, beside that of the settings."""
-    seed: int = 0
+    request: Request
+    """The request to the decoder; without token ids: an empty source, whose translation is empty."""
     stop: tuple[str, ...] = ()
-    continues: bool = True
-    """Whether the answer continues the prompt's text, with the space between the two; in a chat it is a text of its own."""
-    forced: Forced = Forced()
+    before: Sequence[int] = ()
+    """The tokens whose text the answer continues, with the space between the two; in a chat it is a text of its own."""
     written: Callable[[Sequence[int]], str] | None = None
     """Returns the translation in an answer's tokens; None: the answer continues a text."""
-
-    @property
-    def request(self) -> Request:
-        """The request to the decoder, which draws as for this prompt alone."""
-        return Request(self.ids, self.settings, self.limit, self.seed, 0, self.forced)
-
-    @property
-    def before(self) -> tuple[int, ...]:
-        """The tokens that the answer's text continues."""
-        return self.ids if self.continues else ()
 
 
 class WrittenText(NamedTuple):
@@ -186,16 +172,15 @@ class ServedRun:
         if isinstance(form, Asking):
             form = dataclasses.replace(form, most=self.max_prompt_tokens, write=self.written_prompts)
         rows = form.sources(texts, lambda place, length: self.refuse(place + 1, length, form.room))
-        prompts = [
-            Prompt(tuple(row), settings, limit, written=functools.partial(form.written, source=text, left_out=told))
-            for row, text in zip(rows, texts, strict=True)
-        ]
+        needs = [(Forced(), "")] * len(rows)
         if wanted or prefix:
-            forced = translator.forced(translator.searcher.search(settings), texts, rows, wanted, prefix, limit)
-            for number, (_, reason) in enumerate(forced, 1):
-                if reason:
-                    raise Refusal(422, f"text {number} {reason}")
-            prompts = [prompt._replace(forced=one) for prompt, (one, _) in zip(prompts, forced, strict=True)]
+            needs = translator.forced(translator.searcher.search(settings), texts, rows, wanted, prefix, limit)
+        prompts = list[Prompt]()
+        for row, text, (forced, reason) in zip(rows, texts, needs, strict=True):
+            if reason:
+                raise Refusal(422, f"text {len(prompts) + 1} {reason}")
+            written = functools.partial(form.written, source=text, left_out=told)
+            prompts.append(Prompt(Request(row, settings, limit, index=0, forced=forced), written=written))
         return Job(Key(self.name, "translate", settings.program, engine), prompts)
 
     def written_prompts(self, conversations: Sequence[Conversation]) -> list[str]:
@@ -207,17 +192,14 @@ class ServedRun:
     def generation_job(
         self,
         prompts: Sequence[str | Sequence[int]],
-        decode: dict[str, Any],
+        asked: DecodingRequest,
         *,
         max_new_tokens: int | None = None,
         num_hypotheses: int | None = None,
-        seed: int | None = None,
-        stop: Sequence[str] = (),
-        continues: bool = True,
     ) -> Job:
-        """Returns the job of continuing prompts: texts, or token ids. `decode` has settings of `DecodeConfig` and `Sampling`."""
+        """Returns the job of continuing prompts: texts, or token ids."""
+        stop, decode, config = tuple(as_list(asked.stop)), asked.decode, self.run.config.decode
         check_stop(stop)
-        config = self.run.config.decode
         if num_hypotheses is not None:
             decode = decode | {"num_hypotheses": num_hypotheses}
             if num_hypotheses > 1:
@@ -229,9 +211,10 @@ class ServedRun:
             if not rows[-1] or not 0 <= min(rows[-1]) <= max(rows[-1]) < self.run.config.model.vocab_size:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
-        seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
-        ends = tuple(stop), continues
-        made = [Prompt(tuple(row), settings, limit, one, *ends) for row, one in zip(rows, seeds, strict=True)]
+        made = list[Prompt]()
+        for row in rows:
+            seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
+            made.append(Prompt(Request(row, settings, limit, seed, 0), stop, row if asked.continues else ()))
         return Job(Key(self.name, "generate", settings.program), made)
 
     def task_job(self, task: Task[Any, Any], asked: Sequence[Any]) -> Job:
@@ -297,7 +280,7 @@ class ServedRun:
             job = self.translation_job(["."], direction=(code, code))  # one program has all directions
             longest = self.run.config.data.longest.source
         elif "generate" in self.tasks:
-            job, longest = self.generation_job([[0]], {}), self.max_prompt_tokens
+            job, longest = self.generation_job([[0]], DecodingRequest()), self.max_prompt_tokens
         else:
             return
         decoder = self.decoder(job.key.program)
@@ -328,7 +311,7 @@ class ServedRun:
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt], engine: str = "jax") -> list[list[WrittenText]]:
         """Returns the answers to each source or prompt, best first."""
         decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
-        search = None if engine == "jax" else self.engine_search(prompts[0].settings)
+        search = None if engine == "jax" else self.engine_search(prompts[0].request.settings or program)
         if search is not None:
             answered = search.generate(None, requests)
         else:
@@ -370,14 +353,14 @@ class ServedRun:
             parts = TextStream(self.tokenizers.target, prompt.before, prompt.stop)
             parts.add(hypothesis.tokens)
             return as_continuation(decoder, prompt, parts, hypothesis.score)
-        cut = len(hypothesis.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
+        cut = len(hypothesis.tokens) >= decoder.max_length(prompt.request.source, prompt.request.limit)
         return WrittenText(
             prompt.written(hypothesis.tokens), hypothesis.score, len(hypothesis.tokens), "length" if cut else "stop"
         )
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, WrittenText]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
-        decoder = self.decoder(key.program).under(prompt.settings)
+        decoder = self.decoder(key.program).under(prompt.request.settings or key.program)
         parts = yield from self.run.generator.streamed(decoder, prompt.request, prompt.stop, prompt.before)
         return as_continuation(decoder, prompt, parts)
 
@@ -445,7 +428,8 @@ def with_limit(settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig,
 
 def as_continuation(decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> WrittenText:
     """Returns the answer to a prompt, once all of its tokens have arrived."""
-    cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+    longest = decoder.max_length(prompt.request.source, prompt.request.limit)
+    cut = parts.num_tokens >= longest and not parts.stopped
     text = truncate_at_stop(parts.text(), prompt.stop)
     return WrittenText(text, score, parts.num_tokens, "length" if cut else "stop")
 

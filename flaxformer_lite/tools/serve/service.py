@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
-from flaxformer_lite.tools.serve.requests import Asked, DecodingRequest, as_list, parse
+from flaxformer_lite.tools.serve.requests import Asked, DecodingRequest, parse
 from flaxformer_lite.tools.serve.runs import ServedRun, ServedRuns, WrittenText
 from flaxformer_lite.tools.serve.worker import Job, Worker
 
@@ -84,11 +84,9 @@ class Service:
         stream: bool,
     ) -> Job:
         """Returns the job of continuing prompts. Raises: Refusal if it cannot be streamed, but is to be."""
-        job = await self.made(
-            run.generation_job, prompts, prompts, asked.decode, max_new_tokens=max_new_tokens,
-            num_hypotheses=num_hypotheses, seed=asked.seed, stop=as_list(asked.stop), continues=asked.continues,
-        )  # fmt: skip
-        settings = job.items[0].settings
+        counts = {"max_new_tokens": max_new_tokens, "num_hypotheses": num_hypotheses}
+        job = await self.made(run.generation_job, prompts, prompts, asked, **counts)
+        settings = job.items[0].request.settings
         if not stream:
             return job
         if len(prompts) > 1:

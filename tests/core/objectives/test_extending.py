@@ -39,7 +39,7 @@ from flaxformer_lite.core.step import TrainTask
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.run.run import Run
-from flaxformer_lite.run.searcher import Kept
+from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.task import check_objective

@@ -24,7 +24,6 @@ from flaxformer_lite.core.search.search import (
     SearchSettings,
     finish,
     prefill,
-    search_whole,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
@@ -45,6 +44,7 @@ from tests.support.reference_search import (
     model_of,
     reference_beam,
     reference_greedy,
+    search_whole,
 )
 
 each_search = pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import AttentionWeights, Run, load_ensemble, write_run
 from flaxformer_lite.run.attention import attention_axes
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.run.searcher import Kept
+from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.tools.report.plots import attention_chart, head_weights, plot_attention, plot_curves, plot_lengths
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs

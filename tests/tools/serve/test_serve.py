@@ -141,7 +141,10 @@ def test_terms_and_beginnings_are_those_of_each_text(served: Served):
     """By hand: the ids that reach the model. A text whose translation cannot have them is refused in words."""
     encode = served.model.by_name["pairs"].run.tokenizers.target.encode
     served.answers("/api/translate", texts=["abc", "de"], prefix=["b", "cd"])
-    assert [item.forced.beginning for item in served.model.calls[-1][1]] == [tuple(encode("b")), tuple(encode("cd"))]
+    assert [item.request.forced.beginning for item in served.model.calls[-1][1]] == [
+        tuple(encode("b")),
+        tuple(encode("cd")),
+    ]
     for asked, message in (
         ({"terms": {"abc": "de"}}, "text 1 has a term or a placeholder that cannot be written"),
         ({"terms": {"abc": " "}}, "terms: 'abc' → '': neither text may be empty"),
@@ -224,8 +227,8 @@ def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
     asked = {"texts": ["Once"], "temperature": 0.5, "top_k": 7, "seed": 3, "stop": ["."], "max_new_tokens": 20}
     served.answers("/api/generate", **asked, num_hypotheses=2)
     key, (prompt,) = served.model.calls[-1]
-    assert (prompt.limit, prompt.seed, prompt.stop) == (20, 3, (".",))
-    settings = prompt.settings
+    request, settings = prompt.request, prompt.request.settings
+    assert (request.limit, request.seed, prompt.stop) == (20, 3, (".",))
     assert (settings.sampling.temperature, settings.sampling.top_k, settings.num_hypotheses) == (0.5, 7, 2)
     assert settings.max_new_tokens == 32
     served.answers("/api/generate", **{**asked, "max_new_tokens": 30, "num_hypotheses": 2})
@@ -233,7 +236,7 @@ def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
     served.answers("/api/generate", texts=["Once"], max_new_tokens=5)
     assert served.model.calls[-1][0].program.max_new_tokens == 12
     served.answers("/api/generate", texts=["Once"], num_hypotheses=2)
-    assert served.model.calls[-1][1][0].settings.sampling.temperature == 1.0
+    assert served.model.calls[-1][1][0].request.settings.sampling.temperature == 1.0
 
 
 def test_requests_that_differ_in_numbers_of_sampling_share_a_call(served: Served):
@@ -255,7 +258,8 @@ def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
     a, b, d = (tokenizers.target.encode(letter)[0] for letter in "abd")
     served.answers("/api/translate", run="several", texts="d", **{"from": "a", "to": "b"})
     (item,) = served.model.calls[-1][1]
-    assert item.ids == (a, d, tokenizers.source.eos_id) and item.settings.forced_bos_id == b
+    asked = item.request
+    assert asked.source == [a, d, tokenizers.source.eos_id] and asked.settings.forced_bos_id == b
     for body, message in (
         ({"run": "several", "from": "a", "to": "x"}, "to is 'x', which is none of this run's 3 languages"),
         ({"run": "several"}, "from is missing"),
@@ -267,7 +271,7 @@ def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
         assert status == 422 and message in found
     served.post("/api/attention", {"run": "several", "source": "d", "target": "b", "from": "a", "to": "b"})
     ((_, ids),) = served.model.calls[-1][1]
-    assert (ids.sources, ids.targets) == ([*item.ids], [several.config.decode.start_id, b, b])
+    assert (ids.sources, ids.targets) == (asked.source, [several.config.decode.start_id, b, b])
     told = {
         one["name"]: (one["languages"], one["named_languages"]) for one in served.client.get("/api/runs").json()["runs"]
     }
@@ -339,14 +343,16 @@ def test_an_answer_in_a_chat_begins_a_text(three_runs: dict[str, Run], monkeypat
     continued = chat.model_copy(update={"continue_final_message": True})
     completion = CompletionRequest(model="documents", prompt="be")
     for asked, text in ((chat, "to be"), (continued, " to be"), (completion, " to be")):
-        job = run.generation_job([pieces.encode("be")], {}, continues=asked.continues)
+        job = run.generation_job([pieces.encode("be")], asked)
         program, (item,) = job.key.program, job.items
         assert run.as_answer(run.decoder(program), item, Hypothesis(ids, 0.0)).text == text
         assert "".join(run.stream(Key("documents", "generate", program), item)) == text
 
 
 def decode_arguments(run: Any, stop: list[str]) -> Any:
-    job = run.generation_job(["Once upon"], {}, stop=stop)
+    from flaxformer_lite.tools.serve.requests import DecodingRequest
+
+    job = run.generation_job(["Once upon"], DecodingRequest(stop=stop))
     return job.key.program, job.items
 
 
