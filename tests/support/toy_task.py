@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
-from flaxformer_lite.tools.serve import own_api, runs
+from flaxformer_lite.tools.serve import endpoints, runs
 
 
 class Question(NamedTuple):
@@ -56,7 +56,7 @@ class Find(Task[Question, list[Place]]):
 
 def serve_it(patch: pytest.MonkeyPatch) -> None:
     """Lets servers that are made from now on have the task."""
-    for module in (own_api, runs):
+    for module in (endpoints, runs):
         patch.setattr(module, "tasks", lambda: (*tasks(), Find()))
 
 

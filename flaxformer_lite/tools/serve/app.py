@@ -13,11 +13,10 @@ from starlette.routing import Route
 
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.pages import STYLE, digest, resource
+from flaxformer_lite.tools.serve.endpoints import Endpoints
 from flaxformer_lite.tools.serve.guard import Guard
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import CLIENT_GONE, CONTENT_TYPE
-from flaxformer_lite.tools.serve.openai_api import OpenAIApi
-from flaxformer_lite.tools.serve.own_api import OwnApi
 from flaxformer_lite.tools.serve.service import Service, failure
 
 
@@ -39,8 +38,7 @@ def make_app(
         Route("/", show_page),
         Route("/health", health),
         Route("/metrics", show_metrics),
-        *OwnApi(service).routes(),
-        *OpenAIApi(service).routes(),
+        *Endpoints(service).routes(),
     ]
     paths = {route.path for route in routes}
     guard = Middleware(Guard, token=token, hosts=hosts, paths=paths, metrics=service.metrics)
