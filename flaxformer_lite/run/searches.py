@@ -264,17 +264,14 @@ class Translator(TextTranslator):
         asked = is_chosen(engine, weights_dtype)
         if asked or (engine == "auto" and uses_cpu() and is_installed()):
             try:
-                return self.engine_search(self.form.decode.changed(decode), weights_dtype)
+                settings = self.form.decode.changed(decode)
+                self.check()
+                return self.searcher.engine_search(settings, weights_dtype)
             except (CannotAnswer, OSError) as error:
                 if asked:
                     raise
                 note_once(f"engine jax: {getattr(error, 'reason', error)}")
         return None
-
-    def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
-        """Returns a search by CTranslate2. Raises: as `RunSearcher.engine_search`; ValueError if the model does not translate."""
-        self.check()
-        return self.searcher.engine_search(settings, weights_dtype)
 
     def engine_of(self, options: Mapping[str, Any]) -> str:
         """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""

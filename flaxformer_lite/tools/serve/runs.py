@@ -333,7 +333,7 @@ class ServedRun:
         try:
             if has_forced:
                 raise CannotAnswer("CTranslate2 has no terms, placeholders and prefixes: leave them out")
-            return self.run.translator.engine_search(settings, self.engine["weights_dtype"])
+            return self.run.searcher.engine_search(settings, self.engine["weights_dtype"])
         except CannotAnswer:
             if is_chosen(**self.engine):
                 raise
