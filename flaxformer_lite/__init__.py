@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.core.step import TrainTask, train_step
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
     from flaxformer_lite.interop.importing import import_hf
-    from flaxformer_lite.run import Run, load
-    from flaxformer_lite.run.train import train
+    from flaxformer_lite.run import Run, load, train
     from flaxformer_lite.tools.report.plots import plot_attention, plot_curves, plot_lengths
 
 __version__ = "0.1.0"

@@ -9,7 +9,7 @@ import jax
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.core.optim import OptimizerConfig

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.remote_files import describe_error
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.answers import Searches
-from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text.languages import Languages
+from flaxformer_lite.core.text import Languages
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
 from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, export_of, with_tuples

@@ -27,7 +27,7 @@ from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import WARNING, note, warn
 from flaxformer_lite.base.remote_files import cache_root, is_url, local_files
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
-from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
+from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.engine.rules import CannotAnswer
 
 PACKAGE = Path(__file__).parents[1]

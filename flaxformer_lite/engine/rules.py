@@ -5,7 +5,7 @@ import os
 from types import ModuleType
 
 from flaxformer_lite.base.hardware import has_nvidia_device, has_tpu
-from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import ENGINES
 
 OLDEST = (4, 8)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
+from flaxformer_lite.core.search import Forced, Request
 from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
-from flaxformer_lite.core.search.forced import Forced
-from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed

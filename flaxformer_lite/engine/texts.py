@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
+from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
-from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.files.text.form import Sources, warn_of_left_out

@@ -19,15 +19,15 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives import Batch
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.data.held_out import Part
 from flaxformer_lite.files.records.candidates import in_lines
 from flaxformer_lite.files.text.normal_form import comparable
+from flaxformer_lite.training import LoopState
 from flaxformer_lite.training.data import RunData, look_at_data
-from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.setup import read_loop_state
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import check_seal, manifests

@@ -50,9 +50,8 @@ from flaxformer_lite.tasks.model import Reporting, TextModel
 from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText, Relevance, sign
 from flaxformer_lite.tasks.rate.answers import rated, rates_with
 from flaxformer_lite.training import mean_metrics, train_task
-from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
 from flaxformer_lite.workdir.folder import finite
-from flaxformer_lite.workdir.frozen import parameter_digest
 
 
 @dataclass(frozen=True, repr=False)

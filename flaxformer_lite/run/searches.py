@@ -19,9 +19,9 @@ from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.search import DecodeConfig, Forced
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.generation import (
     TextStream,
     check_generates,
@@ -34,7 +34,6 @@ from flaxformer_lite.core.search.generation import (
 )
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import UnknownText

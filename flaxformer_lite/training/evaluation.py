@@ -17,15 +17,15 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.objectives import BaseObjective, LossTerm, PerRowMetric
-from flaxformer_lite.core.parallel.mesh import MeshConfig
+from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.parallel.sharding import gather_to_each, shard_bytes
 from flaxformer_lite.core.runners import Runner
+from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.devices import GIB, TooLarge, Workload, memory_of, place
 from flaxformer_lite.core.search.generation import decode_after, encode_prompt, generation_settings
 from flaxformer_lite.core.search.placement import Placement, Prepared
 from flaxformer_lite.core.search.request import Request, in_order
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import resolve, text_scores, with_language

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.config import Config
-from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.training.hooks import Hook, Hooks
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import exit_on_error

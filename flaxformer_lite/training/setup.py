@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from flaxformer_lite.config import Config
-from flaxformer_lite.config.differences import differences
-from flaxformer_lite.core.model.attention import check_attention
+from flaxformer_lite.config import Config, differences
+from flaxformer_lite.core.model import check_attention
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState

@@ -14,7 +14,7 @@ from jax import monitoring
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.hardware import process_memory
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.accelerators import peak_flops
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data.batch_plan import BatchPlan

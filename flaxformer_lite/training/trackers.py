@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.config.train import TrackerName
 from flaxformer_lite.training.hooks import Hook, TrainingRun
 from flaxformer_lite.workdir import RunFolder

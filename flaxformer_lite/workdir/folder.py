@@ -35,15 +35,13 @@ from typing import Any, TypeVar
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import changed, describe_differences, differences, fixed, flatten
-from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import as_options
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.text.languages import LanguageTokenizers
-from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
+from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.files.text.kinds import (
     CHAT_TEMPLATES,

@@ -27,9 +27,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, sealed
+from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import describe_differences, differences
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.settings import has_mark
 from flaxformer_lite.core.base.annotations import Answers
 from flaxformer_lite.core.base.tree_paths import leaves_by_path

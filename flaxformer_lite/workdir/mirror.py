@@ -29,9 +29,8 @@ from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, open_filesystem, reading
 from flaxformer_lite.base.sealed_files import DamageError
-from flaxformer_lite.config import Config
+from flaxformer_lite.config import Config, from_json
 from flaxformer_lite.config.differences import describe_differences, differences
-from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.engine.exports import EXPORTS
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import DIGESTS, META, read_document, steps_in, why_damaged

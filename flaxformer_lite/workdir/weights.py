@@ -21,7 +21,7 @@ from flaxformer_lite.core.model.layers import rounded_shapes
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.optim.selection import with_frozen_dtype
-from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.parallel import make_mesh
 from flaxformer_lite.core.parallel.sharding import stored_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder

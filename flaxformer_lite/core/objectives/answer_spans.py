@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flaxformer_lite.core.base.bounds import LARGEST, FiniteFloat, NonNegativeInt, PositiveInt
-from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs

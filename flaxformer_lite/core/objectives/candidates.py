@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.data import TokenPair
 from flaxformer_lite.core.data.token_arrays import Column, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.objectives.batch import Batch

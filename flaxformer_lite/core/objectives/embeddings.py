@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.core.data.records import Lengths, TokenPair
+from flaxformer_lite.core.data import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs

@@ -14,7 +14,7 @@ from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.model.config import check_heads
 from flaxformer_lite.core.model.layers import rounded_shapes
 from flaxformer_lite.core.model.transformer import parameter_shapes
-from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.parallel import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import (
     MESH_AXES,
     padded_vocabulary,

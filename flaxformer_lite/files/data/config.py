@@ -7,7 +7,7 @@ from annotated_types import Ge, Lt
 
 from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import NonNegativeInt
-from flaxformer_lite.core.data.batch_plan import BatchShapes
+from flaxformer_lite.core.data import BatchShapes
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Part, Split, held_out
 from flaxformer_lite.files.data.hub import HubDataset, Parquet

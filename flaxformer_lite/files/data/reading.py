@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.base.console import one_of_each, warn_once
-from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data import Lengths, Pair, TokenPair
 from flaxformer_lite.core.data.dataset import Dataset, Samplers
-from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers

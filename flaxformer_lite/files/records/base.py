@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite.core.base.bounds import Checked
-from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value

@@ -21,11 +21,10 @@ from typing import Any, Self
 
 from flaxformer_lite.base.console import counted, note_once, warn_once
 from flaxformer_lite.core.base.progress import ProgressCallback
+from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, Searches
-from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.core.text.pairs import Pair
-from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.text.chat import EOS, PROBE, THOUGHTS, ChatTemplate, ChatTokenizers, encode_marked, joined
 from flaxformer_lite.files.text.form import AskedPair, Form, TooLong
 from flaxformer_lite.files.text.messages import Conversation, Message

@@ -31,8 +31,8 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent, Pair
-from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import token_text
 from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
 from flaxformer_lite.files.text.messages import Message

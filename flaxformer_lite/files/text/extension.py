@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.files.text.described import as_described
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.subwords import SentencePieceTokenizer

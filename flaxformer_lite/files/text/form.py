@@ -12,9 +12,8 @@ from flaxformer_lite.base.console import counted, warn
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.progress import ProgressCallback
+from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, Searches, check_translates
-from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.pairs import Pair
 

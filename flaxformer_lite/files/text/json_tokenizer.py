@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import tokenizers
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.core.text.special_ids import EncodedText, SpecialIds
+from flaxformer_lite.core.text import EncodedText, SpecialIds
 from flaxformer_lite.core.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields
 from flaxformer_lite.files.text.secret_names import secret_names
 

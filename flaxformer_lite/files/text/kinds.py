@@ -12,9 +12,8 @@ from typing import Literal
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
-from flaxformer_lite.core.text.languages import Languages, LanguageTokenizers
-from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.text.subwords import (
     AddedPieces,

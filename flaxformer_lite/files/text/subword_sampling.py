@@ -16,7 +16,7 @@ from annotated_types import Ge
 from jaxtyping import Int
 
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, PositiveFloat, Rate
-from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.files.text.subwords import SentencePieceTokenizer
 
 Uniform = Callable[[], float]

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.core.search.forced import NeededTokens
-from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.core.search import NeededTokens
+from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.normal_form import cased, comparable, located
 from flaxformer_lite.files.text.words import HANGUL, UNSPACED, of_word

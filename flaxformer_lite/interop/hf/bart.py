@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.core.model import DropoutRates, LayerNorm, Learned, Normal, Sinusoidal
 from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.core.model.layers import DropoutRates, Normal
-from flaxformer_lite.core.model.norms import LayerNorm
-from flaxformer_lite.core.model.positions import Learned, Sinusoidal
 from flaxformer_lite.interop.hf.family import (
     ClassNames,
     Family,

@@ -9,9 +9,15 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.core.model.layers import DropoutRates, Normal
-from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model import (
+    POST_NORM,
+    DropoutRates,
+    LanguageModelHead,
+    LayerNorm,
+    ModelConfig,
+    Normal,
+    Pooler,
+)
 from flaxformer_lite.core.model.positions import FixedTable, Learned
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.config import Config
+from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import as_words
 from flaxformer_lite.interop.options import lookup
 

@@ -5,8 +5,7 @@ Reference: Boizard et al. 2025, arXiv:2503.05500.
 
 from typing import Any
 
-from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.model.config import LanguageModelHead, Pooler
+from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import Family, classes_of, tied_copies
 from flaxformer_lite.interop.hf.options import UsualIds, num_labels

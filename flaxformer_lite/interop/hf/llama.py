@@ -11,8 +11,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, Pooler, RMSNorm, Rotary
-from flaxformer_lite.core.model.config import SlidingWindow
+from flaxformer_lite.core.model import (
+    PRE_NORM,
+    DotProduct,
+    DropoutRates,
+    ModelConfig,
+    Normal,
+    Pooler,
+    RMSNorm,
+    Rotary,
+    SlidingWindow,
+)
 from flaxformer_lite.core.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tensors_equal, tied_copies

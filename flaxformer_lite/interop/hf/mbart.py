@@ -12,7 +12,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
+from flaxformer_lite.core.model import PRE_NORM, ModelConfig
 from flaxformer_lite.core.model.positions import Sinusoidal, sinusoids
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor

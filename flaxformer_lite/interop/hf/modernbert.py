@@ -8,9 +8,17 @@ Reference: Warner et al. 2024, arXiv:2412.13663.
 
 from typing import Any
 
-from flaxformer_lite.core.model import DotProduct, DropoutRates, ModelConfig, Normal, Rotary
-from flaxformer_lite.core.model.config import LanguageModelHead, Pooler, Residual
-from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model import (
+    DotProduct,
+    DropoutRates,
+    LanguageModelHead,
+    LayerNorm,
+    ModelConfig,
+    Normal,
+    Pooler,
+    Residual,
+    Rotary,
+)
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import Family, classes_of, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL

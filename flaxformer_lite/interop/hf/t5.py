@@ -12,8 +12,7 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
-from flaxformer_lite.core.model.positions import RelativeBias
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, RelativeBias, RMSNorm
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, UsualIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed

@@ -6,9 +6,8 @@ any such large negative score has weight 0, and equal scores are uniform.
 
 from typing import Any
 
-from flaxformer_lite.core.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
+from flaxformer_lite.core.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig, Residual
 from flaxformer_lite.core.model.attention import SharedProjection
-from flaxformer_lite.core.model.config import Residual
 from flaxformer_lite.core.model.masks import Replace
 from flaxformer_lite.core.text.special_ids import PAD
 from flaxformer_lite.interop.name_map import Names, prefixed

@@ -3,8 +3,7 @@
 `y = x W + b`, `W` stored `(in, out)` as here. Its commands are ours; its dropout on residuals scales in evaluation.
 """
 
-from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
-from flaxformer_lite.core.model.positions import NoPositions
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig, NoPositions
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Entry, Options, choice, required
 from flaxformer_lite.interop.systems.system import System

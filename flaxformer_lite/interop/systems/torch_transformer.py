@@ -4,9 +4,7 @@ Its config is the arguments of the constructor. `y = x W^T + b`, `W` stored `(ou
 are one fused array, in this order.
 """
 
-from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
-from flaxformer_lite.core.model.config import Residual
-from flaxformer_lite.core.model.positions import NoPositions
+from flaxformer_lite.core.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig, NoPositions, Residual
 from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, choice, constant, option
 from flaxformer_lite.interop.systems.system import System

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.contexts import map_own
-from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.parallel import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import (
     ACTIVATIONS,
     batch_sharding,

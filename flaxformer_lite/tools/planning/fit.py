@@ -25,7 +25,7 @@ from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.options import apply_options, as_options, options_in
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data.batch_plan import batch_shapes
-from flaxformer_lite.core.model.config import LanguageModelHead
+from flaxformer_lite.core.model import LanguageModelHead
 from flaxformer_lite.core.optim import AdamW
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import shard_bytes

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.objectives import Batch, LossTerm
-from flaxformer_lite.core.parallel.mesh import MeshConfig
+from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.engine.texts import in_own_direction

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, NoReturn
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.search import DecodeConfig, Forced, Request
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.batches import padded_rows
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.forced import Forced
 from flaxformer_lite.core.search.generation import (
     TextStream,
     check_generates,
@@ -25,8 +25,6 @@ from flaxformer_lite.core.search.generation import (
     truncate_at_stop,
     watch_stops,
 )
-from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch

@@ -15,9 +15,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from flaxformer_lite.base.hardware import check_platforms
-from flaxformer_lite.config import Config
+from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.config.differences import changed, flatten
-from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.parallel import replicated
 from flaxformer_lite.core.parallel.sharding import allgather_text
 from flaxformer_lite.training.multihost.meeting import SharedError
