@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.config import load_config
 from flaxformer_lite.core.model import ModelConfig, config, norms, positions
 from flaxformer_lite.core.model.attention import DotProduct
 from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead
@@ -14,18 +14,13 @@ from flaxformer_lite.core.model.kernels import SplashBlocks
 from flaxformer_lite.core.model.layers import Normal
 from flaxformer_lite.core.model.positions import ALiBi
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
 from tests.support.experiments import tiny_config
+from tests.support.hf_folders import config_of
 from tests.support.oracles import WHOLE, load_case
 from tests.support.paths import FIXTURES, ROOT
-
-
-def config_of(model: ModelConfig) -> Config:
-    """A config of a run with this model that has no data."""
-    return Config(model=model, data=DataConfig(tokenizer=None, max_source_length=8, max_target_length=8))
 
 
 def trained_otherwise(model: ModelConfig) -> ModelConfig:

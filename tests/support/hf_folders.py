@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from flaxformer_lite.config import Config
 from flaxformer_lite.core.model.attention import DotProduct
 from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import Learned, Rotary
+from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import our_shapes
 from tests.support.paths import FIXTURES
@@ -55,6 +57,11 @@ DECODER: dict[str, Any] = {
     "num_decoder_layers": 2,
     "scale_embeddings": False,
 }
+
+
+def config_of(model: ModelConfig) -> Config:
+    """A config of a run with this model that has no data."""
+    return Config(model=model, data=DataConfig(tokenizer=None, max_source_length=8, max_target_length=8))
 
 
 def random_params(model: ModelConfig) -> Any:

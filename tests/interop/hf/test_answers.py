@@ -29,9 +29,8 @@ from flaxformer_lite.interop.hf.family import ANSWERS
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.importing import objective
-from tests.interop.test_exporting import config_of
 from tests.support import needs
-from tests.support.hf_folders import random_params
+from tests.support.hf_folders import config_of, random_params
 from tests.support.objectives import example
 
 TOLERANCE = 1e-4
