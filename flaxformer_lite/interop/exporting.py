@@ -136,11 +136,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
         origin = origin if origin.get("system") == "hf" and not origin.get("trained") else {}
         model, merged_params = dataclasses.replace(config.model, lora=None), merged(loaded.params, lora)
         chosen = family or origin.get("config", {}).get("model_type")
-        theirs = (
-            first_fitting(model, merged_params, heads=heads_of(config))
-            if chosen is None
-            else export(model, merged_params, family_of(chosen), heads=heads_of(config))
-        )
+        theirs = export_like({}, model, merged_params, chosen, heads_of(config))
         kind = family_of(theirs.config["model_type"])
         (architecture,) = theirs.config["architectures"]
         documents, tensors = peft.adapter_documents(

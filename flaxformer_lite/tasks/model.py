@@ -115,11 +115,15 @@ class TextModel:
         ends = [[self.end_position(row)] for row in rows] if at_end else None
         return predictor.predict({"params": self.params}, rows, ends, report.progress)
 
+    @property
+    def class_predictor(self) -> BatchPredictor:
+        """Predicts the class logits of each text, or of each of its tokens."""
+        return self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+
     def class_logits(self, windows: Sequence[Sequence[EncodedText]], report: Report) -> list[list[Any]]:
         """Returns the class logits of each window of each text: of the window, or of each of its tokens."""
-        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
         rows, progress = list(itertools.chain(*windows)), scaled(report.progress, len(windows))
-        logits = iter(predictor.predict({"params": self.params}, rows, None, progress))
+        logits = iter(self.class_predictor.predict({"params": self.params}, rows, None, progress))
         return [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:

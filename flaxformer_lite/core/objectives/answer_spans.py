@@ -15,7 +15,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.base import check_pooler
-from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, text_row
 from flaxformer_lite.core.objectives.candidates import ABSENT
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
@@ -149,14 +149,8 @@ class AnswerSpans(WholeTexts):
         self, record: AnswerRow, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         """Returns a row without the axis B, whose targets are two positions."""
-        tokens, types = record.window.read
-        return host_row(
-            np.array(record.places, np.int32),
-            np.ones(2, np.float32),
-            source_tokens=pad_tokens(tokens, lengths.source, special.pad),
-            source_mask=np.arange(lengths.source) < len(tokens),
-            token_types=pad_tokens(types, lengths.source),
-        )
+        places = np.array(record.places, np.int32)
+        return text_row(places, np.ones(2, np.float32), record.window.read, lengths, special)
 
     # From outputs to figures -----------------------------------------------------------------------------------------
 

@@ -44,6 +44,18 @@ def pad_tokens(
     return row
 
 
+def text_row(targets: Any, weights: Any, text: Any, lengths: Lengths, special: SpecialIds) -> Batch:
+    """Returns a row for a model with one stack, without the axis B. The text begins with its tokens and their types."""
+    tokens, types = text[:2]
+    return host_row(
+        targets,
+        weights,
+        source_tokens=pad_tokens(tokens, lengths.source, special.pad),
+        source_mask=np.arange(lengths.source) < len(tokens),
+        token_types=pad_tokens(types, lengths.source),
+    )
+
+
 def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds) -> Batch:
     """Returns a row for an encoder–decoder, as teacher forcing reads it.
 

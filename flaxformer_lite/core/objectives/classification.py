@@ -19,7 +19,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs, check_one_stack, text_inputs
 from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, Rating, check_pooler
-from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, text_row
 from flaxformer_lite.core.objectives.losses import (
     LossTerm,
     PerRowMetric,
@@ -91,13 +91,7 @@ class LabelledTexts(WholeTexts):
     def example(
         self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
-        return host_row(
-            self.row_targets(record.label),
-            np.ones(1, np.float32),
-            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
-            source_mask=np.arange(lengths.source) < len(record.tokens),
-            token_types=pad_tokens(record.types, lengths.source),
-        )
+        return text_row(self.row_targets(record.label), np.ones(1, np.float32), record, lengths, special)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
-from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
+from flaxformer_lite.core.objectives.batch import Batch, pad_tokens, text_row
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
@@ -177,14 +177,7 @@ class TokenLabels(WholeTexts, HeadObjective):
         labels = pad_tokens(record.labels, lengths.source)
         first: Any = (labels % 2).astype(np.float32)
         counted: Any = first if self.pieces == "first" else (labels > 0).astype(np.float32)
-        row = host_row(
-            np.maximum(labels - 1, 0) // 2,
-            counted,
-            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),
-            source_mask=np.arange(lengths.source) < len(record.tokens),
-            token_types=pad_tokens(record.types, lengths.source),
-        )
-        return row._replace(extra=first)
+        return text_row(np.maximum(labels - 1, 0) // 2, counted, record, lengths, special)._replace(extra=first)
 
     # From outputs to figures -----------------------------------------------------------------------------------------
 

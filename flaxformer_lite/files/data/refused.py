@@ -1,5 +1,6 @@
 """Rows of a source that the tokenizers cannot read, such as a conversation that the chat template refuses, or not as a whole."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -68,20 +69,15 @@ Rule = tuple[str | None, str]
 def located(
     numbers: set[int], origin: Origin | None, pairs: Sequence[Pair], first: int = 0
 ) -> dict[Rule, list[LocatedPair]]:
-    """Returns the rows of the records with these numbers, from 0, by the rule of their source; it empties the numbers.
+    """Returns the rows of the records with these numbers, from 0, by the rule of their source.
 
     The further arguments are those of `tell_refused`.
     """
     rules: dict[Rule, list[LocatedPair]] = {}
-    if not numbers:
-        return rules
     given = (((None, "error"), LocatedPair(pair, ("record", "record"), number)) for number, pair in enumerate(pairs, 1))
-    for number, (rule, row) in enumerate(given if origin is None else origin.rows(), -first):
-        if number in numbers:
-            rules.setdefault(rule, []).append(row)
-            numbers.remove(number)
-            if not numbers:
-                break
+    rows = enumerate(given if origin is None else origin.rows(), -first)
+    for rule, row in itertools.islice((row for number, row in rows if number in numbers), len(numbers)):
+        rules.setdefault(rule, []).append(row)
     return rules
 
 

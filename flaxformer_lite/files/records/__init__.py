@@ -19,7 +19,6 @@ READERS: dict[str, type[Record]] = {kind.reads: kind for kind in typing.get_args
 """A kind for each thing that an objective reads: it knows the reader."""
 
 __all__ = [
-    "READERS",
     "Candidates",
     "Classes",
     "Conversations",
@@ -29,6 +28,5 @@ __all__ = [
     "Questions",
     "Reading",
     "Record",
-    "RecordKinds",
     "Words",
 ]

@@ -15,7 +15,6 @@ import itertools
 import json
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -335,24 +334,17 @@ class LabelTokenizers(Tokenizers):
         """Returns the `piece_label` of each token, and what of the pair is not read. Raises: ValueError without labels."""
         marked = {name: [Marked(*one) for one in items] for name, items in json.loads(pair.label or "{}").items()}
         if "words" in marked:
-            words, of_word = list[Place](), list[int]()
-            names = [f"word {number}, {pair[1][a:b]!r}," for number, (a, b, _) in enumerate(marked["words"], 1)]
-            for number, one in enumerate(marked["words"]):
-                units = [one[:2]] if self.whole else units_in(pair[1], one[:2])
-                words += units
-                of_word += [number] * len(units)
+            units = [[one[:2]] if self.whole else units_in(pair[1], one[:2]) for one in marked["words"]]
+            words = list(itertools.chain.from_iterable(units))
             owners = words_of_tokens(pair[1], words, tokens)
-            firsts = first_tokens(owners)
-            counts, labels = Counter(of_word[unit] for unit in firsts), list[int | None]([None]) * len(words)
-            read = [
-                label
-                for number, one in enumerate(marked["words"])
-                for label in self._labels_of_units(one.label, names[number], counts[number])
-            ]
-            for unit, label in zip(firsts, read, strict=True):
-                labels[unit] = label
-            unread = {number for number, one in enumerate(marked["words"]) if one.label is not None} - counts.keys()
-            lost = [f"{names[number].rstrip(',')} {NO_TOKEN}" for number in sorted(unread)]
+            firsts, labels, lost = first_tokens(owners), list[int | None](), list[str]()
+            for number, (one, own) in enumerate(zip(marked["words"], units, strict=True), 1):
+                name = f"word {number}, {pair[1][one.start : one.stop]!r}"
+                has_token = [unit in firsts for unit in range(len(labels), len(labels) + len(own))]
+                read = iter(self._labels_of_units(one.label, f"{name},", sum(has_token)))
+                labels += [next(read) if has else None for has in has_token]
+                if one.label is not None and not any(has_token):
+                    lost.append(f"{name} {NO_TOKEN}")
         elif "spans" in marked:
             words = units_of(pair[1])
             owners = words_of_tokens(pair[1], words, tokens)

@@ -25,6 +25,7 @@ class Lines(TaskLines["FoundAnswer"]):
 
     verb = "answer, a question, a tab and a text, of"
     doing = "answering"
+    texts = 2
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -32,22 +33,15 @@ class Lines(TaskLines["FoundAnswer"]):
             "--format", choices=("text", "jsonl"), default="text", help="answers alone, or with places; default: text"
         )
 
-    @property
-    def texts(self) -> int:
-        return 2
-
     def beside(self, model: "TextModel") -> Sequence[str]:
         return ["answer", "score"] if self.format == "text" else ["answer"]
 
-    def read(self, texts: Sequence[str]) -> Sequence[str]:
-        return texts
-
-    def asked(self, read: Sequence[str]) -> "Question":
+    def read(self, texts: Sequence[str]) -> "Question":
         from flaxformer_lite.tasks.answer.answers import Question  # with JAX
 
-        return Question(*read)
+        return Question(*texts)
 
-    def written(self, read: Sequence[str], answer: "FoundAnswer", model: "TextModel") -> list[str]:
+    def written(self, read: "Question", answer: "FoundAnswer", model: "TextModel") -> list[str]:
         if self.format == "text":
             return [f"{' '.join(answer.answer.split())}\t{answer.score:.6f}"]
         return [json.dumps({**answer._asdict(), "score": round(answer.score, 6)}, ensure_ascii=False)]

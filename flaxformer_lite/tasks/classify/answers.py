@@ -8,7 +8,6 @@ import numpy as np
 from annotated_types import MaxLen, MinLen
 from jaxtyping import Float
 
-from flaxformer_lite.core.search.encoder import predict_class_logits
 from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
@@ -65,19 +64,6 @@ def check_classes(model: TextModel) -> None:
         )
 
 
-def pair_refusal(model: TextModel, asked: TextOrPair) -> str:
-    """Returns why a model has no classes for this: a pair of texts, if it was trained on single texts; "": it has."""
-    train = model.config.data.train
-    refused = train is not None and len(train.record.texts) == 1 and not isinstance(asked, str)
-    return "has two texts, but this run was trained on single texts: give one" if refused else ""
-
-
-def class_logits(model: TextModel, texts: Sequence[TextOrPair], report: Report) -> list[Float[np.ndarray, "C"]]:
-    """Returns the class logits of each text or pair of texts."""
-    predictor = model.batch_predictor(predict_class_logits, model.config.decode.bos_id)
-    return model.predict(predictor, texts, report)
-
-
 @dataclass(frozen=True)
 class Classify(Task[TextOrPair, ClassPrediction]):
     """The class of each text or pair of texts with its probability, or all its labels; for a regression, the number.
@@ -102,10 +88,12 @@ class Classify(Task[TextOrPair, ClassPrediction]):
         return [model.length(asked) if isinstance(asked, str) else model.length(*asked)]
 
     def refusal(self, model: TextModel, asked: TextOrPair) -> str:
-        return pair_refusal(model, asked)
+        train = model.config.data.train
+        refused = train is not None and len(train.record.texts) == 1 and not isinstance(asked, str)
+        return "has two texts, but this run was trained on single texts: give one" if refused else ""
 
     def answered(self, model: TextModel, asked: Sequence[TextOrPair], report: Report) -> list[ClassPrediction]:
-        objective, logits = model.config.objective, class_logits(model, asked, report)
+        objective, logits = model.config.objective, model.predict(model.class_predictor, asked, report)
         names = objective.class_names or tuple(map(str, range(len(logits[0]) if logits else 0)))
         if objective.label_threshold is not None:
             return [several_labels(row, names, objective.label_threshold) for row in logits]

@@ -26,6 +26,7 @@ class Lines(TaskLines["ClassPrediction"]):
 
     verb = "classify"
     doing = "classifying"
+    texts = None
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,6 @@ class Lines(TaskLines["ClassPrediction"]):
             action="store_true",
             help="write the probabilities of all classes, one JSON object for each line",
         )
-
-    @property
-    def texts(self) -> None:
-        return None
 
     def check(self, model: "TextModel") -> None:
         if self.scores and self.beside_best(model) == ["value"]:

@@ -90,18 +90,17 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
                 say(f"line {line} {self.refusal(model, '')}")
             elif lost := tokens.count(masked_id) - len(positions[-1]):
                 say(f"line {line}: {lost} of its masks were cut off")
-        masked = [i for i, row_positions in enumerate(positions) if row_positions]
-        predictions = model.batch_predictor(predict_top_tokens, max(self.top, MADE)).predict(
-            {"params": model.params},
-            [rows[i] for i in masked],
-            [positions[i] for i in masked],
-            report.progress,
-        )
-        candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
-        for i, (probabilities, ids) in zip(masked, predictions, strict=True):
-            best = (array[: len(positions[i]), : self.top].tolist() for array in (probabilities, ids))
-            candidates[i] = [
-                [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*mask, strict=True)]
-                for mask in zip(*best, strict=True)
-            ]
-        return candidates
+        masked = [row for row, places in zip(rows, positions, strict=True) if places]
+        predictor = model.batch_predictor(predict_top_tokens, max(self.top, MADE))
+        places = list(filter(None, positions))
+        found = iter(predictor.predict({"params": model.params}, masked, places, report.progress))
+        answers = list[list[list[TokenPrediction]]]()
+        for masks in map(len, positions):
+            best = (array[:masks, : self.top].tolist() for array in next(found)) if masks else ()
+            answers.append(
+                [
+                    [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*mask, strict=True)]
+                    for mask in zip(*best, strict=True)
+                ]
+            )
+        return answers

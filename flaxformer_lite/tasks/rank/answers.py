@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.engine.texts import check_list
-from flaxformer_lite.tasks.classify.answers import check_classes, class_logits, pair_refusal
+from flaxformer_lite.tasks.classify.answers import Classify, check_classes
 from flaxformer_lite.tasks.embed.answers import Compare
 from flaxformer_lite.tasks.model import Report, TextModel, scaled
 from flaxformer_lite.tasks.task import Task, Text
@@ -48,6 +48,11 @@ def scores_pairs(model: TextModel) -> bool:
     return one_number and model.config.objective.label_threshold is None
 
 
+def scorer(model: TextModel) -> Classify | Compare:
+    """Returns the task that gives a pair of texts a number, by `scores_pairs`."""
+    return Classify() if scores_pairs(model) else Compare()
+
+
 @dataclass(frozen=True)
 class Relevance(Task[tuple[str, str], float]):
     """The worth of the second text of each pair as an answer to the first: a cross-encoder's number, else a cosine."""
@@ -71,15 +76,14 @@ class Relevance(Task[tuple[str, str], float]):
             Compare().check(model)
 
     def refusal(self, model: TextModel, asked: tuple[str, str]) -> str:
-        return pair_refusal(model, asked) if scores_pairs(model) else ""
+        return scorer(model).refusal(model, asked)
 
     def lengths(self, model: TextModel, asked: tuple[str, str]) -> list[int]:
-        return [model.length(*asked)] if scores_pairs(model) else Compare().lengths(model, asked)
+        return scorer(model).lengths(model, asked)
 
     def answered(self, model: TextModel, asked: Sequence[tuple[str, str]], report: Report) -> list[float]:
-        if scores_pairs(model):
-            return [float(row[0]) for row in class_logits(model, asked, report)]
-        return Compare().answered(model, asked, report)
+        answers = scorer(model).answered(model, asked, report)
+        return [one if isinstance(one, float) else one.score for one in answers]
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,7 @@ class Lines(TaskLines["list[RankedText]"]):
     of_objects = True
     at_once = 64  # each may have many candidates
     output = None
-
-    @property
-    def texts(self) -> int:
-        return 0
+    texts = 0
 
     def read(self, texts: Sequence[str]) -> dict[str, Any]:
         """Returns a record with a query and its candidates."""
