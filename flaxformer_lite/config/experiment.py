@@ -13,8 +13,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.core.optim import OptimizerConfig
-from flaxformer_lite.core.search import DecodeConfig
-from flaxformer_lite.core.search.settings import check_vocabulary
+from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
 from flaxformer_lite.files.metrics import MetricConfig

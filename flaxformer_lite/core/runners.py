@@ -16,9 +16,14 @@ from jaxtyping import Array, Int, PyTree
 
 from flaxformer_lite.core.model.config import check_heads
 from flaxformer_lite.core.objectives import Batch, LossTerm, PerRowMetric
-from flaxformer_lite.core.parallel import batch_sharding, replicated, state_sharding
 from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows
-from flaxformer_lite.core.parallel.sharding import with_shardings, within_mesh
+from flaxformer_lite.core.parallel.sharding import (
+    batch_sharding,
+    replicated,
+    state_sharding,
+    with_shardings,
+    within_mesh,
+)
 from flaxformer_lite.core.step import TrainState, TrainTask, eval_step, step_gradient, train_step, update
 
 

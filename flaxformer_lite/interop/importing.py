@@ -20,9 +20,8 @@ from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Languages, Tokenizers
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.metrics import MetricConfig, language_of
-from flaxformer_lite.files.text import FromRun
 from flaxformer_lite.files.text.chat import read_chat_template
-from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES
+from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun
 from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, TranslationPrompt, preset
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.card import stated_license

@@ -19,8 +19,7 @@ from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary, without_padding

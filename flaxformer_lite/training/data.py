@@ -8,14 +8,13 @@ from typing import Any
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import Mixing
 from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.core.text.pairs import ANSWERS
+from flaxformer_lite.core.text.pairs import ANSWERS, Pair
 from flaxformer_lite.files.data import DataSource, Mixture
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of, tell_notes, tokenize

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flaxformer_lite.core.base.bounds import LARGEST, FiniteFloat, NonNegativeInt, PositiveInt
-from flaxformer_lite.core.data import Lengths, TokenPair
+from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
@@ -39,13 +39,6 @@ class Window(NamedTuple):
     """The position of that token."""
     size: int
     """The number of the text's tokens."""
-
-
-class AnswerRow(NamedTuple):
-    """A window with the positions of the answer's first and last token, both 0 if the window lacks a part of the answer."""
-
-    window: Window
-    places: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +112,10 @@ class AnswerSpans(WholeTexts):
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
-        """Returns a row for each window of each text that could be read."""
+        """Returns a row for each window of each text that could be read.
+
+        Its label is the positions of the answer's first and last token, both 0 if the window lacks a part of the answer.
+        """
         arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
         kept = np.flatnonzero(arrays.extents != Extent.REFUSED)
         room = self.room(longest.source, reader)
@@ -130,14 +126,13 @@ class AnswerSpans(WholeTexts):
         question, text = np.repeat(sizes, counts, 0).T
         stop = np.minimum(start + room - question, text)
 
-        def make(i: int) -> AnswerRow:
-            one = arrays[record[i]]
-            window = self.window(one.source.tolist(), one.target.tolist(), int(start[i]), room, reader)
-            answer = one.array(ANSWER)
-            if not len(answer) or answer[0] < start[i] or answer[-1] >= stop[i]:
-                return AnswerRow(window, (0, 0))
-            first, last = (answer - start[i] + window.before).tolist()
-            return AnswerRow(window, (first, last))
+        def make(i: int) -> LabelledText:
+            one, first = arrays[record[i]], int(start[i])
+            window = self.window(one.source.tolist(), one.target.tolist(), first, room, reader)
+            answer, (tokens, types) = one.array(ANSWER), window.read
+            is_inside = len(answer) and first <= answer[0] and answer[-1] < stop[i]
+            places = tuple((answer - first + window.before).tolist()) if is_inside else (0, 0)
+            return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), places)
 
         special = len(reader.with_special_tokens([], []).tokens)
         rows = Rows.source_only(special + question + stop - start, make, Spans.one_each(record, start, stop))
@@ -146,11 +141,10 @@ class AnswerSpans(WholeTexts):
         return rows
 
     def example(
-        self, record: AnswerRow, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+        self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         """Returns a row without the axis B, whose targets are two positions."""
-        places = np.array(record.places, np.int32)
-        return text_row(places, np.ones(2, np.float32), record.window.read, lengths, special)
+        return text_row(np.array(record.label, np.int32), np.ones(2, np.float32), record, lengths, special)
 
     # From outputs to figures -----------------------------------------------------------------------------------------
 

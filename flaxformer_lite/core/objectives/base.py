@@ -9,8 +9,7 @@ import jax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
-from flaxformer_lite.core.data import Lengths
-from flaxformer_lite.core.data.records import RowMaker
+from flaxformer_lite.core.data.records import Lengths, RowMaker
 from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.batch import Batch

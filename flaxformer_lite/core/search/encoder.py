@@ -21,8 +21,7 @@ from flaxformer_lite.core.search.batches import (
     plan_batches,
 )
 from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared
-from flaxformer_lite.core.text import EncodedText
-from flaxformer_lite.core.text.special_ids import check_lengths
+from flaxformer_lite.core.text.special_ids import EncodedText, check_lengths
 
 
 class BatchPredictor:

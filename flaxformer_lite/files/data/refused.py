@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.pairs import Extent
+from flaxformer_lite.core.text.pairs import Extent, Pair
 from flaxformer_lite.files.data.source import MOST_LISTED, DataSource, LocatedPair, tell_bad_rows
 
 

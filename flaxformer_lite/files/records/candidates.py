@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.pairs import EncodedPair
+from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.answer_spans import ANSWER, AnswerSpans
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.pairs import EncodedPair, Extent
+from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
 from flaxformer_lite.files.records.base import Field, FileRow, Reading, Record
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.messages import by_rows

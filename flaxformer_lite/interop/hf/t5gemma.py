@@ -11,8 +11,7 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.model.config import DecoderSize, Residual
+from flaxformer_lite.core.model.config import DecoderSize, ModelConfig, Residual
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import gemma, llama
 from flaxformer_lite.interop.hf.family import Family, tied_copies

@@ -17,9 +17,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.languages import codes_in
-from flaxformer_lite.core.text.tokenizer import MOST_IDS
+from flaxformer_lite.core.text.tokenizer import MOST_IDS, Tokenizer, Tokenizers
 from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
 from flaxformer_lite.files.text.subwords import (
     FLAGS,

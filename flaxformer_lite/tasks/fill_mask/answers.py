@@ -7,7 +7,6 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Le
 
 from flaxformer_lite.core.search.encoder import predict_top_tokens
-from flaxformer_lite.core.text import Tokenizer
 from flaxformer_lite.tasks.model import Report, TextModel
 from flaxformer_lite.tasks.task import Task, Text
 
@@ -45,15 +44,14 @@ def mask_id(model: TextModel) -> int:
 
 def text_ids(model: TextModel, text: str) -> list[int]:
     """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
-    return encode_masked(model.tokenizer, text, mask_id(model)) if MASK in text else model.tokenizer.encode(text)
-
-
-def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
-    """Returns the token ids of a text that contains MASK."""
+    tokenizer = model.tokenizer
+    if MASK not in text:
+        return tokenizer.encode(text)
+    masked = mask_id(model)
     if tokenizer.mask_id is not None:
-        return tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
+        return tokenizer.encode(text.replace(MASK, tokenizer.pieces([masked])[0]))
     first, *others = map(tokenizer.encode, text.split(MASK))
-    return first + [token for ids in others for token in (mask_id, *ids)]
+    return first + [token for ids in others for token in (masked, *ids)]
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.parallel import MESH_AXES
-from flaxformer_lite.core.parallel.sharding import ACTIVATIONS, shard_bytes
+from flaxformer_lite.core.parallel.sharding import ACTIVATIONS, MESH_AXES, shard_bytes
 from flaxformer_lite.core.runners import abstract_state
 from flaxformer_lite.training import train_task
 

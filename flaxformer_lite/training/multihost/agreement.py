@@ -17,8 +17,7 @@ from jaxtyping import Array
 from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.config.differences import changed, flatten
-from flaxformer_lite.core.parallel import replicated
-from flaxformer_lite.core.parallel.sharding import allgather_text
+from flaxformer_lite.core.parallel.sharding import allgather_text, replicated
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
