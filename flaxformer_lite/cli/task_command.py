@@ -19,8 +19,7 @@ from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run
-    from flaxformer_lite.tasks.model import TextModel
-    from flaxformer_lite.tasks.task import Task
+    from flaxformer_lite.tasks.task import Task, TextModel
 
 
 class TaskCommand:

@@ -45,9 +45,9 @@ from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
 from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix
 from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
 from flaxformer_lite.tasks.label.answers import Label, LabelledWords
-from flaxformer_lite.tasks.model import Reporting, TextModel
 from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText, Relevance, sign
 from flaxformer_lite.tasks.rate.answers import rated, rates_with
+from flaxformer_lite.tasks.task import Reporting, TextModel
 from flaxformer_lite.training import mean_metrics, train_task
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
 from flaxformer_lite.workdir.folder import finite
@@ -304,7 +304,7 @@ class Run:
 
         Example: `run.similarity([("capital of France", "Paris is its capital.")])`.
         """
-        return np.array(Compare(prompt, width).answers(self.text_model, pairs, **report), np.float32)
+        return np.array(Compare(Embed(prompt, width)).answers(self.text_model, pairs, **report), np.float32)
 
     @property
     def rates_with(self) -> tuple[bool, ...]:

@@ -48,7 +48,7 @@ from flaxformer_lite.files.text.form import Sources
 from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE
-from flaxformer_lite.tasks.model import TextModel
+from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.workdir import RunFolder
 
 # What searches ---------------------------------------------------------------------------------------------------------

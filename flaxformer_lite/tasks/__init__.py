@@ -1,6 +1,6 @@
-"""Tasks of models that read a text in one pass, a folder for each: `task.py` has the contract.
+"""Tasks of models that read a text in one pass, a folder for each: `task.py` has the contract, and the part of a run that they ask.
 
-`model.py` has the part of a run that tasks ask. A folder has `lines.py`, how the command reads and writes lines, which loads no
+A folder has `lines.py`, how the command reads and writes lines, which loads no
 JAX; and `answers.py`, the task itself. A new task is a folder, and its name in `NAMES` and in `tasks`.
 """
 

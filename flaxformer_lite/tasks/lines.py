@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.model import TextModel
-    from flaxformer_lite.tasks.task import Task
+    from flaxformer_lite.tasks.task import Task, TextModel
 
 Answer = TypeVar("Answer")
 

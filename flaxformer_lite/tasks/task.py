@@ -1,21 +1,165 @@
-"""The contract of a task: what is asked of a model, and what it answers."""
+"""The contract of a task: what is asked of a model, and what it answers. `TextModel` is the part of a run that tasks ask."""
 
+import functools
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from annotated_types import MaxLen
+from jaxtyping import PyTree
 
+from flaxformer_lite.base.console import warn
+from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.engine.texts import check_list
-from flaxformer_lite.tasks.model import Report, Reporting, TextModel
+from flaxformer_lite.core.model import Transformer
+from flaxformer_lite.core.search.encoder import BatchPredictor, predict_class_logits, reads_first
+from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
+from flaxformer_lite.core.text.special_ids import cut_warning, truncated
+from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine.texts import WarnCallback, check_list, required
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 Text = Annotated[str, MaxLen(1_000_000)]
 """A text of a server's request."""
+
+
+class Reporting(TypedDict, total=False):
+    """Keyword arguments of the methods that take many texts."""
+
+    progress: ProgressCallback
+    """Called after each batch with an activity, the number of texts that are done, and their number."""
+    warn: WarnCallback
+    """Receives each warning; by default it becomes a line on stderr."""
+    first_line: int
+    """The number of the first text in messages; 1 by default."""
+    lines: Sequence[int]
+    """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
+
+
+class Report(NamedTuple):
+    """Ways to tell of texts while they are read."""
+
+    progress: ProgressCallback
+    warn: WarnCallback
+    lines: Sequence[int]
+    """The number of each text in messages."""
+
+    @classmethod
+    def of(cls, number: int, given: Reporting) -> "Report":
+        """Returns the report on a number of texts."""
+        first = given.get("first_line", 1)
+        lines = given.get("lines") or range(first, first + number)
+        return cls(given.get("progress", no_progress), given.get("warn", warn), lines)
+
+
+def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
+    """Returns the progress of so many things that are made of any number of texts."""
+    return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model with its parameters, tokenizers and config, which reads texts in one pass."""
+
+    path: Path
+    """The run folder, for messages."""
+    config: Config
+    params: PyTree = field(repr=False)
+    tokenizers: Tokenizers | None
+    """None if the weights were imported without a tokenizer."""
+    placement: Placement = ONE_DEVICE
+    """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
+    batch_predictors: dict[tuple[Any, ...], BatchPredictor] = field(default_factory=dict, repr=False, compare=False)
+    """One for each function and its arguments, because each keeps what it compiled; other parameters share them."""
+
+    @cached_property
+    def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
+        return Transformer(self.config.model.for_use, self.placement.tensor)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts. Raises: ValueError if the run has none."""
+        return required(self.tokenizers, self.path).source
+
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """Warns of text that is not in the vocabulary, once for each character."""
+        return UnknownText(self.tokenizer)
+
+    @property
+    def vector_width(self) -> int:
+        """The number of values of a text's vector."""
+        model = self.config.model
+        return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
+
+    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
+        """Returns the compiled form of a function of `core/search/encoder.py`."""
+        if (key := (function, *arguments)) not in self.batch_predictors:
+            bound = functools.partial(function, *arguments)
+            self.batch_predictors[key] = BatchPredictor(
+                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id, self.placement
+            )
+        return self.batch_predictors[key]
+
+    def predict(self, predictor: BatchPredictor, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
+        """Returns the predictor's answer to each text or pair of texts."""
+        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        flat = [text for group in groups for text in group]
+        self.unknown.report(flat, report.warn)
+        encoded = iter(self.tokenizer.encode_batch(flat))
+        rows = []
+        for line, group in zip(report.lines, groups, strict=True):
+            ids = [next(encoded) for _ in group]
+            rows.append(self.encode(ids, line, report.warn))
+        at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
+        ends = [[self.end_position(row)] for row in rows] if at_end else None
+        return predictor.predict({"params": self.params}, rows, ends, report.progress)
+
+    @property
+    def class_predictor(self) -> BatchPredictor:
+        """Predicts the class logits of each text, or of each of its tokens."""
+        return self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+
+    def class_logits(self, windows: Sequence[Sequence[EncodedText]], report: Report) -> list[list[Any]]:
+        """Returns the class logits of each window of each text: of the window, or of each of its tokens."""
+        rows, progress = list(itertools.chain(*windows)), scaled(report.progress, len(windows))
+        logits = iter(self.class_predictor.predict({"params": self.params}, rows, None, progress))
+        return [list(itertools.islice(logits, len(of_text))) for of_text in windows]
+
+    def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
+        """Returns one text or two with special ids, truncated with a warning that has the line's number.
+
+        A pair whose first text has no token is one text, as in training.
+        """
+        if len(texts) > 1 and not len(texts[0]):
+            texts = texts[1:]
+        most = self.config.data.max_source_length
+        whole = self.tokenizer.with_special_tokens(*texts).tokens
+        truncated(whole, most, "text", "max_source_length", cut_warning(warn, number))
+        return self.tokenizer.truncated(texts, most)
+
+    def length(self, *texts: str) -> int:
+        """Returns the number of tokens of one text or two with special ids."""
+        return len(self.tokenizer.with_special_tokens(*map(self.tokenizer.encode, texts)).tokens)
+
+    def end_position(self, row: EncodedText) -> int:
+        """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
+        end = self.config.decode.eos_id
+        if end not in row.tokens:
+            raise ValueError(
+                f"the tokenizer of {self.path} ends no text with {end}, the first of decode.eos_ids, where this model's "
+                "classes are read: use Run.forward from Python, with attention_mask"
+            )
+        return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
 
 @dataclass(frozen=True)
@@ -61,8 +205,7 @@ class Task(ABC, Generic[Asked, Answer]):
     def check_asked(self, model: TextModel, asked: Asked, line: int) -> None:
         """Raises: ValueError if this has no answer, and must have one."""
         if (reason := self.refusal(model, asked)) and not self.warns:
-            message = f"line {line} {reason}"
-            raise ValueError(message)
+            raise ValueError(f"line {line} {reason}")
 
     def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""

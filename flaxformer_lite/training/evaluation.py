@@ -33,8 +33,7 @@ from flaxformer_lite.files.text.asking import Asking
 from flaxformer_lite.files.text.chat import ChatTokenizers
 from flaxformer_lite.files.text.form import AskedPair, Sources
 from flaxformer_lite.tasks import scored_by
-from flaxformer_lite.tasks.model import TextModel
-from flaxformer_lite.tasks.task import Task
+from flaxformer_lite.tasks.task import Task, TextModel
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name

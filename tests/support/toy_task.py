@@ -9,8 +9,7 @@ import pytest
 from annotated_types import Ge, Le
 
 from flaxformer_lite.tasks import tasks
-from flaxformer_lite.tasks.model import Report, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 from flaxformer_lite.tools.serve import endpoints, runs
 
 

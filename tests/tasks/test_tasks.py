@@ -20,8 +20,7 @@ from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks import NAMES, tasks
-from flaxformer_lite.tasks.model import TextModel
-from flaxformer_lite.tasks.task import Task, plain
+from flaxformer_lite.tasks.task import Task, TextModel, plain
 from tests.support.served import FakePredictors, runs
 from tests.support.text_runs import MODEL, text_run
 

@@ -37,7 +37,7 @@ from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.tasks.label.answers import Label
-from flaxformer_lite.tasks.model import TextModel
+from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.training import evaluation
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed, report
 from flaxformer_lite.training.multihost.agreement import Processes

@@ -14,8 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.answer_spans import Window
 from flaxformer_lite.files.records.questions import answer_texts
-from flaxformer_lite.tasks.model import Report, Reporting, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Reporting, Task, Text, TextModel
 
 COMPARED = 20
 """Answers to a question whose scores a probability is made of, as in the programs that report SQuAD's figures."""

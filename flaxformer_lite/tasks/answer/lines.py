@@ -15,7 +15,7 @@ from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.answer.answers import FoundAnswer, Question
-    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import TextModel
 
 
 @dataclass(frozen=True)

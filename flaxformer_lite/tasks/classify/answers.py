@@ -8,8 +8,7 @@ import numpy as np
 from annotated_types import MaxLen, MinLen
 from jaxtyping import Float
 
-from flaxformer_lite.tasks.model import Report, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 TextOrPair = str | Sequence[str]
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -11,8 +11,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.core.model.inputs import check_one_stack
 from flaxformer_lite.core.search.encoder import predict_embeddings
-from flaxformer_lite.tasks.model import Report, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 Vector = Float[np.ndarray, "D"]
 
@@ -56,7 +55,7 @@ class Embed(Task[str, Vector]):
 
     def pairs(self) -> "Compare":
         """Returns the task of comparing the vectors of pairs, with the same options."""
-        return Compare(self.prompt, self.width)
+        return Compare(self)
 
     def before(self, model: TextModel) -> str:
         """Returns the text before each text. Raises: ValueError for a prompt that the objective does not have."""
@@ -82,20 +81,20 @@ class Embed(Task[str, Vector]):
 
 @dataclass(frozen=True)
 class Compare(Task[tuple[str, str], float]):
-    """The cosine of the vectors of each pair, of a query and a document. The options are those of `Embed`."""
+    """The cosine of the vectors of each pair, of a query and a document."""
 
-    prompt: str | None = None
-    width: int | None = None
+    embed: Embed = Embed()
+    """What makes the vectors; without a prompt each side has its own."""
 
     field = "pairs"
 
     def check(self, model: TextModel) -> None:
-        Embed(self.prompt, self.width).check(model)
+        self.embed.check(model)
 
     def sides(self, model: TextModel) -> list[Embed]:
         """Returns what makes the vectors of queries, and of documents."""
         prompts = model.config.objective.side_prompts
-        return [Embed(of_side if self.prompt is None else self.prompt, self.width) for of_side in prompts]
+        return [replace(self.embed, prompt=one) if self.embed.prompt is None else self.embed for one in prompts]
 
     def lengths(self, model: TextModel, asked: tuple[str, str]) -> list[int]:
         return [

@@ -16,7 +16,7 @@ import numpy as np
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import TextModel
 
 
 @dataclass(frozen=True)

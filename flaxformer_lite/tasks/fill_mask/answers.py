@@ -7,8 +7,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Le
 
 from flaxformer_lite.core.search.encoder import predict_top_tokens
-from flaxformer_lite.tasks.model import Report, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 MASK = "[MASK]"
 """The sign for a masked token in a text, whatever the tokenizer calls it."""

@@ -13,7 +13,7 @@ from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.fill_mask.answers import TokenPrediction
-    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import TextModel
 
 
 @dataclass(frozen=True)

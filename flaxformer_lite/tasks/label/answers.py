@@ -19,8 +19,7 @@ from flaxformer_lite.files.records.words import (
     words_of_tokens,
 )
 from flaxformer_lite.files.text.words import units_of
-from flaxformer_lite.tasks.model import Report, TextModel
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 
 def text_of(given: str | Sequence[str]) -> str:

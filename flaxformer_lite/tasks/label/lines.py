@@ -17,7 +17,7 @@ from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.label.answers import LabelledWords
-    from flaxformer_lite.tasks.model import TextModel
+    from flaxformer_lite.tasks.task import TextModel
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.classify.answers import Classify, check_classes
 from flaxformer_lite.tasks.embed.answers import Compare
-from flaxformer_lite.tasks.model import Report, TextModel, scaled
-from flaxformer_lite.tasks.task import Task, Text
+from flaxformer_lite.tasks.task import Report, Task, Text, TextModel, scaled
 
 
 class Query(NamedTuple):

@@ -14,8 +14,8 @@ from flaxformer_lite.files.text.json_objects import field_value, object_in
 from flaxformer_lite.tasks.lines import TaskLines
 
 if TYPE_CHECKING:
-    from flaxformer_lite.tasks.model import TextModel
     from flaxformer_lite.tasks.rank.answers import Query, RankedText
+    from flaxformer_lite.tasks.task import TextModel
 
 
 @dataclass(frozen=True)

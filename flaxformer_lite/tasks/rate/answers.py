@@ -11,8 +11,8 @@ from flaxformer_lite.core.search.encoder import rate
 from flaxformer_lite.core.text.special_ids import EncodedText, cut_warning, truncated
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.embed.answers import Embed
-from flaxformer_lite.tasks.model import Report, Reporting, TextModel, scaled
 from flaxformer_lite.tasks.rank.answers import Relevance, scores_pairs
+from flaxformer_lite.tasks.task import Report, Reporting, TextModel, scaled
 
 RATED_AT_ONCE = 256
 """Translations whose vectors are read together: a shape that is compiled once."""

@@ -172,10 +172,10 @@ def test_windows_and_losses_are_those_of_the_library() -> None:
             " ".join(question), " ".join(text), truncation="only_second", max_length=17, stride=3,
             return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
-        assert [row.window.read.tokens for row in rows] == encoded["input_ids"]
-        assert [row.window.read.types for row in rows] == encoded["token_type_ids"]
+        assert [row.tokens.tolist() for row in rows] == encoded["input_ids"]
+        assert [row.types.tolist() for row in rows] == encoded["token_type_ids"]
         for i, row in enumerate(rows):
-            batch = example(objective, row, Lengths(len(row.window.read.tokens), 0))
+            batch = example(objective, row, Lengths(len(row.tokens), 0))
             letter = [
                 place // 2 if side == 1 else -1
                 for (place, _), side in zip(encoded["offset_mapping"][i], encoded.sequence_ids(i), strict=True)
