@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
 from flaxformer_lite.core.model.config import check_heads
-from flaxformer_lite.core.objectives import Batch, LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives import Batch, Counts
 from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.core.parallel.sharding import (
     batch_sharding,
@@ -81,7 +81,7 @@ class Runner(ABC):
         """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
         return self.compiled_train_step(state, batch)
 
-    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def eval_step(self, params: PyTree, batch: Batch) -> Counts:
         """Runs `step.eval_step` on a batch from `shard_batch`."""
         return self.compiled_eval_step(params, batch)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import Outputs, example_inputs
-from flaxformer_lite.core.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives import Apply, BaseObjective, Batch, Counts, LossTerm
 from flaxformer_lite.core.optim.selection import check_rates, merge, split, with_frozen_dtype, without_frozen_layers
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.sharding import constrain_parameters
@@ -223,12 +223,10 @@ def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[Tra
     return state._replace(step=state.step + 1), measured
 
 
-def eval_step(
-    task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None
-) -> dict[str, LossTerm | PerRowMetric]:
+def eval_step(task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None) -> Counts:
     """Returns the objective's metrics on a batch, without dropout, one micro-batch at a time: it needs less memory than a step."""
 
-    def of_rows(rows: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def of_rows(rows: Batch) -> Counts:
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
         return task.objective.metrics(outputs, rows)
 

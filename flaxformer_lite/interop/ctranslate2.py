@@ -38,7 +38,7 @@ from flaxformer_lite.core.model.positions import (
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
+from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, Tensors, from_params, name_map, prefixed
 from flaxformer_lite.interop.options import lookup
 from flaxformer_lite.interop.weight_files import new_folder
 
@@ -201,7 +201,7 @@ def has_zero_weights(masking: Masking) -> bool:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def write_model(file: BinaryIO, kind: str, revision: int, variables: Mapping[str, np.ndarray]) -> None:
+def write_model(file: BinaryIO, kind: str, revision: int, variables: Arrays) -> None:
     """Writes `model.bin`. Raises: ValueError for an array that is too large for it.
 
     It is little-endian: the version of the format, the name of the kind of model and the revision of its names, then every array
@@ -242,7 +242,7 @@ def write_string(file: BinaryIO, text: str) -> None:
     file.write(struct.pack("<H", len(encoded) + 1) + encoded + b"\0")
 
 
-def stored_as(dtype: str, variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def stored_as(dtype: str, variables: Arrays) -> Tensors:
     """Returns the variables with matrices and tables in another type: bfloat16, or int8 with a scale for each output.
 
     Arrays of several names stay one array.
@@ -320,7 +320,7 @@ def norm_places(model: ModelConfig) -> str | None:
     return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
 
 
-def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
+def variables(model: ModelConfig, params: PyTree, room: int) -> Tensors:
     """Returns every array and attribute by its name in CTranslate2; a computed table of positions has `room` rows.
 
     Raises: ValueError that lists the parameters that CTranslate2 has no name for.
@@ -354,7 +354,7 @@ def names(model: ModelConfig) -> Names:
     return module_names
 
 
-def norm_weights(model: ModelConfig, weights: Arrays) -> dict[str, np.ndarray]:
+def norm_weights(model: ModelConfig, weights: Arrays) -> Tensors:
     """Returns the scales of RMS norms with their offset. CTranslate2 reads a norm without `beta` as an RMS norm: others get one."""
     changed = {}
     for name in (name.removesuffix("gamma") for name in weights if name.endswith("/gamma")):
@@ -367,7 +367,7 @@ def norm_weights(model: ModelConfig, weights: Arrays) -> dict[str, np.ndarray]:
     return changed
 
 
-def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+def decoder_attributes(model: ModelConfig) -> Tensors:
     """Returns the attributes that only a decoder has."""
     assert model.head is not None
     attributes = {
@@ -387,7 +387,7 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     return under("decoder", attributes)
 
 
-def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
+def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> Tensors:
     """Returns the attributes of one side and of its layers, and its positions."""
     attributes = {
         "num_heads": int16(model.num_heads),
@@ -408,7 +408,7 @@ def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | No
     return under(side, attributes)
 
 
-def attention_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+def attention_attributes(model: ModelConfig) -> Tensors:
     variant = model.attention
     heads = variant.heads(model.d_model, model.num_heads)
     attributes = {
@@ -432,9 +432,9 @@ def norm_names(model: ModelConfig) -> dict[str, str]:
     return {f"{ours}_{place}_norm": f"{theirs}/layer_norm" for ours, theirs in sublayers.items()}
 
 
-def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> Tensors:
     """Returns the position attributes of self-attention in decoder layer `number`; None: in an encoder layer."""
-    attributes: dict[str, np.ndarray] = {}
+    attributes: Tensors = {}
     scheme, window = model.positions, model.sliding_window
     if window is not None and number is not None:
         is_local = window.layers is None or number in window.layers
@@ -476,5 +476,5 @@ def is_multi_query(model: ModelConfig) -> bool:
     return heads.num_kv_heads != model.num_heads
 
 
-def under(prefix: str, arrays: Arrays) -> dict[str, np.ndarray]:
+def under(prefix: str, arrays: Arrays) -> Tensors:
     return {f"{prefix}/{name}": x for name, x in arrays.items()}

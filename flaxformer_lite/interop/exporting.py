@@ -39,7 +39,7 @@ from flaxformer_lite.interop.hf.family import ANSWERS, Family
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes, placeholders
+from flaxformer_lite.interop.name_map import Tensors, WeightName, from_params, our_shapes, placeholders
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import new_folder, read_settings, write_weights
@@ -267,7 +267,7 @@ class Exported(NamedTuple):
     """A model in their terms: `config.json` without special ids, and the tensors."""
 
     config: dict[str, Any]
-    tensors: dict[str, np.ndarray]
+    tensors: Tensors
 
 
 def write_hf(
@@ -433,7 +433,7 @@ def distance(model: ModelConfig, family: Family) -> tuple[int, int]:
     return sum(not path.startswith(("head", "pooler")) for path in unlike), len(unlike)
 
 
-def empty_tensors(names: Sequence[WeightName]) -> dict[str, np.ndarray]:
+def empty_tensors(names: Sequence[WeightName]) -> Tensors:
     """Returns a tensor without a number for each name, for a family that reads which tensors a file has."""
     return {name: np.zeros(0) for weight in names for name in weight.names}
 

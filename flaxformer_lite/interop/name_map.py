@@ -20,6 +20,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.transformer import parameter_shapes
 
 Arrays = Mapping[str, np.ndarray]
+Tensors = dict[str, np.ndarray]
 NARROW = ("float32", "float16", "bfloat16")
 """Types of numbers that float32 holds exactly."""
 
@@ -126,7 +127,7 @@ WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 """Modules that PyTorch puts around others: compiled, on several devices, sharded, recomputed. None has arrays of its own."""
 
 
-def renamings(weights: Arrays) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+def renamings(weights: Arrays) -> Iterator[tuple[Tensors, str]]:
     """Yields the weights under names that a model may know them by, and a note on the parts of their names that are left out.
 
     First the names as they are, then without `WRAPPERS`, then also without the starts that at least half of them have, shortest
@@ -196,7 +197,7 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
     return unflatten_dict(params, sep="/")
 
 
-def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.ndarray]:
+def from_params(params: PyTree, names: Sequence[WeightName]) -> Tensors:
     """Returns their weights for our parameters: `to_params` backwards, bit for bit. They may be views.
 
     Raises: ValueError that lists the parameters that the system has no name for, and those that are missing.

@@ -17,7 +17,7 @@ from flaxformer_lite.core.objectives.classification import Classification, Regre
 from flaxformer_lite.core.objectives.embeddings import SentenceEmbeddings
 from flaxformer_lite.core.objectives.instruction import Instruction
 from flaxformer_lite.core.objectives.kinds import Objective, Objectives, default_objective
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, PerRowMetric
 from flaxformer_lite.core.objectives.masked_lm import MaskedLM
 from flaxformer_lite.core.objectives.reranking import Reranking
 from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
@@ -31,6 +31,7 @@ __all__ = [
     "Batch",
     "CausalLM",
     "Classification",
+    "Counts",
     "Instruction",
     "LossTerm",
     "MaskedLM",

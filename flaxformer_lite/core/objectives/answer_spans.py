@@ -1,7 +1,7 @@
 """Answers in texts: an encoder reads a question with a text, and marks the first and the last token of the answer."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from flaxformer_lite.core.objectives.base import check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, text_row
 from flaxformer_lite.core.objectives.candidates import ABSENT
 from flaxformer_lite.core.objectives.classification import WholeTexts
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.objectives.token_labels import token_logits
 from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -152,11 +152,11 @@ class AnswerSpans(WholeTexts):
         """Returns nats per place: the mean over the first and the last token of each answer."""
         return {"cross_entropy": cross_entropy(place_logits(outputs, batch), batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         scored = place_logits(outputs, batch), batch.targets, batch.weights
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         return {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
 
 

@@ -1,7 +1,7 @@
 """The contract of an objective, and its defaults."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,9 +14,9 @@ from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.losses import (
+    Counts,
     Logits,
     LossTerm,
-    PerRowMetric,
     accuracy,
     cross_entropy,
     logit_stats,
@@ -200,7 +200,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the terms that training minimises, by name."""
         return {"cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the counts of one evaluation batch: unsmoothed nats per predicted token, and correct predictions."""
         stats = logit_stats(outputs.loss_logits, batch.targets)
         return {
@@ -212,7 +212,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns figures of translations as texts, under `text_metric_names`: of `data.eval` in training, and in `evaluate`."""
         return {}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
         means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
         return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}

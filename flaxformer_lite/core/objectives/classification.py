@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from flaxformer_lite.core.model.inputs import Outputs, check_one_stack, text_inp
 from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, Rating, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, text_row
 from flaxformer_lite.core.objectives.losses import (
+    Counts,
     LossTerm,
     PerRowMetric,
     accuracy,
@@ -193,7 +194,7 @@ class Classification(LabelledTexts, HeadObjective):
             weights = weights * jnp.asarray(self.class_weights, weights.dtype)[targets]
         return self.head_loss(logits[:, None], targets, weights)
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per text, and the confusion matrix or the counts of several labels."""
         logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
         if self.several:
@@ -202,7 +203,7 @@ class Classification(LabelledTexts, HeadObjective):
         scored = (logits[:, None], targets, weights)
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored), "confusion": confusion(*scored)}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}
         means = {name: terms[name].mean for name in ("loss", "accuracy")}
         if self.several:
@@ -282,12 +283,12 @@ class Regression(LabelledTexts):
         """Returns the squared error per text."""
         return {"squared_error": squared_error(class_logits(outputs), batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the predicted and the true number of each row, `[B, 2]`."""
         values = jnp.concatenate([class_logits(outputs).astype(jnp.float32), batch.targets], -1)
         return {"rows": PerRowMetric(values, batch.weights[:, 0])}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         rows = totals["rows"]
         assert isinstance(rows, PerRowMetric)
         predicted, true = np.asarray(rows.values, np.float64).T

@@ -1,7 +1,7 @@
 """Sentence embeddings: texts that belong together get similar vectors."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from flaxformer_lite.core.objectives.candidates import (
     margin_mse,
     unread_scores,
 )
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
@@ -235,13 +235,13 @@ class SentenceEmbeddings(CandidateTexts):
         if self.directions == "both":
             yield "backward", cross_entropy(*vectors.backward())._replace(weight=weight)
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the loss of whole vectors forward, and the number of queries whose own positive is the nearest."""
         vectors = Vectors.of(outputs, batch, self.temperature)
         (_, loss), *_ = self.terms_of(vectors, batch)
         return {"loss": loss, "accuracy": accuracy(*vectors.forward())}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         return {name: value for name, value in super().report(totals).items() if name in self.metric_names}
 
 

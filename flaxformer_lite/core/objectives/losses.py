@@ -57,6 +57,10 @@ class PerRowMetric(NamedTuple):
         return PerRowMetric(*(x.swapaxes(0, 1).reshape(-1, *x.shape[2:]) for x in self))
 
 
+Counts = dict[str, LossTerm | PerRowMetric]
+"""What an evaluation counts, by name."""
+
+
 # From logits to the numbers that losses need ----------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs, read_types
 from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, host_row, pad_tokens
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.special_ids import EOS, check_token_ids
 
@@ -160,7 +160,7 @@ class MaskedLM(HeadObjective):
         terms = super().loss(outputs, batch)
         return terms | ({"next_sentence": cross_entropy(*next_sentences(outputs, batch))} if self.next_sentence else {})
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the counts of the selected tokens and, if asked, of the rows."""
         counts = super().metrics(outputs, batch)
         if self.next_sentence:

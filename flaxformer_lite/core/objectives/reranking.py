@@ -1,7 +1,7 @@
 """Rerankers: a model reads a query together with a candidate, and says by one number how well it answers the query."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ from flaxformer_lite.core.objectives.candidates import (
     unread_scores,
 )
 from flaxformer_lite.core.objectives.classification import class_logits
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, binary_cross_entropy
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, PerRowMetric, binary_cross_entropy
 from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -160,14 +160,14 @@ class Reranking(CandidateTexts):
         scores, present = self.scores(outputs, batch)
         return {self.criterion: CRITERIA[self.criterion](scores, jnp.asarray(batch.targets), present)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns the scores, the relevance and the gains of each row, `[B, 3K]`, and its place."""
         scores, _ = self.scores(outputs, batch)
         (gains, places), weights = batch.extra, batch.weights[:, 0]
         rows = jnp.concatenate([scores, batch.targets, gains], -1)
         return {"rows": PerRowMetric(rows, weights), "places": PerRowMetric(places, weights)}
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         """Returns the figures of the queries, each with the candidates of all its rows."""
         places, rows = (np.asarray(totals[name][0]) for name in ("places", "rows"))
         order, figures, losses = np.lexsort(places.T[::-1]), list[tuple[float, float]](), list[LossTerm]()

@@ -1,6 +1,6 @@
 """Labels for tokens: an encoder labels each word of a text, as the name of a person or as a noun, at the word's pieces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, pad_tokens, text_row
 from flaxformer_lite.core.objectives.classification import WholeTexts
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.pairs import Extent
@@ -185,7 +185,7 @@ class TokenLabels(WholeTexts, HeadObjective):
         """Returns the terms of `head_loss`, in nats per counted piece."""
         return self.head_loss(token_logits(outputs), batch.targets, batch.weights)
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per counted piece, the words with the right label, and the counts of entities (`entity_counts`)."""
         logits, is_word = token_logits(outputs), batch.extra > 0
         order = jnp.argsort(~is_word, axis=-1, stable=True)  # words alone, in their order
@@ -198,7 +198,7 @@ class TokenLabels(WholeTexts, HeadObjective):
             "entities": LossTerm(counts.astype(batch.weights.dtype), batch.extra.sum()),
         }
 
-    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
+    def report(self, totals: Counts) -> dict[str, float]:
         terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}
         table = np.asarray(terms["entities"].sum)
         figures = {name: terms[name].mean for name in ("loss", "accuracy")} | scores(table.sum(1))

@@ -14,7 +14,7 @@ import numpy as np
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf.options import UsualIds
-from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
+from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
 
 ANSWERS = "qa_outputs.weight"
@@ -118,7 +118,7 @@ class Family:
         """Returns the parameters of the model that the class has a name for."""
         return name_map(self.names(model, architecture), model, self.leaves)
 
-    def full_names(self, weights: Arrays) -> dict[str, np.ndarray]:
+    def full_names(self, weights: Arrays) -> Tensors:
         """Returns the tensors under names with the prefix; norms of the oldest files get their present names."""
         tensors = {}
         bare = self.prefix and not any(name.startswith(self.prefix) for name in weights)
@@ -132,7 +132,7 @@ class Family:
 
     def split_ignorable(
         self, tensors: Arrays, wanted: Collection[str], model: ModelConfig
-    ) -> tuple[dict[str, np.ndarray], list[str]]:
+    ) -> tuple[Tensors, list[str]]:
         """Returns the needed tensors, and the names of the ignorable ones.
 
         A copy replaces a wanted tensor that is not in the file.
@@ -156,7 +156,7 @@ class Family:
             skipped.append(name)
         return {name: x for name, x in tensors.items() if name not in skipped}, skipped
 
-    def saved_names(self, weights: Arrays, architecture: str) -> dict[str, np.ndarray]:
+    def saved_names(self, weights: Arrays, architecture: str) -> Tensors:
         """Returns the tensors under the names that the class saves them with, without the norm that it does not have."""
         if self.unused_norm:
             weights = {name: x for name, x in weights.items() if not name.startswith(f"{self.unused_norm}.")}

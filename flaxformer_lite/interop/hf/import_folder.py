@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.core.model import ModelConfig
@@ -18,7 +17,7 @@ from flaxformer_lite.interop.hf.metrics import Metric, read_metric
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors
 from flaxformer_lite.interop.hf.options import architecture_of, finish
 from flaxformer_lite.interop.hf.sentence import Steps, dense_names, dense_tensors, read_steps, similarity_note
-from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
+from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 
 NO_LIMIT = 1_000_000_000
@@ -57,7 +56,7 @@ class Fitted(NamedTuple):
     model: ModelConfig
     architecture: str
     names: list[WeightName]
-    tensors: dict[str, np.ndarray]
+    tensors: Tensors
     """The tensors of the file that the model needs, and those that it does not know."""
     skipped: list[str]
     unread: str

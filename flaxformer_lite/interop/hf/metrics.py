@@ -11,13 +11,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from flaxformer_lite.core.model import Estimator, LayerMix, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.sentence import Pooling
-from flaxformer_lite.interop.name_map import Names, WeightName, name_map
+from flaxformer_lite.interop.name_map import Names, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
@@ -47,7 +45,7 @@ class Metric(NamedTuple):
     objective: Regression
     names: list[WeightName]
     """The weights after the encoder or the decoder."""
-    tensors: dict[str, np.ndarray]
+    tensors: Tensors
     max_length: int | None
 
 

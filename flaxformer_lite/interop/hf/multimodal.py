@@ -4,11 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from flaxformer_lite.base.console import counted
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.interop.name_map import Arrays
+from flaxformer_lite.interop.name_map import Arrays, Tensors
 from flaxformer_lite.interop.options import Options
 
 TEXT = re.compile(r"^(model\.)?language_model\.")
@@ -72,12 +70,12 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**half.usual, **stated, **whole, "model_type": half.model_type, "architectures": names}
 
 
-def text_names(tensors: Arrays) -> dict[str, np.ndarray]:
+def text_names(tensors: Arrays) -> Tensors:
     """Returns tensors under the names that the text half has alone."""
     return {TEXT.sub(r"\1", name): x for name, x in tensors.items()}
 
 
-def text_tensors(tensors: Arrays) -> tuple[dict[str, np.ndarray], str]:
+def text_tensors(tensors: Arrays) -> tuple[Tensors, str]:
     """Returns the tensors of the text half, and a note that names what was left out; empty if nothing was."""
     left_out: dict[str, list[str]] = {}
     for name in sorted(tensors):

@@ -26,7 +26,7 @@ from flaxformer_lite.core.model import LoRA, ModelConfig
 from flaxformer_lite.interop.hf.folder import ADAPTER_WEIGHTS, INDEX, WEIGHTS, read_json, stored
 from flaxformer_lite.interop.hf.import_folder import Imported
 from flaxformer_lite.interop.hf.multimodal import text_names
-from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes, unwrapped
+from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, is_finite, listed, our_shapes, unwrapped
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
@@ -171,7 +171,7 @@ def read_pattern(options: Options, name: str, kinds: tuple[type, ...]) -> dict[s
     return patterns
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+def read_tensors(folder: Path) -> Tensors:
     """Returns the tensors by names of the adapted class. Raises: ValueError where the file is missing or damaged."""
     if (path := stored(folder, ADAPTER_WEIGHTS)) is None:
         raise ValueError(f"{folder} has no {ADAPTER_WEIGHTS}: copy it there too")
@@ -204,13 +204,13 @@ def of_pattern(patterns: Mapping[str, float], module: str, default: float) -> fl
 
 def adapter_documents(
     lora: LoRA, params: PyTree, names: Sequence[WeightName], model: ModelConfig, base: str | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+) -> tuple[dict[str, Any], Tensors]:
     """Returns `adapter_config.json` and the tensors, by names of a family.
 
     Raises: ValueError for projections that the family keeps in one matrix: PEFT has one adapter for them.
     """
     flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
-    tensors: dict[str, np.ndarray] = {}
+    tensors: Tensors = {}
     adapted: set[str] = set()
     for weight in names:
         path = weight.path.removesuffix("/kernel")

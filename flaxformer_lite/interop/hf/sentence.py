@@ -18,7 +18,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
 from flaxformer_lite.core.objectives import BaseObjective, Objectives
 from flaxformer_lite.interop.hf.folder import WEIGHTS, read_any_json, read_json, stored
-from flaxformer_lite.interop.name_map import Arrays, WeightName, name_map
+from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
@@ -153,9 +153,9 @@ def read_dense(folder: Path, path: str) -> DenseLayer:
     return layer
 
 
-def dense_tensors(folder: Path, paths: Sequence[str]) -> dict[str, np.ndarray]:
+def dense_tensors(folder: Path, paths: Sequence[str]) -> Tensors:
     """Returns the weights of the dense layers, each under its folder. Raises: ValueError where a folder has none."""
-    tensors: dict[str, np.ndarray] = {}
+    tensors: Tensors = {}
     for path in paths:
         if (file := stored(folder / path, WEIGHTS)) is None:
             raise ValueError(f"{folder / path} has no {WEIGHTS} with the weights of the dense layer: copy it there too")
@@ -195,14 +195,14 @@ def dense_names(model: ModelConfig, paths: Sequence[str] | None = None) -> list[
     return name_map({f"sentence_embedding/dense_{i}": f"{path}/linear" for i, path in enumerate(paths)}, model)
 
 
-def without_dense(tensors: Arrays) -> dict[str, np.ndarray]:
+def without_dense(tensors: Arrays) -> Tensors:
     """Returns the tensors of the model itself."""
     return {name: x for name, x in tensors.items() if "/" not in name}
 
 
 def weight_files(tensors: Arrays) -> dict[str, bytes]:
     """Returns the files of the dense layers' weights, by their paths."""
-    files: dict[str, dict[str, np.ndarray]] = {}
+    files: dict[str, Tensors] = {}
     for name, x in tensors.items():
         path, slash, inner = name.partition("/")
         if slash:
