@@ -156,9 +156,6 @@ class AnswerSpans(WholeTexts):
         scored = place_logits(outputs, batch), batch.targets, batch.weights
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}
 
-    def report(self, totals: Counts) -> dict[str, float]:
-        return {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
-
 
 def place_logits(outputs: Outputs, batch: Batch) -> Float[Array, "B 2 T"]:
     """Returns the logits of each position as the answer's first and its last token; padding has no share of a softmax."""

@@ -215,7 +215,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def report(self, totals: Counts) -> dict[str, float]:
         """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
         means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
-        return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
+        figures = {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
+        return {name: value for name, value in figures.items() if name in self.metric_names}
 
 
 @dataclass(frozen=True, kw_only=True)

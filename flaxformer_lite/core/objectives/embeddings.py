@@ -241,9 +241,6 @@ class SentenceEmbeddings(CandidateTexts):
         (_, loss), *_ = self.terms_of(vectors, batch)
         return {"loss": loss, "accuracy": accuracy(*vectors.forward())}
 
-    def report(self, totals: Counts) -> dict[str, float]:
-        return {name: value for name, value in super().report(totals).items() if name in self.metric_names}
-
 
 def digest(text: Int[np.ndarray, "_"]) -> np.int32:
     """Returns a number that equal texts share, and others hardly ever."""
