@@ -38,13 +38,13 @@ def test_rows_by_hand():
         ],
         Lengths(9, 0), 0, TOKENIZER,
     )  # fmt: skip
-    assert [row.window.read.tokens for row in rows] == [
+    assert [row.tokens.tolist() for row in rows] == [
         [BOS, 10, 11, EOS, 4, 5, 6, 7, EOS],
         [BOS, 10, 11, EOS, 7, 8, 9, EOS],
         [BOS, 10, 11, 12, EOS, 4, EOS],
         [BOS, 10, EOS, EOS],
     ]
-    assert [row.places for row in rows] == [(0, 0), (4, 5), (5, 5), (0, 0)]
+    assert [row.label for row in rows] == [(0, 0), (4, 5), (5, 5), (0, 0)]
     assert rows.lengths.tolist() == [[9, 0], [8, 0], [7, 0], [4, 0]]
     assert [rows.spans.row(i) for i in range(4)] == [[(0, 0, 4)], [(0, 3, 6)], [(2, 0, 1)], [(3, 0, 0)]]
     assert rows.note == "1 questions were cut, as data.max_source_length is 9"
