@@ -78,7 +78,7 @@ def cache() -> Path:
 
 
 def own_settings(run: str) -> DecodeConfig | None:
-    """Returns the settings of decoding of a run. None: there is no run, or not in this form, which is for JAX to say.
+    """Returns the settings of decoding of a run. None: the folder holds no run, or its config cannot be read here; JAX reports why.
 
     Raises: CannotAnswer for a decoder alone; ValueError if a URL cannot be read.
     """
@@ -249,7 +249,7 @@ def writable_place(run: str) -> Path:
 
 @contextlib.contextmanager
 def one_at_a_time(place: Path) -> Iterator[int | None]:
-    """Waits until no other process makes an export there. Yields the locked file; None, and no wait, where none can be locked."""
+    """Waits until no other process makes an export there. Yields the locked file; None at once on a file system without locks."""
     with open(place / ".lock", "a", encoding="utf-8") as file:
         lock = None
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Searches by CTranslate2 that give the answers of a `Decoder`.
 
 CTranslate2 takes one maximum length a call, and each source has its own. So rows whose maximum lengths are alike are asked
-together, with the longest of these. A row that went on beyond its own, or reached it, is asked once more, with its own maximum
+together, with the longest of these. A row whose answer reaches or passes its own maximum is searched again with exactly that
 length, and with room for every answer: those that have ended, and the beams that are open there.
 """
 
@@ -139,7 +139,7 @@ class EngineSearch:
         return SearchedRow(number, [str(i) for i in source], [str(i) for i in (config.start_id, *first)], room)
 
     def with_early_ends(self, rows: Sequence[SearchedRow]) -> list[SearchedRow]:
-        """Returns the rows, with `early_end` where a beam but the best may end right behind the forced token.
+        """Returns the rows, with `early_end` where a beam other than the best may end directly after the forced token.
 
         There CTranslate2 forbids that beam. So such a row is searched with no end there (`results`), and the forbidden answer is
         added to its answers (`best`).

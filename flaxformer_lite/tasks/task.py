@@ -61,7 +61,7 @@ class Report(NamedTuple):
 
 
 def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
-    """Returns the progress of so many things that are made of any number of texts."""
+    """Returns a callback that counts in things where `progress` counts in texts. number: that of the things."""
     return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
 
 

@@ -170,7 +170,7 @@ class Evaluator:
             resolve(self.metrics, [one for one in self.scoring.references if one is not None])
 
     def _decoder(self, settings: DecodeConfig) -> Decoder | None:
-        """Returns the decoder of the texts; None if there are none, or none but a translator's samples and the model does not fit.
+        """Returns the decoder of the texts; None without texts, or with only samples of a translator that does not fit.
 
         Raises: ValueError if a model whose texts are asked for does not fit the devices of this process.
         """

@@ -5,7 +5,7 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds none: it asks the machine alone."""
+    """Adds no options: the command only inspects this machine."""
 
 
 def run(arguments: argparse.Namespace) -> None:

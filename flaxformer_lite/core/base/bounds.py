@@ -111,7 +111,7 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
 
 
 def in_float32(value: float) -> bool:
-    """Returns whether float32 has such a number: a larger one would be infinite there, a smaller one 0."""
+    """Returns whether float32 can represent the number, with neither overflow nor underflow."""
     return value == 0 or 1e-38 <= abs(value) <= 3.4e38
 
 

@@ -4,7 +4,7 @@
     é in one character, or e and its mark     é: canonical composition (NFC)
     "New  York", or with U+00A0               "new york": one space between words, none at the ends
     "STRASSE", "Straße", "İ"                  "strasse", "i": full case folding
-    "Ver\\u00adtrag", "\\u200bVertrag"        "vertrag": characters without a shape do not count
+    "Ver\\u00adtrag", "\\u200bVertrag"        "vertrag": invisible characters are ignored
 
 Reference: Unicode 17, section 3.13, D145 (canonical caseless matching); Standard Annex 15 (composition).
 """

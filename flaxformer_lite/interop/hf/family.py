@@ -99,7 +99,7 @@ class Family:
     ignorable: tuple[IgnorableTensor, ...] = ()
     """Tensors that a file may have besides. A tensor that the name map reads is never among them."""
     unused_norm: str = ""
-    """The name of a norm that our parameters have, the model never reads and no file has; empty: there is none."""
+    """The norm that our stack of layers allocates for its first layer, which the family does not have; empty: no such norm."""
     like_unused: str = ""
     """The name of a norm of the same shape, which each file has."""
 

@@ -97,7 +97,7 @@ class WordsInWindows(NamedTuple):
     def labelled(
         self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: TokenLabels
     ) -> LabelledWords:
-        """Returns the labels, from the logits of each window, which has so many special ids before its tokens."""
+        """Returns the labels, from the logits of each window. before: the number of special ids in front of each window."""
         places = [(self.best_window(token), token) for token in self.firsts.values()]
         rows = [logits[window][before + token - self.starts[window]] for window, token in places]
         z = np.array(rows, np.float64).reshape(len(rows), len(objective.labels))

@@ -22,7 +22,7 @@ from flaxformer_lite.tools.pair.cleaning import Broken, Rules
 from flaxformer_lite.workdir import open_run
 
 BEST = 0.9
-"""The share of the pairs that stays where a metric filters them."""
+"""The share of the pairs that a filter by a metric keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Models:
     """The code of the source's language, for all models of several languages; None: a model's own direction."""
     target: str | None = None
     like: str | None = None
-    """A language of `start` that the new one of `source` and `target` is like; None: both are languages of `start`."""
+    """The language of `start` from whose embeddings the new language begins; None: both are languages of `start`."""
     pieces: int | None = None
     """The vocabulary that is learned for the new language."""
     filter: str | None = None

@@ -73,7 +73,7 @@ def texts_of(file: str) -> list[str]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns whether a file or folder is none that a start leaves behind whose models did not fit."""
+    """Returns whether a file or folder is not one that a refused start leaves behind."""
     return name[0] != "." and name not in ("teachers", "start")
 
 

@@ -28,7 +28,7 @@ BASE = "multi30k_en_de_rotary"
 """The recipe that all start from: docs/multi30k.md has the comparisons that chose it."""
 BASE_PAIRS, BASE_EPOCHS, BASE_VOCABULARY, BASE_WIDTH = 29_000, 27, 4_000, 160
 TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
-"""The share of the time that is left for training; the rest evaluates, scores and exports, and takes so many seconds at least."""
+"""The share of the time that is left for training; the rest evaluates, scores and exports, in at least `OTHER_SECONDS`."""
 EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 STARTED = 0.25
@@ -39,7 +39,7 @@ SIGNS = "".join(map(chr, range(0x21, 0x7F)))
 CLEANING_SECONDS, COMPILING_SECONDS = 5e-4, 30
 """Seconds for one pair, and for the first shape, whose speed is measured; on two cores that other work was using too."""
 SHAPES, SHAPES_IN_HASTE, HASTE = (4, 6), 2, 600
-"""Lengths to which pairs are padded: of the least texts, of others, and in less time than so many seconds. Each is compiled."""
+"""Numbers of padded lengths: for the smallest texts, for others, and in less than `HASTE` seconds. Each length is compiled."""
 
 
 class Size(NamedTuple):

@@ -105,7 +105,7 @@ def read_texts(path: Path, kind: str) -> dict[str, str]:
 
 
 def file_of(folder: str | Path, name: str) -> Path:
-    """Returns a file of a folder, which may be compressed; one that is missing without an ending."""
+    """Returns a file of a folder, compressed or not; the uncompressed name if the file is missing."""
     paths = [Path(folder) / f"{name}{ending}" for ending in PACKED]
     return next((path for path in paths if path.is_file()), paths[0])
 
