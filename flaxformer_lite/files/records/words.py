@@ -337,9 +337,9 @@ class LabelTokenizers(Tokenizers):
             words = list(itertools.chain.from_iterable(units))
             owners = words_of_tokens(pair[1], words, tokens)
             firsts, labels, lost = first_tokens(owners), list[int | None](), list[str]()
-            for number, (one, own) in enumerate(zip(marked["words"], units, strict=True), 1):
+            for number, (one, of_word) in enumerate(zip(marked["words"], units, strict=True), 1):
                 name = f"word {number}, {pair[1][one.start : one.stop]!r}"
-                has_token = [unit in firsts for unit in range(len(labels), len(labels) + len(own))]
+                has_token = [unit in firsts for unit in range(len(labels), len(labels) + len(of_word))]
                 read = iter(self._labels_of_units(one.label, f"{name},", sum(has_token)))
                 labels += [next(read) if has else None for has in has_token]
                 if one.label is not None and not any(has_token):

@@ -90,10 +90,10 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
         masked = [row for row, places in zip(rows, positions, strict=True) if places]
         predictor = model.batch_predictor(predict_top_tokens, max(self.top, MADE))
         places = list(filter(None, positions))
-        found = iter(predictor.predict({"params": model.params}, masked, places, report.progress))
+        predictions = iter(predictor.predict({"params": model.params}, masked, places, report.progress))
         answers = list[list[list[TokenPrediction]]]()
         for masks in map(len, positions):
-            best = (array[:masks, : self.top].tolist() for array in next(found)) if masks else ()
+            best = (array[:masks, : self.top].tolist() for array in next(predictions)) if masks else ()
             answers.append(
                 [
                     [TokenPrediction(tokenizer.piece(id_), p, id_) for p, id_ in zip(*mask, strict=True)]
