@@ -205,7 +205,8 @@ class Task(ABC, Generic[Asked, Answer]):
     def check_asked(self, model: TextModel, asked: Asked, line: int) -> None:
         """Raises: ValueError if this has no answer, and must have one."""
         if (reason := self.refusal(model, asked)) and not self.warns:
-            raise ValueError(f"line {line} {reason}")
+            message = f"line {line} {reason}"
+            raise ValueError(message)
 
     def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""

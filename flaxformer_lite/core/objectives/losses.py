@@ -58,7 +58,7 @@ class PerRowMetric(NamedTuple):
 
 
 Counts = dict[str, LossTerm | PerRowMetric]
-"""What an evaluation counts, by name."""
+"""The terms and the numbers of rows that an evaluation counts, by their names."""
 
 
 # From logits to the numbers that losses need ----------------------------------------------------------------------------

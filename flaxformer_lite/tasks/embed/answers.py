@@ -84,7 +84,7 @@ class Compare(Task[tuple[str, str], float]):
     """The cosine of the vectors of each pair, of a query and a document."""
 
     embed: Embed = Embed()
-    """What makes the vectors; without a prompt each side has its own."""
+    """The task that makes the vectors; without a prompt each side has its own prompt."""
 
     field = "pairs"
 
