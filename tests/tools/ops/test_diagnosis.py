@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import jax
 import pytest
 
+from flaxformer_lite.base import hardware
 from flaxformer_lite.base.hardware import NvidiaGPU
-from flaxformer_lite.tools.ops.diagnosis import Device, Facts, diagnosis, problems
+from flaxformer_lite.tools.ops.diagnosis import Device, Facts, collect, diagnosis, problems
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
 CPU, GPU, TPU = Device("cpu", "cpu", None), Device("gpu", "Tesla T4", 12 * 2**30), Device("tpu", "TPU v5 lite", None)
@@ -119,6 +121,20 @@ def test_a_machine_whose_devices_are_used_has_no_problem():
         machine(tpu=True, devices=(TPU,), versions={"libtpu": "0.0.42"}),
     ):
         assert list(problems(facts)) == [] and diagnosis(facts)[-1] == "nothing is wrong"
+
+
+@pytest.mark.parametrize(("platforms", "words"), [("rocm", "it is none of: cpu"), ("cuda", "shows no NVIDIA GPU")])
+def test_devices_that_cannot_be_started_are_a_fact(platforms: str, words: str, monkeypatch: pytest.MonkeyPatch):
+    """In the words of JAX, whose own error has none for cuda."""
+
+    def failing() -> None:
+        raise AssertionError if platforms == "cuda" else RuntimeError("it is none of: cpu")
+
+    monkeypatch.setattr(jax, "devices", failing)
+    monkeypatch.setattr(hardware, "has_nvidia_device", lambda: False)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    facts = collect()
+    assert words in facts.errors["devices"] and facts.devices == ()
 
 
 def test_the_report_shows_devices_and_notes():

@@ -1,5 +1,6 @@
 """Oracle: cosines of all vectors one by one, sorted; positives and the query itself by hand."""
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.files.data import JSONLines
 from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.run import load
@@ -95,6 +97,23 @@ def test_a_positive_of_the_same_query_in_another_row_is_no_negative(place: Path,
     found = negatives(place, tmp_path, [*rows, {"query": "ink", "positive": CORPUS["d3"], "_id": "d5"}])
     left_out = [{*CORPUS.values()} - {*negatives} for negatives in found]
     assert left_out == [{CORPUS["d1"], CORPUS["d2"]}] * 2 + [{CORPUS["d3"], CORPUS["d5"]}]
+
+
+def test_queries_documents_and_positives_have_their_prompts(place: Path, tmp_path: Path):
+    """Oracle: a run without prompts that mines texts with the prompts written out. The margin compares the positives too."""
+    plain, found = load_once(place / "embeds"), list[list[list[str]]]()
+    objective = SentenceEmbeddings(prompts=(("query", "find "), ("document", "the ")))
+    prompted = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=objective))
+    for run, query, document in ((prompted, "", ""), (plain, "find ", "the ")):
+        rows, corpus, output = (tmp_path / f"{name}{document}" for name in ("rows", "corpus", "mined"))
+        asked = [{"query": query + text[::-1], "positive": document + text} for text in CORPUS.values()]
+        documents = [{"_id": id_, "text": document + text} for id_, text in CORPUS.items()]
+        for file, records in ((rows, asked), (corpus, documents)):
+            file.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+        mine(run, rows, corpus, output, Mining(99, margin=0.0))
+        mined = [json.loads(line)["negatives"] for line in output.read_text().splitlines()]
+        found.append([[text.removeprefix(document) for text in texts] for texts in mined])
+    assert found[0] == found[1]
 
 
 def test_an_empty_document_is_no_negative(place: Path, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Oracles: cosines of all vectors one by one, and figures by hand: each query is the text of its best document."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.search.ranking import ranked
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import SearchFolder, searching
@@ -58,6 +60,22 @@ def test_a_search_and_a_second_order_of_it(runs, monkeypatch: pytest.MonkeyPatch
     documents = list(CORPUS.values())
     order = load(reranks).rank(QUERIES["q2"], documents)
     assert [row[2] for row in rows if row[0] == "q2"] == [f"d{one.index}" for one in order]
+
+
+def test_queries_and_documents_have_their_prompts(runs):
+    """Oracle: a run without prompts that searches texts with the prompts written out."""
+    plain = load(runs[1])
+    objective = SentenceEmbeddings(prompts=(("query", "find "), ("document", "the ")))
+    prompted = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=objective))
+    given = SearchFolder(CORPUS, QUERIES, {"q1": {"d4": 1}})
+    texts = (
+        {id_: before + text for id_, text in some.items()} for before, some in (("the ", CORPUS), ("find ", QUERIES))
+    )
+    written_out = SearchFolder(*texts, given.judgements)
+    (_, found), (_, wanted) = (searching.search_report(*one) for one in ((prompted, given), (plain, written_out)))
+    assert found.keys() == wanted.keys() == QUERIES.keys()
+    for query, scores in wanted.items():
+        assert found[query] == pytest.approx(scores, abs=1e-5)
 
 
 def test_a_document_with_the_id_of_the_query_is_no_result(runs, monkeypatch: pytest.MonkeyPatch, capsys):
