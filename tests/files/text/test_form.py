@@ -1,6 +1,7 @@
 """Laws of both forms: a pair's question is what is read of its source alone, and an answer is written back as its text."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def asking(translation: TranslationPrompt) -> Asking:
     return Asking(Tokenizers(tokenizer, tokenizer), DecodeConfig(), 10**3, template, translation)
 
 
-FORMS = {
+FORMS: dict[str, Callable[[], Sources | Asking]] = {
     "a source": one_direction,
     "a prompt": lambda: asking(SOURCE_ALONE),
     "a prompt with languages": lambda: asking(dataclasses.replace(PLAIN, source_language="A", target_language="B")),
