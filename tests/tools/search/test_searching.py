@@ -68,10 +68,10 @@ def test_queries_and_documents_have_their_prompts(runs):
     objective = SentenceEmbeddings(prompts=(("query", "find "), ("document", "the ")))
     prompted = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=objective))
     given = SearchFolder(CORPUS, QUERIES, {"q1": {"d4": 1}})
-    texts = (
+    corpus, queries = (
         {id_: before + text for id_, text in some.items()} for before, some in (("the ", CORPUS), ("find ", QUERIES))
     )
-    written_out = SearchFolder(*texts, given.judgements)
+    written_out = SearchFolder(corpus, queries, given.judgements)
     (_, found), (_, wanted) = (searching.search_report(*one) for one in ((prompted, given), (plain, written_out)))
     assert found.keys() == wanted.keys() == QUERIES.keys()
     for query, scores in wanted.items():
