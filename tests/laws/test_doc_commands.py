@@ -116,8 +116,8 @@ NOT_RUN = {
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
-    r" (mine|rank|label) |--search|search_topics|label_code_names": "needs a run that embeds, ranks or labels, with its data; "
-    "tests/tools/search, tests/tasks/test_rank.py and test_label.py run it",
+    r" (mine|rank|label|answer) |--search|search_topics|label_code_names": "needs a run that does it, with its "
+    "data; tests/tools/search, tests/tasks/test_rank.py, test_label.py and test_answer.py run it",
     r"planted_errors|(read|rate)_translations": "needs Multi30k; tests/laws/test_recipes.py runs it on small files",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
