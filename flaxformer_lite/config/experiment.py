@@ -118,7 +118,7 @@ class Config(Checked, at=""):
         for split in SPLITS:
             source = getattr(self.data, split)
             for setting, member in [] if source is None else source.parts(f"data.{split}"):
-                if member.record.reads not in ("texts", reads):  # texts alone go to any objective
+                if member.record.reads not in ("texts", reads):  # any objective reads plain texts
                     raise ValueError(
                         f"{setting}.record has {member.record.reads}, but objective.kind '{self.objective.kind}' reads {reads}: "
                         "change one of the two"

@@ -42,7 +42,7 @@ class EngineRun:
 
     @cached_property
     def translator(self) -> TextTranslator:
-        # Token ids alone need no tokenizers.
+        # an export without tokenizers translates token ids
         form = Sources(self.tokenizers, self.decode, self.sizes.longest_source, self.path)  # type: ignore[arg-type]
         return TextTranslator(self, form)
 

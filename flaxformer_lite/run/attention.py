@@ -70,7 +70,7 @@ def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
 
 
 def own_targets(run: Any, sources: Sequence[str]) -> Sequence[str | None]:
-    """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
+    """Returns the model's own translation or continuation of each source; None for each by a model without decoder."""
     if run.config.model.num_decoder_layers == 0:
         return [None for _ in sources]
     if run.config.model.num_encoder_layers:
@@ -81,7 +81,7 @@ def own_targets(run: Any, sources: Sequence[str]) -> Sequence[str | None]:
 def attention_ids(run: Any, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
     """Returns the token ids that the model reads, cut to what the config allows.
 
-    `target` is None for an encoder alone. `too_long` is called for each text that is cut.
+    `target` is None for a model without decoder. `too_long` is called for each text that is cut.
     """
     config, tokenizers = run.config, run.required_tokenizers
     if target is None:

@@ -183,8 +183,8 @@ class Translator(TextTranslator):
         """Returns what searches, and what is asked of it for each source.
 
         `terms`: texts of sources with those that their translations then have; `placeholders`: see `Terms`. `prefix`: the beginning
-        of every translation, or of each. A text that cannot be written is left out, and a line without room for all has none of
-        them; a warning says so. `options`: see `searching`.
+        of every translation, or of each. A text that cannot be written is left out. A line without room for all these
+        texts is translated without any of them. A warning says so. `options`: see `searching`.
         """
         wanted = Terms.of(terms, placeholders)
         if not (wanted or prefix):

@@ -25,7 +25,7 @@ class TaskLines(ABC, Generic[Answer]):
     at_once: ClassVar[int | None] = None
     """Lines of a file that are answered together; None: as many as all commands take."""
     output: ClassVar[str | None] = ""
-    """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": a folder alone; None: no `-o`."""
+    """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": it is a folder; None: there is no `-o`."""
     numbered: ClassVar[bool] = False
     """Whether the number of the input line stands before each line of an answer; a bad line then has none."""
 

@@ -134,7 +134,7 @@ def test_answers_are_those_of_the_run_as_it_is(folder: Path):
 
     def same(**options: Any) -> None:
         engine = open_engine(RunWeights(str(folder), options.get("weights")))
-        answers = engine.translate(LINES)
+        answers = engine.translator.translate(LINES)
         assert answers == load(folder, **options).translate(LINES)
         seen.add(tuple(answers))
 
@@ -331,7 +331,7 @@ def test_a_killed_export_leaves_nothing_that_looks_whole(folder: Path, seconds: 
     process.wait()
     for name in names(folder) if (folder / "engine").is_dir() else ():
         assert name.startswith(".") or read_sealed(folder / "engine" / name / exports.FACTS)
-    answers = open_engine(RunWeights(str(folder))).translate(LINES)
+    answers = open_engine(RunWeights(str(folder))).translator.translate(LINES)
     assert answers == load(folder).translate(LINES)
     assert not [name for name in names(folder) if name.startswith(".")]
 

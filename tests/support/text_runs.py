@@ -34,6 +34,7 @@ MODEL = ModelConfig(
 )  # fmt: skip
 LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
 NAMES = ("low", "middle", "high")
+TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "fox", "ran"]
 
 
 def text_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **parts: Any) -> Run:

@@ -21,20 +21,9 @@ from flaxformer_lite.run import Run, load
 from tests.support.experiments import num_programs
 from tests.support.objectives import labelled
 from tests.support.paths import FIXTURES
-from tests.support.text_runs import NAMES, Typed, alone, text_run
+from tests.support.text_runs import NAMES, TEXTS, Typed, alone, text_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
-TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "fox", "ran"]
-
-
-@pytest.fixture(scope="module")
-def run() -> Run:
-    return text_run()
-
-
-@pytest.fixture
-def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
-    return Typed(monkeypatch, capsys)
 
 
 def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):

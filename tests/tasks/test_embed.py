@@ -13,20 +13,9 @@ from flaxformer_lite.tasks.rank.answers import Query, Rank
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.runs import ServedRun
 from tests.support.limits import assert_close
-from tests.support.text_runs import Typed, alone, text_run
+from tests.support.text_runs import TEXTS, Typed, alone, text_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
-TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "fox", "ran"]
-
-
-@pytest.fixture(scope="module")
-def run() -> Run:
-    return text_run()
-
-
-@pytest.fixture
-def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
-    return Typed(monkeypatch, capsys)
 
 
 @pytest.mark.slow

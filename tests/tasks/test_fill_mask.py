@@ -22,11 +22,6 @@ def masked() -> Run:
     return text_run(objective=MaskedLM(mask_token=30))
 
 
-@pytest.fixture
-def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
-    return Typed(monkeypatch, capsys)
-
-
 def test_masks_have_the_models_probabilities(masked: Run):
     """Oracle: softmax at each mask's position, in float64, sorted; texts with one, two and three masks together."""
     texts = ["ab[MASK]c", "[MASK]a[MASK]", "[MASK][MASK]x[MASK]"]

@@ -116,7 +116,7 @@ class Column(NamedTuple):
         return numbers
 
     def sums_behind(self, number: int) -> Int[np.ndarray, "I"]:
-        """Returns the sum of each array without so many numbers at its beginning."""
+        """Returns the sum of each array without its first `number` values."""
         before, stops = np.concatenate([[0], np.cumsum(self.values, dtype=np.int64)]), self.starts[1:]
         return before[stops] - before[np.minimum(self.starts[:-1] + number, stops)]
 

@@ -35,7 +35,7 @@ class Extent(IntEnum):
     PARTLY = 1
     """Not the part that `Tokenizers.refusal` names."""
     CUT = 2
-    """Without the first turns of a conversation; without tokens if its last turn alone is too long."""
+    """Without the first turns of a conversation; without any token if already its last turn is too long."""
     REFUSED = 3
     """Nothing: the pair cannot be read."""
 

@@ -35,7 +35,7 @@ class DataSource(ABC):
 
     kind: str
     record: Record = Pairs()
-    """The kind of a row. Texts alone, pairs or documents, go to any objective; another record to one with its `reads`."""
+    """The kind of a row. Any objective reads pairs and documents; another record needs an objective with the same `reads`."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all pairs; a document is a pair with an empty source.

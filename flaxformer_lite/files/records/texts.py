@@ -1,4 +1,4 @@
-"""Records of texts alone, and of texts with a class, several, or a number."""
+"""Records of texts: plain texts, and texts with a class, several classes, or a number."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Pairs(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Documents(Record):
-    """A text alone."""
+    """A text without a source."""
 
     kind: Literal["documents"] = "documents"
     text: Field = "text"

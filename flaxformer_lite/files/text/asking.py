@@ -108,7 +108,7 @@ class Asking(Form):
         return self.most
 
     def sources(self, texts: Sequence[str], too_long: TooLong) -> list[list[int]]:
-        """Returns the prompts for the translation of texts; an empty one for one of white space alone.
+        """Returns the prompts for the translation of texts; a text of white space has an empty prompt.
 
         A text whose prompt is too long loses its end.
         """

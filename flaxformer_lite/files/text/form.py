@@ -98,7 +98,7 @@ class Sources(Form):
         return self.most - len(self.tokenizers.source.as_source([]))
 
     def sources(self, texts: Sequence[str], too_long: TooLong) -> list[list[int]]:
-        """Returns the token ids that the model reads of each text; none for one of white space alone.
+        """Returns the token ids that the model reads of each text; a text of white space has no ids.
 
         A text that is too long loses its end.
         """

@@ -42,7 +42,10 @@ def mask_id(model: TextModel) -> int:
 
 
 def text_ids(model: TextModel, text: str) -> list[int]:
-    """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
+    """Returns the token ids of a text without special ones, [MASK] as a masked token.
+
+    Raises: ValueError if the run fills no masks.
+    """
     tokenizer = model.tokenizer
     if MASK not in text:
         return tokenizer.encode(text)
