@@ -10,6 +10,7 @@ import pytest
 
 from flaxformer_lite import export_hf, import_hf, load
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
+from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.files.text import FromRun
@@ -154,7 +155,8 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     config = newer.config
     data = dataclasses.replace(config.data, tokenizer=FromRun(path=str(tmp_path / "newer")))
     again = RunFolder(tmp_path / "again").tokenizers(data, config.model.vocab_sizes, [])
-    pairs = [("il gatto", "eins", "it de"), ("eins", "il gatto", "de zz"), ("eins", "zwei", "de en")]
+    texts = {("it", "de"): ("il gatto", "eins"), ("de", "zz"): ("eins", "il gatto"), ("de", "en"): ("eins", "zwei")}
+    pairs = [Pair(*sides, languages=languages) for languages, sides in texts.items()]
     kept = newer.tokenizers
     assert kept is not None and [*again.encode_pairs(pairs)] == [*kept.encode_pairs(pairs)]
     assert max(next(iter(kept.encode_pairs(pairs))).target) < size < max([*kept.encode_pairs(pairs)][1].target)
