@@ -188,6 +188,7 @@ def test_the_commands_translate_and_score(
 
 
 def test_the_server_translates(run: Run) -> None:
+    pytest.importorskip("pydantic", reason='the server is not installed: pip install -e ".[serve]"')
     from flaxformer_lite.tools.serve.limits import Limits, Refusal
     from flaxformer_lite.tools.serve.runs import ServedRun
 

@@ -10,8 +10,6 @@ import pytest
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.rank.answers import Query, Rank
-from flaxformer_lite.tools.serve.limits import Limits, Refusal
-from flaxformer_lite.tools.serve.runs import ServedRun
 from tests.support.limits import assert_close
 from tests.support.text_runs import TEXTS, Typed, alone, text_run
 
@@ -85,7 +83,7 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
     ],
 )
 def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document: str, type_command: Typed):
-    """Oracle: the cosine of the texts with their prompts written out. Training, `rank`, `embed --similarity` and a server agree."""
+    """Oracle: the cosine of the texts with their prompts written out. Training, `rank` and `embed --similarity` agree."""
     objective = SentenceEmbeddings(**settings)
     assert objective.prompt_texts == (query, document)
     run = text_run(objective=objective)
@@ -94,7 +92,16 @@ def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document
     (line,), _ = type_command(run, "embed", "--similarity", stdin=b"abc\tabcdefgh\n")
     (ranked,), _ = type_command(run, "rank", stdin=b'{"query": "abc", "candidates": ["abcdefgh"]}\n')
     assert float(line) == json.loads(ranked)[0]["score"] == pytest.approx(cosine, abs=2e-6)
-    served = ServedRun("run", run, Limits())
+
+
+@pytest.mark.parametrize("document", ["", "the "])
+def test_a_servers_limit_counts_the_prompt(document: str):
+    pytest.importorskip("pydantic")
+    from flaxformer_lite.tools.serve.limits import Limits, Refusal
+    from flaxformer_lite.tools.serve.runs import ServedRun
+
+    prompts = (("document", document), ("query", "find "))
+    served = ServedRun("run", text_run(objective=SentenceEmbeddings(prompts=prompts)), Limits())
     longest = "abcdefghijklmn"[: 14 - len(document)]  # 16 tokens with those at its ends
     assert served.task_job(Rank(), [Query("abc", [longest])]).size == 1
     with pytest.raises(Refusal, match=r"^text 2 has 17 tokens, but run reads at most 16"):
