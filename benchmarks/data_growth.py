@@ -105,7 +105,7 @@ def corpus(options: argparse.Namespace, records: int) -> None:
 
 def library(options: argparse.Namespace) -> float:
     """Returns the CPU-seconds of the tokenizer library alone for `SAMPLE` records; trains the tokenizer if it is missing."""
-    from flaxformer_lite.files.text import SentencePiece, load_tokenizer, save_tokenizer
+    from flaxformer_lite.files.tokenizers import SentencePiece, load_tokenizer, save_tokenizer
 
     corpus(options, SAMPLE)
     texts = [line for path in files(options, SAMPLE) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -126,7 +126,7 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     from flaxformer_lite.core.model import ModelConfig
     from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
     from flaxformer_lite.files.data import DataConfig, ParallelText, PlainText
-    from flaxformer_lite.files.text import FromRun
+    from flaxformer_lite.files.tokenizers import FromRun
     from flaxformer_lite.training.ahead import batches_ahead
     from flaxformer_lite.training.data import read_data
     from flaxformer_lite.workdir import RunFolder

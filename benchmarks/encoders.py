@@ -197,7 +197,7 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
     from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
     from flaxformer_lite.files.data import DataConfig, JSONLines
     from flaxformer_lite.files.records import Pairs, Words
-    from flaxformer_lite.files.text import FromRun
+    from flaxformer_lite.files.tokenizers import FromRun
     from flaxformer_lite.interop.importing import import_hf
 
     jax.config.update("jax_compilation_cache_dir", str(options.work / "programs"))

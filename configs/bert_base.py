@@ -26,7 +26,7 @@ from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
 from flaxformer_lite.files.records import Documents
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 
 def get_config() -> Config:

@@ -18,7 +18,7 @@ from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.files.data import JSONLines
 from flaxformer_lite.files.records import Conversations
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 
 def get_config() -> Config:

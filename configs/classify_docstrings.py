@@ -17,7 +17,7 @@ from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import TSV, DataConfig
 from flaxformer_lite.files.records import Classes
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 PACKAGES = ("asyncio", "email", "importlib", "logging", "multiprocessing", "tkinter", "unittest", "xml")
 

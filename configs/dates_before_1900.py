@@ -17,7 +17,7 @@ import dataclasses
 from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.files.data import Dates, Mixture
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 
 def get_config() -> Config:

@@ -18,7 +18,7 @@ from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines
 from flaxformer_lite.files.records import Entities
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 LABELS = ("O", "B-CODE", "I-CODE")
 

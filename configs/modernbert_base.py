@@ -32,7 +32,7 @@ from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, OptimizerConfig, WarmupStableDecay
 from flaxformer_lite.files.data import DataConfig, HubDataset
 from flaxformer_lite.files.records import Documents
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 NUM_LAYERS = 22
 

@@ -19,8 +19,8 @@ from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.optim import AdamW, InverseSquareRoot, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.files.data import DataConfig, ParallelText
-from flaxformer_lite.files.metrics import MetricConfig
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
+from flaxformer_lite.metrics.translations import MetricConfig
 
 FOLDER = "data/multi30k"
 

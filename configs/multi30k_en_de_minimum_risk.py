@@ -15,7 +15,7 @@ import dataclasses
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.optim import Cosine
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.tools.research import MinimumRisk
 
 TRAINED = "runs/multi30k_en_de_rotary"

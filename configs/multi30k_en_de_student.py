@@ -15,7 +15,7 @@ import dataclasses
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.files.data import Mixture, ParallelText
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 BEST = "data/multi30k/train.ensemble.de"
 NEAREST = "data/multi30k/train.nearest.de"

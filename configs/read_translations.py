@@ -15,7 +15,7 @@ from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, PlainText
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 
 def get_config() -> Config:

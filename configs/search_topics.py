@@ -20,7 +20,7 @@ from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, JSONLines
 from flaxformer_lite.files.records import Pairs
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 
 def get_config() -> Config:

@@ -14,7 +14,7 @@ from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LanguageModelHead
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig, PythonDocs
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 
 def get_config() -> Config:

@@ -17,7 +17,7 @@ from flaxformer_lite.core.optim import AdamW, Noam, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.files.data import DataConfig, HubDataset
 from flaxformer_lite.files.records import Pairs
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 
 def get_config() -> Config:

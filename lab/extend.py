@@ -20,7 +20,7 @@ from flaxformer_lite.core.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import TSV, DataConfig, Mixture
 from flaxformer_lite.files.data.built_in import date_languages, is_held_out, written
-from flaxformer_lite.files.text import FromRun, SentencePiece
+from flaxformer_lite.files.tokenizers import FromRun, SentencePiece
 from flaxformer_lite.run.extending import extend
 
 MONTHS = ["tammi", "helmi", "maalis", "huhti", "touko", "kesä", "heinä", "elo", "syys", "loka", "marras", "joulu"]

@@ -36,7 +36,7 @@ CORE = {
     "core/search/greedy.py": ["inference/test_greedy.py", "inference/test_search.py"],
     "core/search/search.py": ["inference/test_search.py"],
     "core/search/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
-    "files/metrics.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
+    "metrics/translations.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
     "core/data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
     "core/data/packing.py": ["data/test_packing.py"],
     "files/data/source.py": ["data/test_source.py", "data/test_text_files.py"],

@@ -19,7 +19,7 @@ from flaxformer_lite.cli.translation import (
 )
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.metrics import METRICS, compare, compare_ratings
+from flaxformer_lite.metrics.translations import METRICS, compare, compare_ratings
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import run_names
 from flaxformer_lite.run.scoring import (

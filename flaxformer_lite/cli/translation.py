@@ -18,7 +18,7 @@ from flaxformer_lite.engine.texts import TextTranslator
 
 if TYPE_CHECKING:
     from flaxformer_lite.config import Config
-    from flaxformer_lite.files.metrics import MetricConfig
+    from flaxformer_lite.metrics.translations import MetricConfig
     from flaxformer_lite.run import Run
 
 Loaded = TypeVar("Loaded", "Run", EngineRun)
@@ -187,7 +187,7 @@ class TranslatingIds(Translating):
 
 def metrics_of(config: "Config") -> "MetricConfig":
     """Returns the settings of metrics for texts like the targets that the run was trained on."""
-    from flaxformer_lite.files.metrics import with_language
+    from flaxformer_lite.metrics.translations import with_language
 
     source = config.data.test or config.data.eval or config.data.train
     return config.metrics if source is None else with_language(config.metrics, source.target_names())
@@ -223,7 +223,7 @@ def chosen(
         return best_first(rater, sources, answers, **report)
     if not arguments.minimum_risk or metrics is None:
         return answers
-    from flaxformer_lite.files.metrics import resolve
+    from flaxformer_lite.metrics.translations import resolve
     from flaxformer_lite.tools.research.minimum_bayes_risk import minimum_bayes_risk
 
     if arguments.minimum_risk == "bleu":

@@ -16,8 +16,8 @@ from flaxformer_lite.core.optim import OptimizerConfig
 from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
-from flaxformer_lite.files.metrics import MetricConfig
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
+from flaxformer_lite.metrics.translations import MetricConfig
 
 
 @dataclass(frozen=True, kw_only=True)

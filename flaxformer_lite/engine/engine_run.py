@@ -18,8 +18,8 @@ from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, 
 from flaxformer_lite.engine.rules import CannotAnswer, library
 from flaxformer_lite.engine.search import EngineSearch, Sizes, without_padding
 from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
-from flaxformer_lite.files.text.form import Sources
-from flaxformer_lite.files.text.kinds import load_run_tokenizers
+from flaxformer_lite.files.chats.form import Sources
+from flaxformer_lite.files.tokenizers.kinds import load_run_tokenizers
 
 COMPUTE_TYPES = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8_float32"}
 """CTranslate2's name for products with weights of a type."""

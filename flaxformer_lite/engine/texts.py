@@ -12,10 +12,10 @@ from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.tokenizer import UnknownText
-from flaxformer_lite.files.text.form import Sources, warn_of_left_out
+from flaxformer_lite.files.chats.form import Sources, warn_of_left_out
 
 if TYPE_CHECKING:
-    from flaxformer_lite.files.text.asking import Asking  # with NumPy
+    from flaxformer_lite.files.chats.asking import Asking  # with NumPy
 
 Directed = TypeVar("Directed", bound=Any)
 WarnCallback = Callable[[str], None]

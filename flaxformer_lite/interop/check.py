@@ -16,8 +16,8 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.predictions.forward import arguments, forward
 from flaxformer_lite.core.search import DecodeConfig
-from flaxformer_lite.core.search.forward import arguments, forward
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
 

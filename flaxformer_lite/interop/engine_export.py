@@ -27,7 +27,7 @@ from flaxformer_lite.engine.exports import (
     state_of,
 )
 from flaxformer_lite.engine.search import Sizes
-from flaxformer_lite.files.text.kinds import copy_files
+from flaxformer_lite.files.tokenizers.kinds import copy_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.run import Run, load

@@ -19,7 +19,7 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS, merged
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.text import LanguageTokenizers
-from flaxformer_lite.files.text.kinds import SENTENCE_FILES, FromRun, copy_files, copy_hub_files
+from flaxformer_lite.files.tokenizers.kinds import SENTENCE_FILES, FromRun, copy_files, copy_hub_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import peft, sentence

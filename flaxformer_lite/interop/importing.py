@@ -18,11 +18,10 @@ from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives import Objectives, default_objective
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Languages, Tokenizers
+from flaxformer_lite.files.chats.chat import read_chat_template
+from flaxformer_lite.files.chats.translation_prompt import SOURCE_ALONE, TranslationPrompt, preset
 from flaxformer_lite.files.data import DataConfig
-from flaxformer_lite.files.metrics import MetricConfig, language_of
-from flaxformer_lite.files.text.chat import read_chat_template
-from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun
-from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE, TranslationPrompt, preset
+from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE, HUB_FILES, FromRun
 from flaxformer_lite.interop.hf import peft
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.interop.hf.carried import SEVERAL_LABELS
@@ -36,6 +35,7 @@ from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
+from flaxformer_lite.metrics.translations import MetricConfig, language_of
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import RunFolder
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model import Inputs, Transformer
-from flaxformer_lite.core.search.batches import pad_rows, padded_length
+from flaxformer_lite.core.placement.batches import pad_rows, padded_length
 from flaxformer_lite.core.search.generation import encode_prompt
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer
 from flaxformer_lite.core.text.special_ids import TooLong, truncated

@@ -17,11 +17,11 @@ from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import PairStream
-from flaxformer_lite.files.text import FromRun, save_tokenizer
-from flaxformer_lite.files.text.extension import cut_otherwise, extended
 from flaxformer_lite.files.text.files import line_chunks, matching_files
-from flaxformer_lite.files.text.subwords import sample_lines
 from flaxformer_lite.files.text.tables import require_lines
+from flaxformer_lite.files.tokenizers import FromRun, save_tokenizer
+from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended
+from flaxformer_lite.files.tokenizers.subwords import sample_lines
 from flaxformer_lite.run.run import load
 from flaxformer_lite.run.write import write_run
 from flaxformer_lite.workdir import RunFolder

@@ -23,11 +23,11 @@ from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import with_padded_vocabulary, without_padding
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.predictions.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, check_translates
 from flaxformer_lite.core.search.devices import TooLarge, Workload, place
-from flaxformer_lite.core.search.forward import ForwardArguments, ModelOutput, forward
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning
 from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest

@@ -12,12 +12,12 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.answers import ScoredText
+from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.held_out import SPLITS, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.files.metrics import METRICS, MetricConfig, resolve, text_scores, with_language
-from flaxformer_lite.files.text.asking import Asking
+from flaxformer_lite.metrics.translations import METRICS, MetricConfig, resolve, text_scores, with_language
 from flaxformer_lite.tasks import scored_by
 
 Answers = list[list[ScoredText]]

@@ -42,12 +42,12 @@ from flaxformer_lite.engine.exports import RunWeights, state_of
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list, required
-from flaxformer_lite.files.text.asking import Asking
-from flaxformer_lite.files.text.chat import ChatTemplate, encode_marked, joined, read_chat_template
-from flaxformer_lite.files.text.form import Sources
-from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.files.chats.asking import Asking
+from flaxformer_lite.files.chats.chat import ChatTemplate, encode_marked, joined, read_chat_template
+from flaxformer_lite.files.chats.form import Sources
+from flaxformer_lite.files.chats.messages import Conversation
+from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
-from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.workdir import RunFolder
 

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import require_absent, write_whole
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.files.text import save_tokenizers
+from flaxformer_lite.files.tokenizers import save_tokenizers
 from flaxformer_lite.training import LoopState
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
 

@@ -18,8 +18,8 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.search.encoder import BatchPredictor, predict_class_logits, reads_first
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.predictions.encoder import BatchPredictor, predict_class_logits, reads_first
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
@@ -102,7 +102,7 @@ class TextModel:
         return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
 
     def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
-        """Returns the compiled form of a function of `core/search/encoder.py`."""
+        """Returns the compiled form of a function of `core/predictions/encoder.py`."""
         if (key := (function, *arguments)) not in self.batch_predictors:
             bound = functools.partial(function, *arguments)
             self.batch_predictors[key] = BatchPredictor(

@@ -21,7 +21,7 @@ from flaxformer_lite.files.data.reading import EvalData, reader_of, samplers_of,
 from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.records import READERS
-from flaxformer_lite.files.text.kinds import CHAT_TEMPLATES
+from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATES
 from flaxformer_lite.training.task import check_objective, train_task
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES

@@ -19,19 +19,19 @@ from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.objectives import BaseObjective, LossTerm, PerRowMetric
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.parallel.sharding import gather_to_each, shard_bytes
+from flaxformer_lite.core.placement.placement import Placement, Prepared
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.devices import GIB, TooLarge, Workload, memory_of, place
 from flaxformer_lite.core.search.generation import decode_after, encode_prompt, generation_settings
-from flaxformer_lite.core.search.placement import Placement, Prepared
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizer, Tokenizers
+from flaxformer_lite.files.chats.asking import Asking
+from flaxformer_lite.files.chats.chat import ChatTokenizers
+from flaxformer_lite.files.chats.form import AskedPair, Sources
 from flaxformer_lite.files.data.reading import EvalData
-from flaxformer_lite.files.metrics import resolve, text_scores, with_language
-from flaxformer_lite.files.text.asking import Asking
-from flaxformer_lite.files.text.chat import ChatTokenizers
-from flaxformer_lite.files.text.form import AskedPair, Sources
+from flaxformer_lite.metrics.translations import resolve, text_scores, with_language
 from flaxformer_lite.tasks import scored_by
 from flaxformer_lite.tasks.task import Task, TextModel
 from flaxformer_lite.training.multihost.agreement import Processes

@@ -43,7 +43,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import train_tokenizers
-from flaxformer_lite.files.text.kinds import (
+from flaxformer_lite.files.tokenizers.kinds import (
     CHAT_TEMPLATES,
     HUB_FILES,
     SENTENCE_FILES,

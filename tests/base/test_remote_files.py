@@ -14,7 +14,7 @@ from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.text_files import TSV, ParallelText, PlainText
 from flaxformer_lite.files.records import Pairs
-from flaxformer_lite.files.text.kinds import FromRun, save_tokenizer
+from flaxformer_lite.files.tokenizers.kinds import FromRun, save_tokenizer
 from tests.support import needs
 from tests.support.experiments import tiny_config
 from tests.support.mirrors import FlakyFileSystem

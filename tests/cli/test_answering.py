@@ -17,7 +17,7 @@ from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, 
 from flaxformer_lite.cli.task_command import TaskAnswering
 from flaxformer_lite.cli.translation import Translating
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import ClassPrediction, TokenPrediction
 from flaxformer_lite.tasks.classify.lines import Lines as ClassifyLines
 from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines

@@ -10,8 +10,8 @@ import pytest
 from flaxformer_lite.core.data import Lengths
 from flaxformer_lite.core.data.batch_plan import BatchPlan, make_buckets
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.files.metrics import MetricConfig
 from flaxformer_lite.interop import importing
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import load
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import import_case, type_command

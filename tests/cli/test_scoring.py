@@ -19,10 +19,10 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import SpanCorruption
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import Languages
-from flaxformer_lite.files import metrics
 from flaxformer_lite.files.data import TSV, Dates, Mixture, ParallelText
-from flaxformer_lite.files.metrics import MetricConfig, compare
 from flaxformer_lite.files.records import Pairs
+from flaxformer_lite.metrics import translations as metrics
+from flaxformer_lite.metrics.translations import MetricConfig, compare
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import ScoredData, score, scored_data
 from flaxformer_lite.workdir import RunFolder

@@ -11,7 +11,7 @@ from flaxformer_lite.cli import translation
 from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.search.settings import Sampling
-from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments

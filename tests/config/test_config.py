@@ -29,8 +29,8 @@ from flaxformer_lite.core.optim.schedules import Cosine
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import Bytes
 from flaxformer_lite.files.data.text_files import ParallelText
-from flaxformer_lite.files.text import FromRun, SentencePiece
-from flaxformer_lite.files.text.subword_sampling import BPEDropout
+from flaxformer_lite.files.tokenizers import FromRun, SentencePiece
+from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
 from tests.support.small_models import CONFIGS, NO_DROPOUT, arrays, inputs_of, params_of
 

@@ -14,7 +14,7 @@ from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import EOS, check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
 from flaxformer_lite.engine.texts import TextTranslator, check_list, in_own_direction, required
-from flaxformer_lite.files.text.form import Sources
+from flaxformer_lite.files.chats.form import Sources
 from tests.support.reference_search import SMALL, model_of
 
 LETTERS = CharacterTokenizer("abcdefgh")

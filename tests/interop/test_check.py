@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.search.forward import forward
+from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.interop.check import check_hf, check_torch
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM

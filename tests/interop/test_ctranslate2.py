@@ -28,7 +28,7 @@ from flaxformer_lite.core.model.positions import (
     YarnScaling,
 )
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.forward import forward
+from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers

@@ -170,7 +170,14 @@ def test_a_batch_a_step_an_evaluation_and_a_search_touch_nothing():
 
 WITHOUT_JAX = (
     *("core.base.bounds", "core.text", "core.data", "core.search", "core.search.forced", "core.search.settings"),
-    *("files.text", "files.text.chat", "files.text.messages", "files.text.terms", "files.text.tables", "files.metrics"),
+    *(
+        "files.tokenizers",
+        "files.chats.chat",
+        "files.chats.messages",
+        "files.text.terms",
+        "files.text.tables",
+        "metrics.translations",
+    ),
 )
 
 

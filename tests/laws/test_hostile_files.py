@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.files.text.kinds import load_tokenizer
+from flaxformer_lite.files.tokenizers.kinds import load_tokenizer
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.hf_folders import DATA
 from tests.support.hostile import Victim

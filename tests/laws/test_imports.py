@@ -23,7 +23,7 @@ training
 workdir
 tasks
 config
-engine
+engine metrics
 files
 core base
 """
@@ -32,7 +32,9 @@ INSIDE = """
 runners
 step
 objectives
-data search
+predictions
+data search retrieval
+placement
 model text
 optim parallel
 base

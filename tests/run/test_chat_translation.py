@@ -21,11 +21,11 @@ from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import CausalLM, Instruction
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.chats.asking import Asking
+from flaxformer_lite.files.chats.chat import ChatTokenizers
+from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.data import DataConfig, ParallelText
-from flaxformer_lite.files.text import FromRun
-from flaxformer_lite.files.text.asking import Asking
-from flaxformer_lite.files.text.chat import ChatTokenizers
-from flaxformer_lite.files.text.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, write_run

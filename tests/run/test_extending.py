@@ -13,8 +13,8 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.store import train_tokenizers
-from flaxformer_lite.files.text import FromRun
-from flaxformer_lite.files.text.subword_sampling import BPEDropout
+from flaxformer_lite.files.tokenizers import FromRun
+from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run.extending import extend, lines_of, old_text
 from flaxformer_lite.workdir import RunFolder

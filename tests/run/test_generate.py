@@ -28,7 +28,7 @@ from flaxformer_lite.core.text.characters import Bytes, ByteTokenizer
 from flaxformer_lite.core.text.special_ids import BOS
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.text.subwords import SentencePiece
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.workdir.folder import RunFolder

@@ -14,7 +14,7 @@ from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.training.loop import train

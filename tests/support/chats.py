@@ -6,7 +6,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 
 SPECIAL = (
     "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|head|>", "<|head_end|>", "<|eot|>", "<turn>", "</turn>",

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.files.text.kinds import save_tokenizer
+from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints

@@ -13,7 +13,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.files.data import Mixture
 from flaxformer_lite.files.data.text_files import TSV
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 from tests.support.experiments import tiniest_config
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES

@@ -6,8 +6,8 @@ import numpy as np
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.parallel import MeshConfig, make_mesh, parameter_sharding
+from flaxformer_lite.core.placement.placement import Placement
 from flaxformer_lite.core.search.answers import Hypothesis
-from flaxformer_lite.core.search.placement import Placement
 
 
 def placed(data: int, tensor: int) -> Placement:

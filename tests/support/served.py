@@ -12,7 +12,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM
-from flaxformer_lite.core.search.encoder import (
+from flaxformer_lite.core.predictions.encoder import (
     BatchPredictor,
     predict_class_logits,
     predict_embeddings,
@@ -22,8 +22,8 @@ from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.workdir.folder import RunFolder

@@ -5,7 +5,7 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 
 VOCAB_SIZE = 307
 """Enough for the made-up text in every kind of tokenizer."""

@@ -13,7 +13,7 @@ import tokenizers
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Classification
-from flaxformer_lite.core.search.encoder import predict_class_logits
+from flaxformer_lite.core.predictions.encoder import predict_class_logits
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes

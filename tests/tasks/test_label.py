@@ -27,8 +27,8 @@ from flaxformer_lite.files.data import CoNLL, JSONLines
 from flaxformer_lite.files.data.reading import reader_of
 from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import pair_of_words
-from flaxformer_lite.files.text import SentencePiece
 from flaxformer_lite.files.text.words import units_of
+from flaxformer_lite.files.tokenizers import SentencePiece
 from flaxformer_lite.run import LabelledSpan, Run, load
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.tasks.label.answers import WordsInWindows

@@ -22,20 +22,20 @@ from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import gather_to_each, parameter_sharding
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.runners import MeshRunner as Runner
 from flaxformer_lite.core.runners import abstract_state, make_runner
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.characters import Bytes
 from flaxformer_lite.core.text.special_ids import EOS
-from flaxformer_lite.files import metrics
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.reading import EvalData
-from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.metrics import translations as metrics
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tasks.label.answers import Label
 from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.training import evaluation

@@ -15,7 +15,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.files.text.kinds import save_tokenizer
+from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import manifest
 from flaxformer_lite.workdir.folder import RunFolder

@@ -28,7 +28,7 @@ from flaxformer_lite.core.objectives.candidates import (
 )
 from flaxformer_lite.core.objectives.classification import class_logits
 from flaxformer_lite.core.objectives.losses import Counts, LossTerm, PerRowMetric, binary_cross_entropy
-from flaxformer_lite.core.search.ranking import ndcg, reciprocal_rank
+from flaxformer_lite.core.retrieval.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 

@@ -16,17 +16,17 @@ from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
-from flaxformer_lite.core.search.batches import (
+from flaxformer_lite.core.placement.batches import (
     InputBatch,
     pad_rows,
     padded_length,
     plan_batches,
 )
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement, Prepared, rows_of
+from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement, Prepared, rows_of
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys

@@ -22,8 +22,8 @@ from flaxformer_lite.core.parallel.sharding import (
     shard_bytes,
     with_shardings,
 )
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.search import grow_cache
 from flaxformer_lite.core.search.settings import DecodeConfig
 

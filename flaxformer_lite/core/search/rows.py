@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Int
 
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.model.kernels import platform
-from flaxformer_lite.core.search.batches import padded_rows
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Placement
+from flaxformer_lite.core.placement.batches import padded_rows
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search.search import (
     Decoded,
     Method,

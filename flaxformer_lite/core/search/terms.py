@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.core.search.batches import padded_length
+from flaxformer_lite.core.placement.batches import padded_length
 from flaxformer_lite.core.search.forced import Forced, NeededTokens
 from flaxformer_lite.core.search.sampling import top_k
 from flaxformer_lite.core.search.search import is_end

@@ -9,17 +9,17 @@ from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import NonNegativeInt
 from flaxformer_lite.core.data import BatchShapes
 from flaxformer_lite.core.text import Languages
+from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.data.held_out import LEFT_OUT, SPLITS, Part, Split, held_out
 from flaxformer_lite.files.data.hub import HubDataset, Parquet
 from flaxformer_lite.files.data.mixture import OptionalSource
 from flaxformer_lite.files.data.source import DataSource, RecordSource
 from flaxformer_lite.files.data.text_files import CSV, TSV, ColumnSource, CoNLL, JSONLines
 from flaxformer_lite.files.records import READERS
-from flaxformer_lite.files.text import SentencePiece
-from flaxformer_lite.files.text.kinds import OptionalTokenizerConfig
-from flaxformer_lite.files.text.subword_sampling import OptionalSubwordSampling
 from flaxformer_lite.files.text.tables import container
-from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
+from flaxformer_lite.files.tokenizers import SentencePiece
+from flaxformer_lite.files.tokenizers.kinds import OptionalTokenizerConfig
+from flaxformer_lite.files.tokenizers.subword_sampling import OptionalSubwordSampling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
+from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refused
 from flaxformer_lite.files.records import READERS, Reading
-from flaxformer_lite.files.text.subword_sampling import SubwordSampler, SubwordSampling
-from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
+from flaxformer_lite.files.tokenizers.subword_sampling import SubwordSampler, SubwordSampling
 
 
 def reader_of(

@@ -40,7 +40,7 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.refused import Origin, tell_refused
 from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.text import FromRun, SentencePiece, load_tokenizers, save_tokenizers
+from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, load_tokenizers, save_tokenizers
 
 FORMAT = 4
 """Changes with the layout of a store; stores with another number are made anew."""

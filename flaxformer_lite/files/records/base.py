@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 from flaxformer_lite.core.base.bounds import Checked
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
-from flaxformer_lite.files.text.translation_prompt import TranslationPrompt
 
 Field = int | str
 """The name of a field, `a.b` for a nested one; or of a column in the header, or the number of a column, from 0."""

@@ -1,4 +1,4 @@
-"""Records of conversations, for instruction tuning; `files/text/messages.py` has their spellings, `chat.py` their templates."""
+"""Records of conversations, for instruction tuning; `files/chats/messages.py` has their spellings, `chat.py` their templates."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -10,13 +10,13 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.text import Tokenizers
+from flaxformer_lite.files.chats.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
+from flaxformer_lite.files.chats.messages import BESIDE, Conversation
+from flaxformer_lite.files.chats.translation_prompt import SOURCE_ALONE
 from flaxformer_lite.files.records.base import Field, Reading, Record
-from flaxformer_lite.files.text.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.json_objects import field_value
-from flaxformer_lite.files.text.kinds import CHAT_TEMPLATE
-from flaxformer_lite.files.text.messages import BESIDE, Conversation
-from flaxformer_lite.files.text.translation_prompt import SOURCE_ALONE
+from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 from flaxformer_lite.core.objectives.answer_spans import ANSWER, AnswerSpans
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
+from flaxformer_lite.files.chats.messages import by_rows
 from flaxformer_lite.files.records.base import Field, FileRow, Reading, Record
 from flaxformer_lite.files.text.json_objects import field_value
-from flaxformer_lite.files.text.messages import by_rows
 
 READING = 1
 """Changes with the way in which answers are read: stores of their tokens are then made anew."""

@@ -25,10 +25,10 @@ from jaxtyping import Int
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
+from flaxformer_lite.files.chats.messages import by_rows
 from flaxformer_lite.files.records.base import BLANK, Field, FileRow, Reading, Record, text_field
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
-from flaxformer_lite.files.text.messages import by_rows
 from flaxformer_lite.files.text.words import units_of
 
 READING = 2

@@ -1,27 +1,5 @@
-"""Text to token ids and back, by files.
+"""Texts: files and tables of them, what a word is, and the form in which texts are compared.
 
-A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; `save_tokenizer` writes a trained one
-into the run folder, `load_tokenizer` reads it. One file a kind → `kinds` (all of them). `files` reads text files, `tables` those
-with columns; `normal_form` is the form in which texts are compared; `chat` writes and reads conversations by a model's chat
-template.
+`files` reads text files and streams of lines, `tables` those with columns, `json_objects` those with JSON. `words` says what a word
+is, `normal_form` when two texts are equal, `terms` which words a translation needs.
 """
-
-from flaxformer_lite.files.text.kinds import (
-    FromRun,
-    TokenizerConfig,
-    load_tokenizer,
-    load_tokenizers,
-    save_tokenizer,
-    save_tokenizers,
-)
-from flaxformer_lite.files.text.subwords import SentencePiece
-
-__all__ = [
-    "FromRun",
-    "SentencePiece",
-    "TokenizerConfig",
-    "load_tokenizer",
-    "load_tokenizers",
-    "save_tokenizer",
-    "save_tokenizers",
-]

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.files.text.kinds import HUB_FILES, SENTENCE_FILES, copy_files
+from flaxformer_lite.files.tokenizers.kinds import HUB_FILES, SENTENCE_FILES, copy_files
 from flaxformer_lite.interop.weight_files import PICKLES, new_folder, read_file
 
 WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"

@@ -7,8 +7,8 @@ from typing import Any
 
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizer, Tokenizers
-from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer
-from flaxformer_lite.files.text.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import ROLES, JsonTokenizer
+from flaxformer_lite.files.tokenizers.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig, max_length: int) -> list[str]:

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer as Library
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.text.languages import codes_in
 from flaxformer_lite.core.text.tokenizer import MOST_IDS, Tokenizer, Tokenizers
-from flaxformer_lite.files.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
-from flaxformer_lite.files.text.subwords import (
+from flaxformer_lite.files.tokenizers.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
+from flaxformer_lite.files.tokenizers.subwords import (
     FLAGS,
     LANGUAGE,
     AddedPieces,

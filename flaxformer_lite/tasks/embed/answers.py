@@ -10,7 +10,7 @@ from annotated_types import Ge
 from jaxtyping import Float
 
 from flaxformer_lite.core.model.inputs import check_one_stack
-from flaxformer_lite.core.search.encoder import predict_embeddings
+from flaxformer_lite.core.predictions.encoder import predict_embeddings
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 Vector = Float[np.ndarray, "D"]

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Le
 
-from flaxformer_lite.core.search.encoder import predict_top_tokens
+from flaxformer_lite.core.predictions.encoder import predict_top_tokens
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 MASK = "[MASK]"

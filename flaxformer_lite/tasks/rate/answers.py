@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.base.bounds import with_places
-from flaxformer_lite.core.search.encoder import rate
+from flaxformer_lite.core.predictions.encoder import rate
 from flaxformer_lite.core.text.special_ids import EncodedText, cut_warning, truncated
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.embed.answers import Embed

@@ -18,8 +18,8 @@ from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.core.text import Languages, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.mixture import SourceKinds
-from flaxformer_lite.files.metrics import MetricConfig
-from flaxformer_lite.files.text import FromRun, SentencePiece, save_tokenizers
+from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, save_tokenizers
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.workdir import open_run

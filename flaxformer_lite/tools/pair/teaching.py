@@ -19,10 +19,10 @@ from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.engine import Engine
+from flaxformer_lite.files.chats.form import warn_of_left_out
 from flaxformer_lite.files.data import ParallelText
-from flaxformer_lite.files.metrics import MetricConfig, resolve, with_language
-from flaxformer_lite.files.text.form import warn_of_left_out
 from flaxformer_lite.files.text.normal_form import plain
+from flaxformer_lite.metrics.translations import MetricConfig, resolve, with_language
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import text_report
 from flaxformer_lite.tools import corpus

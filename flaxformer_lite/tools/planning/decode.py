@@ -26,11 +26,11 @@ from flaxformer_lite.core.parallel.sharding import (
     replicated,
     shard_bytes,
 )
-from flaxformer_lite.core.search.batches import ANSWERS_FACTOR, padded_length
+from flaxformer_lite.core.placement.batches import ANSWERS_FACTOR, padded_length
+from flaxformer_lite.core.placement.placement import Placement
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.devices import USABLE, Workload, divisors, place
 from flaxformer_lite.core.search.generation import generation_settings
-from flaxformer_lite.core.search.placement import Placement
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, laid_out, stages, step_layouts
 from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.files.data.held_out import Split
-from flaxformer_lite.files.metrics import Comparison, MetricConfig, compare, compare_ratings, with_language
+from flaxformer_lite.metrics.translations import Comparison, MetricConfig, compare, compare_ratings, with_language
 from flaxformer_lite.run.scoring import Ratings
 from flaxformer_lite.tools.report.facts import RunFacts
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.files.metrics import DEFAULT, MetricConfig, make_bleu, make_chrf, resolve
+from flaxformer_lite.metrics.translations import DEFAULT, MetricConfig, make_bleu, make_chrf, resolve
 
 Utility = Literal["chrf", "bleu"]
 

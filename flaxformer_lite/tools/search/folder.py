@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import counted, note
-from flaxformer_lite.core.search.ranking import ranked
+from flaxformer_lite.core.retrieval.ranking import ranked
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.json_objects import json_object
 from flaxformer_lite.files.text.tables import columns_in

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.base.atomic_files import require_absent, write_chunks
 from flaxformer_lite.base.console import Progress, counted, note, warn
-from flaxformer_lite.core.search.nearest import NO_DOCUMENT
+from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT
 from flaxformer_lite.files.records.candidates import TextCandidates
 from flaxformer_lite.files.text.json_objects import json_object
 from flaxformer_lite.files.text.normal_form import comparable

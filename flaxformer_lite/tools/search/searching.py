@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.base.console import Progress, counted, note, one_of_each, warn
-from flaxformer_lite.core.search.nearest import NO_DOCUMENT, Nearest, NearestSearch
-from flaxformer_lite.core.search.ranking import mean_figures
+from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT, Nearest, NearestSearch
+from flaxformer_lite.core.retrieval.ranking import mean_figures
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.embed.answers import unit_length
 from flaxformer_lite.tools.search.folder import Results, SearchFolder

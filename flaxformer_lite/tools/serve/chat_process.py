@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from flaxformer_lite.files.text.chat import ChatTemplate
+from flaxformer_lite.files.chats.chat import ChatTemplate
 from flaxformer_lite.tools.serve.limits import Refusal
 
 SECONDS = 10.0

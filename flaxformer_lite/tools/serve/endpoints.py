@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flaxformer_lite.files.text.chat import encode_marked
+from flaxformer_lite.files.chats.chat import encode_marked
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tasks.task import plain

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from flaxformer_lite.core.base.suggest import suggest
-from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.tasks.task import Task, Text
 from flaxformer_lite.tools.serve.limits import Refusal
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.model.transformer import parameter_shapes
+from flaxformer_lite.core.placement.batches import padded_rows
 from flaxformer_lite.core.search import DecodeConfig, Forced, Request
 from flaxformer_lite.core.search.answers import Hypothesis
-from flaxformer_lite.core.search.batches import padded_rows
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import (
     TextStream,
@@ -28,9 +28,9 @@ from flaxformer_lite.core.search.generation import (
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
 from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.files.text.asking import Asking
-from flaxformer_lite.files.text.form import warn_of_left_out
-from flaxformer_lite.files.text.messages import Conversation
+from flaxformer_lite.files.chats.asking import Asking
+from flaxformer_lite.files.chats.form import warn_of_left_out
+from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes, attention_ids, attention_weights

@@ -4,8 +4,8 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.search.batches import InputBatch
-from flaxformer_lite.core.search.placement import ONE_DEVICE, Prepared
+from flaxformer_lite.core.placement.batches import InputBatch
+from flaxformer_lite.core.placement.placement import ONE_DEVICE, Prepared
 
 VIEW = Progress(silent=True)
 

@@ -18,8 +18,8 @@ from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data.reading import samplers_of, tokenize
-from flaxformer_lite.files.text import SentencePiece
-from flaxformer_lite.files.text.subword_sampling import BPEDropout
+from flaxformer_lite.files.tokenizers import SentencePiece
+from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 

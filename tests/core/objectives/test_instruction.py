@@ -26,6 +26,8 @@ from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import Batch, Instruction
 from flaxformer_lite.core.text import Bytes, Tokenizers
 from flaxformer_lite.core.text.pairs import ANSWERS, Extent
+from flaxformer_lite.files.chats.chat import PLAIN, ChatTemplate, ChatTokenizers
+from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.data import CSV, Dates, JSONLines, Mixture, Parquet
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.held_out import held_out
@@ -34,8 +36,6 @@ from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.store import TokenStore
 from flaxformer_lite.files.records import Conversations, Documents, Pairs
-from flaxformer_lite.files.text.chat import PLAIN, ChatTemplate, ChatTokenizers
-from flaxformer_lite.files.text.messages import Conversation
 from flaxformer_lite.training.data import read_data, warn_of_endless_answers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir import RunFolder

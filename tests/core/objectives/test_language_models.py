@@ -13,7 +13,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, SpanCorruption
 from flaxformer_lite.files.data.text_files import PlainText
-from flaxformer_lite.files.text.subwords import SentencePiece
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.summary import command_of
 from tests.support.experiments import rows, tiny_config, with_train

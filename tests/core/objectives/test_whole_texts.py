@@ -237,7 +237,7 @@ from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes, Classes
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import Classification
-from flaxformer_lite.files.text import FromRun
+from flaxformer_lite.files.tokenizers import FromRun
 
 def get_config() -> Config:
     theirs = load_config("FOLDER/imported/config.json")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.placement.batches import plan_batches
 from flaxformer_lite.core.search.answers import Hypothesis
-from flaxformer_lite.core.search.batches import plan_batches
 from flaxformer_lite.core.search.decoder import Decoder, Row
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights

@@ -7,7 +7,7 @@ import pytest
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Languages, Tokenizers
 from flaxformer_lite.core.text.languages import LanguageTokenizers, codes_in
-from flaxformer_lite.files.text import SentencePiece
+from flaxformer_lite.files.tokenizers import SentencePiece
 
 CODES = ("eng_Latn", "deu_Latn", "fra_Latn")
 TEXT = ["one two three four", "eins zwei drei vier"]

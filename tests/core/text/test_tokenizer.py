@@ -8,8 +8,8 @@ import pytest
 from flaxformer_lite.core.text.characters import Bytes, Characters, CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.core.text.tokenizer import truncate_longest_first
-from flaxformer_lite.files.text.kinds import TokenizerConfig, load_tokenizer, save_tokenizer
-from flaxformer_lite.files.text.subwords import SentencePiece, sample_lines
+from flaxformer_lite.files.tokenizers.kinds import TokenizerConfig, load_tokenizer, save_tokenizer
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece, sample_lines
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 BPE, UNIGRAM = SentencePiece(), SentencePiece(model_type="unigram")

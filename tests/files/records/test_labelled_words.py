@@ -35,8 +35,8 @@ from flaxformer_lite.files.records.words import (
     with_tokens,
     words_of_tokens,
 )
-from flaxformer_lite.files.text import SentencePiece
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers import SentencePiece
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from tests.support.experiments import tiny_config
 from tests.support.files import file, message
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.files.text.subwords import SentencePiece
 from flaxformer_lite.files.text.terms import PLACEHOLDER, Needed, Terms, going_on, inner_ids
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 
 TERMS = {
     "dog": "Hund",

@@ -6,8 +6,8 @@ from tokenizers import models, normalizers, pre_tokenizers
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.core.text.tokenizer import MAX_LISTED, MAX_REPORTED, Tokenizer, UnknownText
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.text.subwords import SentencePiece
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from tests.support.tokenizers import bytes_joined, word_pieces
 
 WORDS = ["hello world", "world of words", "a word"] * 9

@@ -16,8 +16,8 @@ from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import AnswerSpans
+from flaxformer_lite.core.predictions.forward import arguments, forward
 from flaxformer_lite.core.search import DecodeConfig
-from flaxformer_lite.core.search.forward import arguments, forward
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.records.questions import QuestionTokenizers

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.forward import ModelOutput, arguments, forward
+from flaxformer_lite.core.predictions.forward import ModelOutput, arguments, forward
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids

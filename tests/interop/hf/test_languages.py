@@ -15,8 +15,8 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import TSV
-from flaxformer_lite.files.text import FromRun
-from flaxformer_lite.files.text.kinds import load_tokenizer, save_tokenizers
+from flaxformer_lite.files.tokenizers import FromRun
+from flaxformer_lite.files.tokenizers.kinds import load_tokenizer, save_tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers

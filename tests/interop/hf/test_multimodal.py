@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.core.search import DecodeConfig
-from flaxformer_lite.core.search.forward import forward
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.multimodal import text_config, text_tensors

@@ -19,8 +19,8 @@ from flaxformer_lite.config import TrainConfig, load_config
 from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
+from flaxformer_lite.files.chats.chat import PLAIN
 from flaxformer_lite.files.data import TSV
-from flaxformer_lite.files.text.chat import PLAIN
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.peft import is_adapter, read_adapters
 from flaxformer_lite.run import Run

@@ -12,11 +12,11 @@ from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.core.text.characters import Bytes
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.files.chats.chat import read_chat_template
 from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.text.chat import read_chat_template
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.text.kinds import HUB_FILES, FromRun, save_tokenizer, save_tokenizers
-from flaxformer_lite.files.text.subwords import SentencePiece, SentencePieceTokenizer
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.kinds import HUB_FILES, FromRun, save_tokenizer, save_tokenizers
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.run import load, write_run

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, processors
 
 from flaxformer_lite.core.text import SpecialIds
 from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.files.text.kinds import load_tokenizer, save_tokenizer
-from flaxformer_lite.files.text.subwords import FLAGS, MarianTokenizer
+from flaxformer_lite.files.tokenizers.kinds import load_tokenizer, save_tokenizer
+from flaxformer_lite.files.tokenizers.subwords import FLAGS, MarianTokenizer
 from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load

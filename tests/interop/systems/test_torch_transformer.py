@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.core.model.norms import RMSNorm
 from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.search.forward import forward
+from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM

@@ -17,9 +17,9 @@ import pytest
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.files.text import load_tokenizers
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.terms import Terms
+from flaxformer_lite.files.tokenizers import load_tokenizers
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import make, preparing, recipe
 from flaxformer_lite.training import TrainingRun, loop

@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.files.data import ParallelText
-from flaxformer_lite.files.text.kinds import save_tokenizer
+from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import AttentionWeights
 from flaxformer_lite.tools.report import ReportContent, make_report, tabs, write_page
 from flaxformer_lite.tools.report.facts import RunFacts, shown_steps

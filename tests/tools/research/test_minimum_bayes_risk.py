@@ -4,7 +4,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from flaxformer_lite.files.metrics import MetricConfig
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tools.research import minimum_bayes_risk
 
 CANDIDATES = ["a dog runs .", "the dog is running .", "a dog runs .", "two cats sleep"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.objectives import SentenceEmbeddings
-from flaxformer_lite.core.search.ranking import ranked
+from flaxformer_lite.core.retrieval.ranking import ranked
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import SearchFolder, searching
 from tests.support.commands import type_command

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.files.text.chat import ChatTemplate
+from flaxformer_lite.files.chats.chat import ChatTemplate
 from tests.support import needs
 from tests.support.served import ENDLESS, TEMPLATE
 

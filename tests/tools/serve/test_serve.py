@@ -23,11 +23,11 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import truncate_at_stop
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.chats.chat import ChatTemplate
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.files.records import Classes
-from flaxformer_lite.files.text.chat import ChatTemplate
-from flaxformer_lite.files.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.text.subwords import SentencePiece
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
+from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.workdir.folder import RunFolder

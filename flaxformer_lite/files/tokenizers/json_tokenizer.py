@@ -1,0 +1,301 @@
+"""Tokenizers of the `tokenizers` library, described by a `tokenizer.json`: WordPiece, byte-level BPE and others."""
+
+import contextlib
+import itertools
+import json
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, SupportsIndex
+
+import tokenizers
+
+from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.text import EncodedText, SpecialIds
+from flaxformer_lite.core.text.tokenizer import Sealed, SpannedIds, Tokenizer, json_fields
+from flaxformer_lite.files.tokenizers.secret_names import secret_names
+
+ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
+"""For each special id the names that it has in a Hugging Face folder."""
+NO_SPECIAL = SpecialIds(0, None, None, None)
+JOINING = 1e-3
+"""Score of a unigram piece beyond the sum of its parts, for each joint: so it is chosen for them, and hardly elsewhere."""
+
+
+def token_text(name: str, token: Any) -> str | None:
+    """Returns the text of a named token, which folders store alone or in an object; None where it is not named."""
+    text = token.get("content", token) if isinstance(token, Mapping) else token
+    if not isinstance(text, str | None):
+        raise ValueError(f"{name} is {cut(repr(token))}: it must be a string, or an object with its content")
+    return text
+
+
+Template = list[tuple[int | None, int, int]]
+"""For each item its side, a token, and the token type of all its tokens. Side: 0 or 1, a whole text; None, a special id."""
+
+
+@contextlib.contextmanager
+def one_error() -> Iterator[None]:
+    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are BaseException alone."""
+    try:
+        yield
+    except (ValueError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"the tokenizers library cannot read it: {error}") from None
+
+
+class JsonTokenizer(Tokenizer):
+    """A `tokenizer.json`, with the special ids that its folder names.
+
+    Raises: ValueError if the library cannot use it. Some faults show with some texts only, such as an endless regular expression.
+    """
+
+    extension = ".hf.json"
+    word_signs = ("▁", "Ġ")
+
+    def __init__(self, description: str, special: SpecialIds) -> None:
+        with one_error():
+            self._tokenizer = tokenizers.Tokenizer.from_str(description)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.description = description
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id = special[:5]
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id that a text may get. Ids may have gaps, and a template may have ids of its own."""
+        pieces = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        template = (token for items in self._templates for side, token, _ in items if side is None)
+        return max(super().largest_id, *pieces, *template)
+
+    def has_piece(self, i: int) -> bool:
+        return self._tokenizer.id_to_token(i) is not None
+
+    @classmethod
+    def of(
+        cls, description: str, names: Mapping[str, Any], model_ids: Mapping[str, Collection[int]] | None = None
+    ) -> "JsonTokenizer":
+        """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`.
+
+        Named tokens become special ones. If a special id has two names, such as bos and cls, or none, the template decides, then
+        `model_ids`, which has the ids in the model's config by role.
+        """
+        library = cls(description, NO_SPECIAL)._tokenizer
+        keys = {role: [f"{name}_token" for name in ROLES[role]] for role in ROLES}
+        named = {role: [token_text(key, names.get(key)) for key in keys[role]] for role in ROLES}
+        texts = {text for tokens in named.values() for text in tokens if text is not None}
+        known = {token.content for token in library.get_added_tokens_decoder().values()}
+        library.add_special_tokens([text for text in sorted(texts - known) if library.token_to_id(text) is not None])
+        plain = cls(library.to_str(), NO_SPECIAL)
+        before: list[int] = []
+        after: list[int] = []
+        with contextlib.suppress(ValueError):  # a tokenizer that makes no token of any text raises when it is used
+            before, after = plain._around
+
+        def special_id(role: str) -> int | None:
+            edge = {"bos": before, "eos": after}.get(role, [])
+            in_model = [i for i in (model_ids or {}).get(role, ()) if plain.has_piece(i)]
+            known = (library.token_to_id(text) for text in named[role] if text is not None)
+            ids = [i for i in known if i is not None]
+            if not ids and not any(key in names for key in keys[role]):
+                ids = [*edge, *in_model]
+            return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
+
+        ids = {role: special_id(role) for role in ROLES}
+        if ids["pad"] is None:  # any id: nothing reads the padding
+            ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
+        return cls(plain.description, SpecialIds(**ids))  # type: ignore[arg-type]
+
+    @one_error()
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [list(encoding.ids) for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    @one_error()
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        encoded = []
+        for read in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
+            spans: list[tuple[int, int]] = []
+            for start, stop in read.offsets:  # white space alone has the place behind it, if offsets are trimmed
+                spans.append((min(start, spans[-1][1] if spans else 0) if start == stop else start, stop))
+            encoded.append(SpannedIds(list(read.ids), spans))
+        return encoded
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special)
+
+    @cached_property
+    def sealed(self) -> Sealed:
+        fields = json.loads(self._tokenizer.to_str())
+        names, model = secret_names(self.special_texts), fields["model"]
+        for token in fields["added_tokens"]:
+            if token["content"] in names:
+                token |= {"content": names[token["content"]], "single_word": False}
+        if isinstance(vocabulary := model.get("vocab"), dict):
+            model["vocab"] = {names.get(piece, piece): i for piece, i in vocabulary.items()}
+        elif vocabulary is not None:
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+        if model.get("unk_token") is not None:
+            model["unk_token"] = names.get(model["unk_token"], model["unk_token"])
+        if "merges" in model:  # no merge spells a name
+            pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+            model["merges"] = [pair for pair in pairs if names.keys().isdisjoint((*pair, "".join(pair)))]
+        ids = {names[name]: self._tokenizer.token_to_id(name) for name in names}
+
+        def read() -> JsonTokenizer | None:
+            """Returns the tokenizer if it finds each name within a text."""
+            tokenizer = JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+            rows = zip(ids.values(), tokenizer.encode_batch([f"a{name}a" for name in ids]), strict=True)
+            return tokenizer if all(i in row for i, row in rows) else None
+
+        tokenizer = read()
+        if tokenizer is None:  # a normalizer that changes the beginning of a text changes these names too
+            for token in fields["added_tokens"]:
+                token["normalized"] = token["normalized"] and token["content"] not in ids
+            tokenizer = read()
+        if tokenizer is None:
+            raise ValueError(
+                "the tokenizer does not find its special tokens under other names: choose another tokenizer"
+            )
+        return Sealed(tokenizer, names)
+
+    @one_error()
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
+        """Returns the parts of the texts that the vocabulary lacks, in order: words of WordPiece, else characters.
+
+        A tokenizer without UNK drops such characters; they count if they are not white space.
+        """
+        texts = list(texts)
+        if self.unk_id is None:
+            characters = dict.fromkeys(character for text in texts for character in text)
+            return [c for c in characters if not self.encode(c) and not c.isspace()]
+        missing, name = [], self._piece(self.unk_id)
+        for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+            spans = zip(read.ids, read.offsets, strict=True)
+            unknown = (text[a:b].strip() for i, (a, b) in spans if i == self.unk_id)
+            missing += [word for word in unknown if word != name]
+        return missing
+
+    def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
+        """Returns one text, or two, with special ids and token types by the tokenizer's own template."""
+        texts = [first] if second is None else [first, second]
+        tokens: list[int] = []
+        types: list[int] = []
+        for side, token, kind in self._templates[len(texts) - 1]:
+            more = [token] if side is None else [int(i) for i in texts[side]]
+            tokens, types = tokens + more, types + [kind] * len(more)
+        return EncodedText(tokens, types)
+
+    def own_source(self, tokens: Sequence[int]) -> list[int]:
+        return self.with_special_tokens(tokens).tokens
+
+    def as_prompt(self, tokens: Sequence[int]) -> list[int]:
+        return [*self._around[0], *tokens]
+
+    @property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special ids before and after a single text."""
+        sides, tokens = [side for side, *_ in self._templates[0]], [token for _, token, _ in self._templates[0]]
+        return tokens[: sides.index(0)], tokens[sides.index(0) + 1 :]
+
+    @cached_property
+    @one_error()
+    def _templates(self) -> tuple[Template, Template]:
+        """The templates for one text and for two, read off the library's encoding of a text with at least one token."""
+        some = self._some_text()
+
+        def template(second: str | None) -> Template:
+            whole, items = self._tokenizer.encode(some, second), Template()
+            for item in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True):
+                if item[0] is None or all(item[0] != side for side, *_ in items):  # a text's first token stands for it
+                    items.append(item)
+            return items
+
+        return template(None), template(some)
+
+    def _some_text(self) -> str:
+        """Returns a text with at least one token. Raises: ValueError if no piece of the vocabulary is one."""
+        pieces = (self._tokenizer.decode([i], skip_special_tokens=False) for i in range(self.vocab_size))
+        for text in itertools.chain("a", pieces):
+            encoding = self._tokenizer.encode(text) if text else None
+            if encoding is not None and 0 in encoding.sequence_ids:
+                return str(text)
+        raise ValueError("the tokenizer makes no token of any piece of its own vocabulary: choose another tokenizer")
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Returns the text of the ids; every token that the description calls special is dropped, and no other."""
+        return str(self._tokenizer.decode([*map(operator.index, ids)], skip_special_tokens=True))
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def _piece(self, i: int) -> str:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None:
+            raise IndexError(f"id {i} of {self.vocab_size}")
+        return str(piece)
+
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """Returns whether each token begins a word: of WordPiece all tokens without "##"."""
+        prefix = self._continuing_prefix
+        return super().word_starts(ids) if prefix is None else [not self._piece(i).startswith(prefix) for i in ids]
+
+    @property
+    def model_type(self) -> str:
+        """The kind of the model: "bpe" or "unigram" where "▁" stands for a space, else ""."""
+        kind = type(self._tokenizer.model).__name__.lower()
+        return kind if kind in ("bpe", "unigram") and self._tokenizer.token_to_id("▁") is not None else ""
+
+    def normalized(self, text: str) -> str:
+        """Returns a text as the model reads it, with spaces."""
+        normalizer = self._tokenizer.normalizer
+        return (text if normalizer is None else str(normalizer.normalize_str(text))).replace("▁", " ")
+
+    def split(self, pieces: Sequence[str]) -> list[list[int]]:
+        """Returns the ids that each text is read as where it stands in a word; "▁" begins a word."""
+        return [[token.id for token in self._tokenizer.model.tokenize(piece)] for piece in pieces]
+
+    def with_more_pieces(self, token: str, pieces: Mapping[str, Sequence[str]], first_id: int) -> "JsonTokenizer":
+        """Returns the tokenizer with a special token, which gets the id `first_id`, and pieces, which get those after it.
+
+        `pieces` has for each one the pieces that it joins, or itself. Pieces are joined where the tokenizer puts them side by side.
+        """
+        fields = json.loads(self._tokenizer.to_str())
+        model, added = fields["model"], fields["added_tokens"]
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        added.append({"id": first_id, "content": token, **flags, "special": True})
+        # In the model too: else the library would number them anew.
+        names = {one["id"]: one["content"] for one in added}
+        if self.model_type == "bpe":
+            vocabulary = model["vocab"]
+            vocabulary |= {name: i for i, name in names.items()}
+            vocabulary |= {piece: i for i, piece in enumerate(pieces, first_id + 1)}
+            halves = [(piece[:i], piece[i:]) for piece in pieces for i in range(1, len(piece))]
+            model["merges"] += [list(pair) for pair in halves if vocabulary.keys() >= {*pair}]
+        else:
+            scores = dict(model["vocab"])
+            lowest = min(scores.values())
+            gap = range(len(model["vocab"]), first_id + 1)
+            model["vocab"] += [[names.get(i, f"<unused {i}>"), lowest] for i in gap]
+            for piece, joined in pieces.items():
+                likely = sum(scores.get(one, lowest) for one in joined)
+                model["vocab"].append([piece, likely + JOINING * (len(joined) - 1)])
+        return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+
+    @cached_property
+    def _continuing_prefix(self) -> str | None:
+        """The sign of WordPiece before a token within a word; None for other kinds."""
+        model = json.loads(self.description)["model"]
+        return str(model["continuing_subword_prefix"]) if model.get("type") == "WordPiece" else None
+
+    def to_bytes(self) -> bytes:
+        special = self.special._replace(size=None)._asdict()
+        return json.dumps({"kind": "tokenizers", "special": special, "tokenizer": self.description}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        description, special = json_fields(content, "tokenizers", tokenizer=str, special=dict)
+        return cls(description, SpecialIds(**special))
