@@ -85,11 +85,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def overview() -> Parser:
     """Returns the parser of no command, whose help lists all of them."""
-    lines = []
-    for name, file in COMMANDS.items():  # their docstrings, without importing them
-        room, place = (tasks, f"{file}/lines.py") if name in tasks.NAMES else (commands, f"{file}.py")
-        source = importlib.resources.files(room).joinpath(place).read_text(encoding="utf-8")
-        lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').splitlines()[0]}")
+    lines = [f"  {name:<10} {about(name).splitlines()[0]}" for name in COMMANDS]
     parser = Parser(
         prog="flaxformer-lite",
         usage="%(prog)s COMMAND …",
@@ -101,6 +97,14 @@ def overview() -> Parser:
     version = installed_versions(["flaxformer-lite"]).get("flaxformer-lite", "not installed")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version}")
     return parser
+
+
+def about(name: str) -> str:
+    """Returns the docstring of a command, from its file: a command is not imported, and `python -OO` drops docstrings."""
+    file = COMMANDS[name]
+    room, place = (tasks, f"{file}/lines.py") if name in tasks.NAMES else (commands, f"{file}.py")
+    source = importlib.resources.files(room).joinpath(place).read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)) or ""
 
 
 @functools.cache
@@ -118,7 +122,7 @@ def run(name: str, words: Sequence[str]) -> None:
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
     parser = Parser(
         prog=f"flaxformer-lite {name}",
-        description=command.__doc__,
+        description=about(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=not takes_settings,

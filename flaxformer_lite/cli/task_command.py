@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class TaskCommand:
-    """The command of a task, as the files of `commands/` are: `__doc__`, `add_arguments` and `run`."""
+    """The command of a task, as the files of `commands/` are: `add_arguments` and `run`."""
 
     def __init__(self, name: str) -> None:
         module = importlib.import_module(f"{tasks.__name__}.{tasks.NAMES[name]}.lines")
-        self.__doc__, self.name = module.__doc__, name
+        self.name = name
         self.lines: type[TaskLines[Any]] = module.Lines
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -15,8 +15,6 @@ from flaxformer_lite.tools.pair.markup import has_markup
 from flaxformer_lite.tools.pair.misread import is_misread
 
 Broken = Bool[np.ndarray, "N"]
-Rules = Mapping[str, Callable[[Sequence[Pair]], Broken]]
-"""Rules by their names, in the order in which they look at the pairs that are left; the docstring of each says what it finds."""
 FEW = 20
 """Pairs below which nothing is said by counts."""
 SPREAD = 1.4826
@@ -27,28 +25,27 @@ TABLE_BITS = 20
 """The logarithm of the places in which three characters in a row are counted; a few share one."""
 
 
-def empty(pairs: Sequence[Pair]) -> Broken:
-    """a side without a letter or a digit"""
-    return np.array([not all(any(map(str.isalnum, text)) for text in pair[:2]) for pair in pairs], bool)
+class Rule(NamedTuple):
+    """A way to find broken pairs."""
+
+    finds: str
+    """The fault of the pairs that the rule finds."""
+    broken: Callable[[Sequence[Pair]], Broken]
+    """Returns whether each pair has the fault."""
+    fewest: int = 1
+    """The number of pairs from which on the rule looks at them."""
 
 
-def encoding(pairs: Sequence[Pair]) -> Broken:
-    """characters that were lost, or UTF-8 that was read as Latin-1 or Windows-1252, in any part of a side"""
-    return np.array([any(map(is_misread, pair[:2])) for pair in pairs], bool)
+Rules = Mapping[str, Rule]
+"""Rules by their names, in the order in which they look at the pairs that are left."""
 
 
-def markup(pairs: Sequence[Pair]) -> Broken:
-    """entities or tags of HTML"""
-    return np.array([any(map(has_markup, pair[:2])) for pair in pairs], bool)
-
-
-def identical(pairs: Sequence[Pair]) -> Broken:
-    """the same text on both sides"""
-    return np.array([plain(pair.source) == plain(pair.target) for pair in pairs], bool)
+def each(is_broken: Callable[[Pair], bool]) -> Callable[[Sequence[Pair]], Broken]:
+    """Returns the function of a rule that looks at each pair by itself."""
+    return lambda pairs: np.array([*map(is_broken, pairs)], bool)
 
 
 def duplicate(pairs: Sequence[Pair]) -> Broken:
-    """a pair that an earlier line has"""
     seen: set[tuple[str, str]] = set()
     repeats = []
     for pair in pairs:
@@ -59,7 +56,6 @@ def duplicate(pairs: Sequence[Pair]) -> Broken:
 
 
 def length(pairs: Sequence[Pair]) -> Broken:
-    """one side too long or too short for the other"""
     source, target = (np.array([len(pair[:2][side].strip()) or 1 for pair in pairs], float) for side in (0, 1))
     usual, spread = np.ones(len(pairs), bool), 0.0
     for _ in range(6):  # without those far away, what is usual is known better
@@ -73,7 +69,6 @@ def length(pairs: Sequence[Pair]) -> Broken:
 
 
 def language(pairs: Sequence[Pair]) -> Broken:
-    """another script or language than the rest of its side, or no language at all"""
     texts = [f" {' '.join(pair[:2][side].lower().split())} " for side in (0, 1) for pair in pairs]
     once = np.zeros(len(texts), bool)
     once[list({text: number for number, text in enumerate(texts)}.values())] = True
@@ -116,34 +111,47 @@ def grams(texts: Sequence[str]) -> tuple[Int[np.ndarray, "_"], Int[np.ndarray, "
 
 
 def translation(pairs: Sequence[Pair]) -> Broken:
-    """no more words that translate each other than in two sentences put together by chance"""
     scores, chance = translation_scores([pair.source for pair in pairs], [pair.target for pair in pairs])
     # Where the text is too small to tell, good pairs come as low as their best come high: few of them are lost.
     return scores < min(np.quantile(chance, 0.99), 2 * np.median(scores) - np.quantile(scores, 0.98))
 
 
-RULES: Rules = {
-    rule.__name__: rule for rule in (empty, encoding, markup, identical, duplicate, length, language, translation)
-}
-BY_COUNTS = (length, language, translation)
 REPEATED = re.compile(r"(.{2,60}?)\1{3}|(.{20,}?)\2")
 """A part of a text that comes four times in a row, or a long one twice."""
 AGAIN = re.compile(r"\b(.+? )\1|(.{2,60}?)\2{3}")
 """Words that come twice in a row, or a part of a text that comes four times."""
 
 
-def cut(pairs: Sequence[Pair]) -> Broken:
-    """a source longer than the teacher reads, or a translation as long as it writes"""
-    return np.array([pair.label == "cut" for pair in pairs], bool)
+def repeats(pair: Pair) -> bool:
+    source, target = (f"{plain(text)} " for text in pair[:2])
+    return bool(REPEATED.search(target) and not AGAIN.search(source))
 
 
-def repeats(pairs: Sequence[Pair]) -> Broken:
-    """a translation that says the same again and again, of a source that does not"""
-    texts = [[f"{plain(text)} " for text in pair[:2]] for pair in pairs]
-    return np.array([bool(REPEATED.search(target) and not AGAIN.search(source)) for source, target in texts], bool)
-
-
-OF_ANSWERS: Rules = {rule.__name__: rule for rule in (cut, repeats)}
+RULES: Rules = {
+    "empty": Rule(
+        "a side without a letter or a digit",
+        each(lambda pair: not all(any(map(str.isalnum, text)) for text in pair[:2])),
+    ),
+    "encoding": Rule(
+        "characters that were lost, or UTF-8 that was read as Latin-1 or Windows-1252, in any part of a side",
+        each(lambda pair: any(map(is_misread, pair[:2]))),
+    ),
+    "markup": Rule("entities or tags of HTML", each(lambda pair: any(map(has_markup, pair[:2])))),
+    "identical": Rule("the same text on both sides", each(lambda pair: plain(pair.source) == plain(pair.target))),
+    "duplicate": Rule("a pair that an earlier line has", duplicate),
+    "length": Rule("one side too long or too short for the other", length, FEW),
+    "language": Rule("another script or language than the rest of its side, or no language at all", language, FEW),
+    "translation": Rule(
+        "no more words that translate each other than in two sentences put together by chance", translation, FEW
+    ),
+}
+OF_ANSWERS: Rules = {
+    "cut": Rule(
+        "a source longer than the teacher reads, or a translation as long as it writes",
+        each(lambda pair: pair.label == "cut"),
+    ),
+    "repeats": Rule("a translation that says the same again and again, of a source that does not", each(repeats)),
+}
 """The rules that look at the translations of a teacher before the others do."""
 
 
@@ -163,8 +171,8 @@ def clean(pairs: Sequence[Pair], off: Collection[str] = (), rules: Rules = RULES
         if name in off:
             continue
         broken = np.zeros(len(left), bool)
-        if len(left) and not (rule in BY_COUNTS and len(left) < FEW):
-            broken = rule([pairs[i] for i in left.tolist()])
+        if len(left) >= rule.fewest:
+            broken = rule.broken([pairs[i] for i in left.tolist()])
         numbers[name] = left[broken].tolist()
         left = left[~broken]
     return Cleaned(left.tolist(), numbers)

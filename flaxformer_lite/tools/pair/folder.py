@@ -152,13 +152,13 @@ def write_pairs(
     """Writes a folder of pairs, which appears whole, and tells what the rules found.
 
     texts: the pairs of each file, whose sides end in `facts["ends"]`. pairs: those in which the rules found some, by their numbers.
-    lines: further files. rules: those that found something, for their words.
+    lines: further files. rules: those that found something.
     """
     for name, numbers in found.items():
         if numbers:
             sides = (side.strip() for side in pairs[numbers[0]][:2])
             example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
-            note(f"  {len(numbers):>8,} {name}: {rules[name].__doc__}; the first is number {numbers[0] + 1}: {example}")
+            note(f"  {len(numbers):>8,} {name}: {rules[name].finds}; the first is number {numbers[0] + 1}: {example}")
     kept = len(pairs) - sum(map(len, found.values()))
     may_stay = any(len(found.get(name, ())) for name in (*RULES, *OF_ANSWERS))
     note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if may_stay else ''}")

@@ -18,7 +18,7 @@ from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
-from flaxformer_lite.tools.pair.cleaning import Broken, Rules
+from flaxformer_lite.tools.pair.cleaning import Broken, Rule, Rules
 from flaxformer_lite.workdir import open_run
 
 BEST = 0.9
@@ -97,7 +97,6 @@ class Models:
             raise ValueError(f"--filter {self.filter} needs references: name a metric that reads none")
 
         def rating(pairs: Sequence[Pair]) -> Broken:
-            """one of the worst ratings by --filter"""
             sources, translations = ([pair[:2][side] for pair in pairs] for side in (0, 1))
             with Progress(len(pairs)) as progress:
                 ratings = rater.rate(sources, translations, progress=progress.within)
@@ -106,7 +105,7 @@ class Models:
             broken[worst_first[: round(share * len(pairs))]] = True
             return broken
 
-        return {"rating": rating}
+        return {"rating": Rule("one of the worst ratings by --filter", rating)}
 
     def load_teachers(self, output: Path) -> Run:
         """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""

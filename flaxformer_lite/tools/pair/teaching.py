@@ -12,8 +12,6 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -26,7 +24,7 @@ from flaxformer_lite.metrics.translations import MetricConfig, resolve, with_lan
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import text_report
 from flaxformer_lite.tools import corpus
-from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Broken, clean
+from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Rule, clean, each
 from flaxformer_lite.tools.pair.folder import as_line, parallel, read_lines, write_pairs
 from flaxformer_lite.tools.pair.models import Models
 from flaxformer_lite.workdir import RunFolder
@@ -123,11 +121,7 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
     Raises: ValueError if nothing is left.
     """
     held = {plain(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]}
-
-    def held_out(pairs: Sequence[Pair]) -> Broken:
-        """a sentence that is held out"""
-        return np.array([plain(pair.target) in held for pair in pairs], bool)
-
+    held_out = Rule("a sentence that is held out", each(lambda pair: plain(pair.target) in held))
     rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
     cleaned, before = clean([*people, *answers], off, rules), len(people)
     of_answers = {name: [i - before for i in numbers if i >= before] for name, numbers in cleaned.found.items()}

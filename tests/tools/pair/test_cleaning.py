@@ -10,7 +10,6 @@ import pytest
 from flaxformer_lite.cli.commands.pair import RULE_NAMES
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, clean
-from flaxformer_lite.tools.pair.cleaning import duplicate, identical, markup
 from flaxformer_lite.tools.pair.lexical import translation_scores
 from tests.support.made_up_languages import NUMBER, languages
 from tests.support.misread import misread
@@ -90,8 +89,8 @@ def test_each_rule_finds_pairs_and_is_off_where_it_is_asked_to_be():
 def test_texts_are_compared_in_the_normal_form(same: Callable[[str], str]):
     """By hand: a copy, and a pair that comes again, are found with another case, a sign, spaces, and another form of é."""
     pairs = [Pair("un café", "a coffee"), Pair("le café", same("le café")), Pair(same("un café"), same("a coffee"))]
-    assert identical(pairs).tolist() == [False, True, False]
-    assert duplicate(pairs).tolist() == [False, False, True]
+    assert RULES["identical"].broken(pairs).tolist() == [False, True, False]
+    assert RULES["duplicate"].broken(pairs).tolist() == [False, False, True]
 
 
 def test_odd_texts_are_cleaned_too():
@@ -127,4 +126,4 @@ def test_a_pair_does_not_vouch_for_itself():
 def test_markup_on_either_side_is_found():
     """An entity or a tag is enough, on one side."""
     pairs = [Pair("a &amp; b", "a b"), Pair("a b", "a <b>b</b>"), Pair("a < b", "a & b")]
-    assert markup(pairs).tolist() == [True, True, False]
+    assert RULES["markup"].broken(pairs).tolist() == [True, True, False]

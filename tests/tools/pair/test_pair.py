@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import time
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -27,6 +30,7 @@ from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.rollback import judge
 from tests.support import needs
 from tests.support.made_up_languages import languages, write
+from tests.support.paths import ROOT
 
 
 def test_held_out_sentences_are_nowhere_else():
@@ -38,6 +42,22 @@ def test_held_out_sentences_are_nowhere_else():
     assert [len(split) for split in held.values()] == [12, 12]
     others = {plain(text) for pair in pairs if pair not in chosen for text in pair[:2]}
     assert len({plain(text) for pair in chosen for text in pair[:2]} - others) == 48
+
+
+@pytest.mark.slow
+def test_rules_have_their_words_in_a_python_that_drops_docstrings(tmp_path: Path):
+    """By hand: 2 of 60 pairs come again."""
+    program = """
+from pathlib import Path
+from flaxformer_lite.tools.pair.folder import divide
+from tests.support.made_up_languages import languages
+divide([*languages()[:58], *languages()[:2]], [], {}, ("language", "length", "translation"), ("en", "de"), Path("data"), {})
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", program], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert "2 duplicate: a pair that an earlier line has; the first is number 59" in done.stderr
 
 
 @pytest.mark.parametrize(
