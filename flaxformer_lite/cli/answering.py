@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from flaxformer_lite.cli.input_lines import LineChunk
+from flaxformer_lite.tasks.lines import Columns
 
 Answer = TypeVar("Answer")
 
@@ -14,9 +15,9 @@ class Answering(ABC, Generic[Answer]):
     """A way to answer lines; each command of lines has one, with the run and the options that it answers by."""
 
     @property
-    def beside(self) -> Sequence[str]:
-        """Names of the columns of an answer, which is then printed behind its row of a table; (): answers alone."""
-        return ()
+    def columns(self) -> Columns[Answer]:
+        """The columns of an answer, which stand behind the row of a table; {}: it has lines of its own (`written`)."""
+        return {}
 
     def read(self, block: LineChunk, number: int) -> Any:
         """Returns what `answers` gets of line `number` of a chunk, in `block.read`.
@@ -29,13 +30,16 @@ class Answering(ABC, Generic[Answer]):
     def answers(self, block: LineChunk) -> Iterable[Answer]:
         """Returns the answer to each line of a chunk."""
 
-    @abstractmethod
-    def written(self, index: int, answer: Answer) -> Sequence[str]:
-        """Returns an answer as it is printed: no line, one, or several. `index` counts the input lines from 0."""
+    def written(self, index: int, answer: Answer) -> Sequence[Sequence[str]]:
+        """Returns an answer as it is printed, each line as its cells: by default one, of its columns.
 
-    def unanswered(self, index: int) -> Sequence[str]:
-        """Returns the printed lines of a bad line."""
-        return [""]
+        index: the number of the input line, from 0.
+        """
+        return [[cell(answer) for cell in self.columns.values()]]
+
+    def unanswered(self, index: int) -> Sequence[Sequence[str]]:
+        """Returns the printed lines of a bad line, each as its cells."""
+        return [[]]
 
 
 def answer_lines(blocks: Iterable[LineChunk], answering: Answering[Answer]) -> None:
@@ -59,24 +63,27 @@ def with_headers(
     """Yields each chunk with the header that is printed before its answers; (): none, or that of the chunk before."""
     header = list[str]()
     for block in blocks:
-        names = [] if block.table is None or not answering.beside else block.table.names
+        names = [] if block.table is None or not answering.columns else block.table.names
         is_new = names not in ([], header)
         header = names or header
-        yield block, [*names, *answering.beside] if is_new else []
+        yield block, [*names, *answering.columns] if is_new else []
 
 
 def printed(block: LineChunk, answering: Answering[Answer], header: Sequence[str] = ()) -> Iterator[str]:
     """Yields the lines that are printed for a chunk."""
-    width = len(answering.beside)
-    if header and block.table is not None:
-        yield block.table.form.line(header)
+    table, width = block.table, len(answering.columns)
+    if header and table is not None:
+        yield table.form.line(header)
     for number, lines in enumerate(printed_of_lines(block, answering)):
-        for line in lines:
-            yield block.beside(number, line, width) if width else line
+        for cells in lines:
+            if table is None or not width:
+                yield "\t".join(cells)
+            else:
+                yield table.form.line([*block.rows[number].cells, *cells, *[""] * (width - len(cells))])
 
 
-def printed_of_lines(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[str]]:
-    """Yields for each line of a chunk the lines that are printed."""
+def printed_of_lines(block: LineChunk, answering: Answering[Answer]) -> Iterator[Sequence[Sequence[str]]]:
+    """Yields for each line of a chunk the lines that are printed, each as its cells."""
     index = block.index
     for lines in block.answerable(answering.read):
         if lines is None:

@@ -143,13 +143,6 @@ class LineChunk:
         """Returns source and number of line `number` of the chunk, for messages."""
         return f"{self.name}, {self.unit} {self.before + number + 1}"
 
-    def beside(self, number: int, answer: str, width: int) -> str:
-        """Returns the answer to row `number` of a table, of `width` columns, behind the cells of the row; to a line as it is."""
-        if self.table is None:
-            return answer
-        cells = answer.rsplit("\t", width - 1) if answer else [""] * width
-        return self.table.form.line([*self.rows[number].cells, *cells])
-
     def token_ids(self, number: int) -> list[int]:
         """Returns the token ids in line `number` of the chunk. Raises: ValueError if it contains anything else."""
         words = self.lines[number].split()

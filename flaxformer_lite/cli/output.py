@@ -100,7 +100,7 @@ def write_answers(
         answer_lines(blocks, answering)
         return
     path = Path(arguments.files[0].lower())
-    is_table = answering.beside and container(path.name) == "a table"
+    is_table = answering.columns and container(path.name) == "a table"
     kind = Path(path.stem if path.suffix in COMPRESSIONS else path.name).suffix if is_table else ".txt"
     packed = path.suffix if path.suffix in corpus.PACKERS else ""
     write_pieces(functools.partial(texts_of, blocks, answering), arguments, run, kind + packed, rater)

@@ -15,7 +15,7 @@ from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run
@@ -67,8 +67,8 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
     form: TaskLines[Any]
 
     @property
-    def beside(self) -> Sequence[str]:
-        return self.form.beside(self.model)
+    def columns(self) -> Columns[Any]:
+        return self.form.columns(self.model)
 
     def read(self, block: LineChunk, number: int) -> Any:
         wanted = self.form.texts
@@ -83,12 +83,12 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
             asked = list(map(self.form.asked, block.read))
             return zip(block.read, self.task.answers(self.model, asked, **report), strict=True)
 
-    def written(self, index: int, answer: tuple[Any, Any]) -> Sequence[str]:
+    def written(self, index: int, answer: tuple[Any, Any]) -> Sequence[Sequence[str]]:
         lines = self.form.written(*answer, self.model)
-        return [f"{index} ||| {line}" for line in lines] if self.form.numbered else lines
+        return [[f"{index} ||| {line}"] for (line,) in lines] if self.form.numbered else lines
 
-    def unanswered(self, index: int) -> Sequence[str]:
-        return [] if self.form.numbered else [""]
+    def unanswered(self, index: int) -> Sequence[Sequence[str]]:
+        return [] if self.form.numbered else [[]]
 
     def save(self, file: IO[bytes], blocks: Iterable[LineChunk]) -> None:
         """Writes the answers to chunks into a file."""

@@ -15,6 +15,7 @@ from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.engine.engine_run import EngineRun
 from flaxformer_lite.engine.texts import TextTranslator
+from flaxformer_lite.tasks.lines import Columns
 
 if TYPE_CHECKING:
     from flaxformer_lite.config import Config
@@ -145,10 +146,11 @@ class Translating(Answering[list[ScoredText]]):
     """The run of `--best-by`."""
 
     @property
-    def beside(self) -> Sequence[str]:
+    def columns(self) -> Columns[list[ScoredText]]:
         if self.n_best:
-            return []
-        return ["translation", "score"] if self.arguments.scores else ["translation"]
+            return {}
+        score = {"score": lambda answer: f"{answer[0].score:.6f}"} if self.arguments.scores else {}
+        return {"translation": lambda answer: one_line(answer[0].text), **score}
 
     def answers(self, block: LineChunk) -> list[list[ScoredText]]:
         answers, about = self.hypotheses(block), {"warn": block.warn, "first_line": block.before + 1}
@@ -158,16 +160,18 @@ class Translating(Answering[list[ScoredText]]):
         with block.reporting("translating") as report:
             return self.translator.hypotheses(block.lines, **report, **self.decode)
 
-    def written(self, index: int, answer: list[ScoredText]) -> list[str]:
-        # A line break inside a text would move the lines after it.
-        answer = [ScoredText(re.sub(r"[\r\n]+", " ", text), score) for text, score in answer]
+    def written(self, index: int, answer: list[ScoredText]) -> Sequence[Sequence[str]]:
         if self.n_best:
-            return [f"{index} ||| {text} ||| {score:.6f}" for text, score in answer]
-        text, score = answer[0]
-        return [f"{text}\t{score:.6f}" if self.arguments.scores else text]
+            return [[f"{index} ||| {one_line(text)} ||| {score:.6f}"] for text, score in answer]
+        return super().written(index, answer)
 
-    def unanswered(self, index: int) -> list[str]:
+    def unanswered(self, index: int) -> Sequence[Sequence[str]]:
         return self.written(index, [ScoredText("", 0.0)])
+
+
+def one_line(text: str) -> str:
+    """Returns a text without line breaks, which would move the lines after it."""
+    return re.sub(r"[\r\n]+", " ", text)
 
 
 class TranslatingIds(Translating):

@@ -1,8 +1,8 @@
 """The contract of a task's lines: how its command reads what is asked, and writes an answer. It loads no JAX."""
 
 import argparse
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from flaxformer_lite.tasks.task import Task, TextModel
 
 Answer = TypeVar("Answer")
+Columns = Mapping[str, Callable[[Answer], str]]
+"""The columns that an answer has in a table, by their names: each with the function that returns its cell."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class TaskLines(ABC, Generic[Answer]):
     def check(self, model: "TextModel") -> None:
         """Raises: ValueError for options that are not for this model."""
 
-    def beside(self, model: "TextModel") -> Sequence[str]:
-        """Names of the columns of an answer, which is then printed behind its row of a table; (): answers alone."""
-        return ()
+    def columns(self, model: "TextModel") -> Columns[Answer]:
+        """Returns the columns of an answer, which stand behind the row of a table; {}: it has lines of its own (`written`)."""
+        return {}
 
     def read(self, texts: Sequence[str]) -> Any:
         """Returns what is read of a line, or of the texts of a row of a table. Raises: ValueError if it has no answer."""
@@ -62,9 +64,9 @@ class TaskLines(ABC, Generic[Answer]):
         """Returns what is asked in what was read."""
         return read
 
-    @abstractmethod
-    def written(self, read: Any, answer: Answer, model: "TextModel") -> Sequence[str]:
-        """Returns the answer to what was read as it is printed: no line, one, or several."""
+    def written(self, read: Any, answer: Answer, model: "TextModel") -> Sequence[Sequence[str]]:
+        """Returns the answer to what was read as it is printed, each line as its cells: by default one, of its columns."""
+        return [[cell(answer) for cell in self.columns(model).values()]]
 
     def save(self, file: IO[bytes], answers: Sequence[Answer | None], model: "TextModel") -> None:
         """Writes answers into a file as `output` names it; None: a bad line."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.answering import Answering, answer_lines, printed
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
 from flaxformer_lite.cli.task_command import TaskAnswering
@@ -22,7 +22,7 @@ from flaxformer_lite.run import ClassPrediction, TokenPrediction
 from flaxformer_lite.tasks.classify.lines import Lines as ClassifyLines
 from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
 from flaxformer_lite.tasks.fill_mask.lines import Lines as FillMaskLines
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 from flaxformer_lite.tasks.rank.answers import in_order
 from flaxformer_lite.tasks.rank.lines import Lines as RankLines
 
@@ -43,8 +43,8 @@ class Repeating(Answering[int]):
     names: tuple[str, ...] = ()
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        return self.names
+    def columns(self) -> Columns[int]:
+        return dict.fromkeys(self.names, str)
 
     def read(self, block: LineChunk, number: int) -> int:
         if not block.lines[number].isdecimal():
@@ -54,11 +54,11 @@ class Repeating(Answering[int]):
     def answers(self, block: LineChunk) -> tuple[int, ...]:
         return block.read
 
-    def written(self, index: int, answer: int) -> list[str]:
-        return [f"{index}: {answer}"] if self.names else [f"{index}: {number}" for number in range(answer)]
+    def written(self, index: int, answer: int) -> list[list[str]]:
+        return [[f"{index}: {answer}"]] if self.names else [[f"{index}: {number}"] for number in range(answer)]
 
-    def unanswered(self, index: int) -> list[str]:
-        return [f"{index}: bad"]
+    def unanswered(self, index: int) -> list[list[str]]:
+        return [[f"{index}: bad"]]
 
 
 def test_answers_are_numbered_through_all_files_bad_lines_too(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -133,11 +133,12 @@ def test_answers_stand_beside_the_rows_of_their_tables(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.splitlines() == lines
 
 
-@pytest.mark.parametrize(("name", "row"), [("a.tsv", "7\tA\ta b\t0.5"), ("a.csv", "7,A,a\tb,0.5")])
+@pytest.mark.parametrize(("name", "row"), [("a.tsv", "7\tA\ta b\t0.500000"), ("a.csv", "7,A,a\tb,0.500000")])
 def test_a_tab_in_the_name_of_a_class_makes_no_column(tmp_path: Path, name: str, row: str):
     (tmp_path / name).write_text("7\tA\n" if name == "a.tsv" else "7,A\n")
     (block,) = chosen_blocks([str(tmp_path / name)], "repeat", TextColumns(((0,),), typed=True))
-    assert block.beside(0, "a\tb\t0.5", 2) == row
+    prediction = ClassPrediction("a\tb", 0.5, {}, [])
+    assert [*printed(block, answering(ClassifyLines(scores=False), lambda text: prediction))] == [row]
 
 
 def test_one_mistake_among_prompts_stops_all(capsys: pytest.CaptureFixture):
@@ -152,10 +153,10 @@ def test_a_class_is_written_with_its_probability_or_all_of_them():
         ClassPrediction("", 1234567.0, {}, []),
     )
     best, scores = ClassifyLines(scores=False), ClassifyLines(scores=True)
-    assert best.written("a", label, RUN) == ["good\t0.750000"] and best.beside(RUN) == ["label", "probability"]
-    assert scores.written("a", label, RUN) == ['{"good": 0.75, "bäd": 0.25}'] and scores.beside(RUN) == ["scores"]
-    assert best.written("a", value, RUN) == ["1.23457e+06"]
-    assert best.beside(run_of(SimpleNamespace(num_classes=1))) == ["value"]
+    assert best.written("a", label, RUN) == [["good", "0.750000"]] and [*best.columns(RUN)] == ["label", "probability"]
+    assert scores.written("a", label, RUN) == [['{"good": 0.75, "bäd": 0.25}']] and [*scores.columns(RUN)] == ["scores"]
+    regression = run_of(SimpleNamespace(num_classes=1))
+    assert best.written("a", value, regression) == [["1.23457e+06"]] and [*best.columns(regression)] == ["value"]
 
 
 def test_several_labels_are_written_as_one_object_each():
@@ -163,34 +164,35 @@ def test_several_labels_are_written_as_one_object_each():
     two = ClassPrediction("b", 0.75, {"a": 0.625, "b": 0.75, "c": 0.25}, ["b", "a"])
     none = ClassPrediction("a", 0.125, {"a": 0.125}, [])
     chosen, scores = ClassifyLines(scores=False), ClassifyLines(scores=True)
-    assert chosen.written("", two, run) == ['{"b": 0.75, "a": 0.625}'] and chosen.beside(run) == ["labels"]
-    assert chosen.written("", none, run) == ["{}"]
-    assert scores.written("", two, run) == ['{"a": 0.625, "b": 0.75, "c": 0.25}'] and scores.beside(run) == ["scores"]
+    assert chosen.written("", two, run) == [['{"b": 0.75, "a": 0.625}']] and [*chosen.columns(run)] == ["labels"]
+    assert chosen.written("", none, run) == [["{}"]]
+    assert scores.written("", two, run) == [['{"a": 0.625, "b": 0.75, "c": 0.25}']]
+    assert [*scores.columns(run)] == ["scores"]
 
 
 def test_tokens_of_masks_have_the_numbers_of_line_and_mask():
     masks = [[TokenPrediction("a", 0.5, 7), TokenPrediction("\n", 0.25, 8)], [TokenPrediction(" ", 1.0, 9)]]
     lines = ["4 ||| 0 ||| a ||| 0.500000", r"4 ||| 0 ||| \n ||| 0.250000", "4 ||| 1 |||   ||| 1.000000"]
     filling = answering(FillMaskLines(2), lambda text: masks)
-    assert filling.written(4, ("", masks)) == lines and filling.unanswered(4) == []
+    assert filling.written(4, ("", masks)) == [[line] for line in lines] and filling.unanswered(4) == []
 
 
 def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
     arguments, hypotheses = argparse.Namespace(scores=False), [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
     plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False, rater=None)
     scored, best = replace(plain, arguments=argparse.Namespace(scores=True)), replace(plain, n_best=True)
-    assert plain.written(6, [ScoredText("a\r\nb\nc", -1.5)]) == ["a b c"], "one line for each line"
-    assert plain.written(6, hypotheses) == ["a b"] and plain.unanswered(6) == [""]
-    assert scored.written(6, hypotheses) == ["a b\t-1.500000"] and scored.unanswered(6) == ["\t0.000000"]
-    assert best.written(6, hypotheses) == ["6 ||| a b ||| -1.500000", "6 ||| c ||| -2.000000"]
-    assert best.unanswered(6) == ["6 |||  ||| 0.000000"]
-    assert [one.beside for one in (plain, scored, best)] == [["translation"], ["translation", "score"], []]
+    assert plain.written(6, [ScoredText("a\r\nb\nc", -1.5)]) == [["a b c"]], "one line for each line"
+    assert plain.written(6, hypotheses) == [["a b"]] and plain.unanswered(6) == [[""]]
+    assert scored.written(6, hypotheses) == [["a b", "-1.500000"]] and scored.unanswered(6) == [["", "0.000000"]]
+    assert best.written(6, hypotheses) == [["6 ||| a b ||| -1.500000"], ["6 ||| c ||| -2.000000"]]
+    assert best.unanswered(6) == [["6 |||  ||| 0.000000"]]
+    assert [[*one.columns] for one in (plain, scored, best)] == [["translation"], ["translation", "score"], []]
 
 
 def test_a_bad_prompt_has_an_empty_line_for_each_sample():
     decoder = cast(Any, SimpleNamespace(config=SimpleNamespace(num_hypotheses=3)))
     continuing = Continuing(RUN, decoder, {}, one_line)
-    assert continuing.written(0, ["a\\\n", "b\r"]) == [r"a\\\n", r"b\r"] and continuing.unanswered(0) == [""] * 3
+    assert continuing.written(0, ["a\\\n", "b\r"]) == [[r"a\\\n"], [r"b\r"]] and continuing.unanswered(0) == [[]] * 3
 
 
 @dataclass

@@ -23,6 +23,7 @@ from flaxformer_lite.cli.task_command import TaskAnswering
 from flaxformer_lite.cli.task_command import write as write_task
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
+from flaxformer_lite.tasks.lines import Columns
 
 RUN = cast(Any, SimpleNamespace(origin=[(3, "of a config", "of parameters")]))
 
@@ -34,8 +35,8 @@ class Shouting(Answering[str]):
     names: tuple[str, ...] = ()
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        return self.names
+    def columns(self) -> Columns[str]:
+        return dict.fromkeys(self.names, str)
 
     def read(self, block: LineChunk, number: int) -> str:
         if block.lines[number].isdecimal():
@@ -47,8 +48,8 @@ class Shouting(Answering[str]):
             report["progress"]("", 1, 1)
             yield from map(str.upper, block.lines)
 
-    def written(self, index: int, answer: str) -> list[str]:
-        return [answer]
+    def written(self, index: int, answer: str) -> list[list[str]]:
+        return [[answer]]
 
 
 def parsed(command: str, *words: str | Path) -> argparse.Namespace:

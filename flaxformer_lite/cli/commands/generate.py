@@ -149,11 +149,11 @@ class Continuing(Answering[list[str]]):
             )
         return [[text for text, _ in answer] for answer in answers]
 
-    def written(self, index: int, answer: list[str]) -> list[str]:
-        return list(map(self.write, answer))
+    def written(self, index: int, answer: list[str]) -> list[list[str]]:
+        return [[self.write(text)] for text in answer]
 
-    def unanswered(self, index: int) -> list[str]:
-        return [""] * self.decoder.config.num_hypotheses
+    def unanswered(self, index: int) -> list[list[str]]:
+        return [[]] * self.decoder.config.num_hypotheses
 
 
 class ContinuingIds(Continuing):
@@ -210,5 +210,5 @@ class Chatting(Answering[list[str]]):
             self.messages.append({"role": "assistant", "content": text})
             yield [""] if self.streams else [text]
 
-    def written(self, index: int, answer: list[str]) -> list[str]:
-        return list(map(self.write, answer))
+    def written(self, index: int, answer: list[str]) -> list[list[str]]:
+        return [[self.write(text)] for text in answer]

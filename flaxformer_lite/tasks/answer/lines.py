@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.answer.answers import FoundAnswer, Question
@@ -33,15 +33,12 @@ class Lines(TaskLines["FoundAnswer"]):
             "--format", choices=("text", "jsonl"), default="text", help="answers alone, or with places; default: text"
         )
 
-    def beside(self, model: "TextModel") -> Sequence[str]:
-        return ["answer", "score"] if self.format == "text" else ["answer"]
+    def columns(self, model: "TextModel") -> Columns["FoundAnswer"]:
+        if self.format == "text":
+            return {"answer": lambda one: " ".join(one.answer.split()), "score": lambda one: f"{one.score:.6f}"}
+        return {"answer": lambda one: json.dumps(one._asdict() | {"score": round(one.score, 6)}, ensure_ascii=False)}
 
     def read(self, texts: Sequence[str]) -> "Question":
         from flaxformer_lite.tasks.answer.answers import Question  # with JAX
 
         return Question(*texts)
-
-    def written(self, read: "Question", answer: "FoundAnswer", model: "TextModel") -> list[str]:
-        if self.format == "text":
-            return [f"{' '.join(answer.answer.split())}\t{answer.score:.6f}"]
-        return [json.dumps({**answer._asdict(), "score": round(answer.score, 6)}, ensure_ascii=False)]

@@ -8,11 +8,11 @@ UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the 
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.classify.answers import ClassPrediction
@@ -37,26 +37,26 @@ class Lines(TaskLines["ClassPrediction"]):
         )
 
     def check(self, model: "TextModel") -> None:
-        if self.scores and self.beside_best(model) == ["value"]:
+        if self.scores and "value" in self.of_best(model):
             raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
 
-    def beside(self, model: "TextModel") -> Sequence[str]:
-        return ["scores"] if self.scores else self.beside_best(model)
+    def columns(self, model: "TextModel") -> Columns["ClassPrediction"]:
+        return {"scores": lambda one: as_json(one, one.scores)} if self.scores else self.of_best(model)
 
-    def beside_best(self, model: "TextModel") -> Sequence[str]:
+    def of_best(self, model: "TextModel") -> Columns["ClassPrediction"]:
         """Returns the columns of an answer without the probabilities of all classes."""
         if model.config.objective.label_threshold is not None:
-            return ["labels"]
+            return {"labels": lambda one: as_json(one, one.labels)}
         pooler = model.config.model.pooler
-        return ["value"] if pooler is not None and pooler.num_classes == 1 else ["label", "probability"]
+        if pooler is not None and pooler.num_classes == 1:
+            return {"value": lambda one: f"{one.score:.6g}"}
+        return {"label": lambda one: one.label, "probability": lambda one: f"{one.score:.6f}"}
 
     def read(self, texts: Sequence[str]) -> str | tuple[str, str]:
         """Returns the text of a line, or its pair of texts."""
         return texts[0] if len(texts) == 1 else (texts[0], texts[1])
 
-    def written(self, read: str | tuple[str, str], answer: "ClassPrediction", model: "TextModel") -> list[str]:
-        if self.scores or self.beside_best(model) == ["labels"]:
-            names = answer.scores if self.scores else answer.labels
-            scores = {name: round(answer.scores[name], 6) for name in names}
-            return [json.dumps(scores, ensure_ascii=False)]
-        return [f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"]
+
+def as_json(answer: "ClassPrediction", names: Iterable[str]) -> str:
+    """Returns the probabilities of some classes."""
+    return json.dumps({name: round(answer.scores[name], 6) for name in names}, ensure_ascii=False)

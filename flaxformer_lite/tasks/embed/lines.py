@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.task import TextModel
@@ -50,16 +50,14 @@ class Lines(TaskLines[Any]):
     def texts(self) -> int:
         return 2 if self.similarity else 1
 
-    def beside(self, model: "TextModel") -> Sequence[str]:
-        return ["similarity" if self.similarity else "vector"]
+    def columns(self, model: "TextModel") -> Columns[Any]:
+        if self.similarity:
+            return {"similarity": lambda cosine: f"{cosine:.6f}"}
+        # the shortest digits that give the same float32
+        return {"vector": lambda vector: json.dumps([float(str(x)) for x in vector])}
 
     def read(self, texts: Sequence[str]) -> str | Sequence[str]:
         return tuple(texts) if self.similarity else texts[0]
-
-    def written(self, read: Any, answer: Any, model: "TextModel") -> list[str]:
-        if self.similarity:
-            return [f"{answer:.6f}"]
-        return [json.dumps([float(str(x)) for x in answer])]  # the shortest digits that give the same float32
 
     def save(self, file: IO[bytes], answers: Sequence[Any], model: "TextModel") -> None:
         from flaxformer_lite.tasks.embed.answers import matrix  # with JAX

@@ -5,7 +5,6 @@ of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no
 """
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +38,9 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
     def task(self, usual: Any) -> Any:
         return replace(usual, top=self.top)
 
-    def written(self, read: str, answer: "list[list[TokenPrediction]]", model: "TextModel") -> Sequence[str]:
+    def written(self, read: str, answer: "list[list[TokenPrediction]]", model: "TextModel") -> list[list[str]]:
         return [
-            f"{number} ||| {visible(token)} ||| {probability:.6f}"
+            [f"{number} ||| {visible(token)} ||| {probability:.6f}"]
             for number, predictions in enumerate(answer)
             for token, probability, _ in predictions
         ]

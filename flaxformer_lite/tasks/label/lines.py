@@ -10,10 +10,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.files.text.json_objects import field_value, object_in
-from flaxformer_lite.tasks.lines import TaskLines
+from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.label.answers import LabelledWords
@@ -52,8 +52,8 @@ class Lines(TaskLines["LabelledWords"]):
     def texts(self) -> int:
         return 0 if self.words else 1
 
-    def beside(self, model: "TextModel") -> Sequence[str]:
-        return ["entities"] if self.format == "jsonl" else []
+    def columns(self, model: "TextModel") -> Columns["LabelledWords"]:
+        return {"entities": as_json} if self.format == "jsonl" else {}
 
     def read(self, texts: Sequence[str]) -> str | list[str]:
         """Returns the text of a line, or its words."""
@@ -64,12 +64,16 @@ class Lines(TaskLines["LabelledWords"]):
             raise ValueError(f"the field {self.words} has {str(words)[:40]!r}: it must be a list of texts")
         return words
 
-    def written(self, read: str | list[str], answer: "LabelledWords", model: "TextModel") -> list[str]:
-        if self.format == "conll":
-            words = [(" ".join(answer.text[word.start : word.end].split()), word.label) for word in answer.words]
-            return [*map("\t".join, words), ""]
-        spans = [
-            {**span._asdict(), "score": round(span.score, 6), "text": answer.text[span.start : span.end]}
-            for span in answer.spans
-        ]
-        return [json.dumps({"text": answer.text, "spans": spans}, ensure_ascii=False)]
+    def written(self, read: Any, answer: "LabelledWords", model: "TextModel") -> Sequence[Sequence[str]]:
+        if self.format == "jsonl":
+            return super().written(read, answer, model)
+        return [*([" ".join(answer.text[one.start : one.end].split()), one.label] for one in answer.words), []]
+
+
+def as_json(answer: "LabelledWords") -> str:
+    """Returns a text with its entities."""
+    spans = [
+        {**span._asdict(), "score": round(span.score, 6), "text": answer.text[span.start : span.end]}
+        for span in answer.spans
+    ]
+    return json.dumps({"text": answer.text, "spans": spans}, ensure_ascii=False)

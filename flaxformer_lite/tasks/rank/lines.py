@@ -41,6 +41,7 @@ class Lines(TaskLines["list[RankedText]"]):
 
         return Query(read["query"], read["candidates"])
 
-    def written(self, read: dict[str, Any], answer: "list[RankedText]", model: "TextModel") -> list[str]:
+    def written(self, read: dict[str, Any], answer: "list[RankedText]", model: "TextModel") -> list[list[str]]:
         ranking: Any = [{"index": one.index, "score": round(one.score, 6)} for one in answer]
-        return [json.dumps({"id": read["id"], "ranking": ranking} if "id" in read else ranking, ensure_ascii=False)]
+        written = {"id": read["id"], "ranking": ranking} if "id" in read else ranking
+        return [[json.dumps(written, ensure_ascii=False)]]
