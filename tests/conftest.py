@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxlib.version import __version_info__ as version_info
 
@@ -31,6 +32,9 @@ from jax._src.interpreters import mlir
 import tests.support.type_checks  # noqa: F401  # before any module that it checks
 from tests.support.experiments import use_one_device
 from tests.support.quick import mark_rare
+
+if TYPE_CHECKING:
+    from tests.support.commands import Command
 
 if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
     jax.enable_x64 = getattr(jax.experimental, "enable_x64")  # noqa: B009
@@ -92,6 +96,13 @@ def pytest_collection_finish() -> None:
 def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are trained and loaded on the first device alone."""
     use_one_device(monkeypatch)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> "Command":
+    from tests.support.commands import Command
+
+    return Command(monkeypatch, capsys)
 
 
 @pytest.fixture(autouse=True)

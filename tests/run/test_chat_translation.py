@@ -35,8 +35,8 @@ from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.chats import SPECIAL, TEMPLATES, ours
-from tests.support.commands import type_command
-from tests.support.experiments import tiny_config
+from tests.support.commands import Command
+from tests.support.experiments import rows, tiny_config, with_train
 
 TEXTS = ["an all", "", "is an", "Ha all an"]
 BETWEEN = TranslationPrompt(text="{source_language}>{target_language}: {text}")
@@ -44,18 +44,11 @@ BETWEEN = TranslationPrompt(text="{source_language}>{target_language}: {text}")
 
 def config_of(folder: Path, **changes: Any) -> Config:
     model = ModelConfig(
-        vocab_size=len(SPECIAL) + 256 + 9,
-        d_model=8,
-        num_heads=2,
-        d_ff=8,
-        num_encoder_layers=0,
-        num_decoder_layers=1,
-        positions=Rotary(),
-        scale_embeddings=False,
-    )
-    data = DataConfig(
-        tokenizer=FromRun(path=str(folder)), max_source_length=90, max_target_length=90, translation=BETWEEN
-    )
+        vocab_size=len(SPECIAL) + 256 + 9, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=0, num_decoder_layers=1,
+        positions=Rotary(), scale_embeddings=False,
+    )  # fmt: skip
+    lengths = {"max_source_length": 90, "max_target_length": 90}
+    data = DataConfig(tokenizer=FromRun(path=str(folder)), translation=BETWEEN, **lengths)
     decode = DecodeConfig(max_new_tokens=9, eos_ids=(1,), bos_id=0, pad_id=1)
     return dataclasses.replace(Config(model=model, objective=CausalLM(), data=data, decode=decode), **changes)
 
@@ -79,6 +72,12 @@ def run(folder: Path) -> Run:
     return load(folder)
 
 
+def asked_with(run: Run, prompt: TranslationPrompt | None) -> Run:
+    """The run with another message."""
+    data = dataclasses.replace(run.config.data, translation=prompt)
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+
+
 def asking(run: Run) -> Asking:
     assert isinstance(run.translator.form, Asking)
     return run.translator.form
@@ -97,26 +96,20 @@ def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -
     assert [one[0].text for one in found][1] == "" and found[1] == [("", 0.0)]
     for ranked, answers in zip([found[0], *found[2:]], expected, strict=True):
         assert [one.score for one in ranked] == [one.score for one in answers]
-        texts = [ours().decode(one.tokens) for one in answers]
-        assert [one.text for one in ranked] == [
-            " ".join(line.strip() for line in text.strip().splitlines()) for text in texts
-        ]
+        lines = [ours().decode(one.tokens).strip().splitlines() for one in answers]
+        assert [one.text for one in ranked] == [" ".join(map(str.strip, of_one)) for of_one in lines]
 
 
 def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:
     with pytest.raises(ValueError, match="from is missing"):
         run.translate(["an"])
-    data = dataclasses.replace(
-        run.config.data, translation=dataclasses.replace(BETWEEN, source_language="En", target_language="De")
-    )
-    named = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    named = asked_with(run, dataclasses.replace(BETWEEN, source_language="En", target_language="De"))
     assert named.translate(TEXTS) == run.between("En", "De").translate(TEXTS)
     assert asking(named.between(target="Fr")).translation.target_language == "Fr"
 
 
 def test_the_usual_message_is_that_of_the_training(run: Run) -> None:
-    data = dataclasses.replace(run.config.data, translation=None)
-    plain = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    plain = asked_with(run, None)
     tuned = dataclasses.replace(plain, config=dataclasses.replace(plain.config, objective=Instruction()))
     assert asking(plain).translation is PLAIN
     assert asking(tuned).translation is SOURCE_ALONE
@@ -136,13 +129,9 @@ def test_what_does_not_go_together_is_refused(run: Run, tmp_path: Path) -> None:
         dataclasses.replace(run.config, model=encoder)
 
 
-def test_token_ids_have_no_place_in_a_prompt(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "ids").write_text("5 6\n")
-    with pytest.raises(SystemExit):
-        type_command(monkeypatch, "translate", folder, tmp_path / "ids", "--ids", "--from", "En", "--to", "De")
-    assert "--ids is for encoder–decoders" in capsys.readouterr().err
+def test_token_ids_have_no_place_in_a_prompt(folder: Path, command: Command) -> None:
+    said = command.mistake("translate", folder, "--ids", "--from", "En", "--to", "De", stdin=b"5 6\n")
+    assert "--ids is for encoder–decoders" in said
 
 
 def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run) -> None:
@@ -166,22 +155,18 @@ def test_a_long_source_is_cut_with_a_warning(run: Run) -> None:
     assert len(told) == 1 and told[0].startswith("line 2: the prompt has ") and "max_target_length 90" in told[0]
 
 
-def test_the_commands_translate_and_score(
-    folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_translate_and_score(folder: Path, run: Run, tmp_path: Path, command: Command) -> None:
     for name, texts in (("lines", TEXTS), ("source", ["an all", "is"]), ("target", ["all an", "si"])):
         (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
     languages = ("--from", "En", "--to", "De")
-    type_command(monkeypatch, "translate", folder, tmp_path / "lines", *languages, "--beam-size", "2")
+    said = command("translate", folder, tmp_path / "lines", *languages, "--beam-size", "2")
     directed = run.between("En", "De")
-    assert capsys.readouterr().out.splitlines() == directed.translate(TEXTS, beam_size=2)
-    type_command(monkeypatch, "translate", folder, tmp_path / "lines", *languages, "-o", f"{tmp_path}/out/")
+    assert said.lines == directed.translate(TEXTS, beam_size=2)
+    command("translate", folder, tmp_path / "lines", *languages, "-o", f"{tmp_path}/out/")
     (piece,) = (tmp_path / "out").glob("0*.txt")
     assert piece.read_text().splitlines() == directed.translate(TEXTS)
     files = ("--source", tmp_path / "source", "--target", tmp_path / "target")
-    capsys.readouterr()
-    type_command(monkeypatch, "evaluate", folder, *files, *languages)
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(command("evaluate", folder, *files, *languages).out)
     expected = CHRF().corpus_score(directed.translate(["an all", "is"]), [["all an", "si"]]).score
     assert report["chrf"] == pytest.approx(expected)
     assert report["sentences"] == 2 and report["engine"] == "jax" and "loss" not in report
@@ -222,9 +207,7 @@ def test_an_imported_model_has_the_message_of_its_card(tmp_path: Path) -> None:
     run = load(import_hf(tmp_path / "hf", tmp_path / "again"))
     card = run.config.data.translation
     assert card is not None and card.text.startswith("Translate the following segment into {target_language}, without")
-    before = load(start)
-    data = dataclasses.replace(before.config.data, translation=card)
-    same = dataclasses.replace(before, config=dataclasses.replace(before.config, data=data)).between(target="German")
+    same = asked_with(load(start), card).between(target="German")
     found = run.between(target="German")
     read = [asking(one).sources(TEXTS, lambda *_: pytest.fail("too long")) for one in (found, same)]
     assert read[0] == read[1]
@@ -240,25 +223,15 @@ def test_a_training_scores_its_answers(tmp_path: Path, monkeypatch: pytest.Monke
     named = dataclasses.replace(BETWEEN, source_language="En", target_language="De")
     base = config_of(start)
     data = dataclasses.replace(base.data, train=source, eval=source, translation=named)
-    steps = {
-        "steps": 2,
-        "eval_every": 2,
-        "checkpoint_every": 2,
-        "log_every": 2,
-        "text_metrics": ("chrf", "exact_match"),
-    }
-    settings = dataclasses.replace(tiny_config().train, **steps, init_from=str(start))
-    optimizer = tiny_config().optimizer
-    train(
-        dataclasses.replace(base, objective=Instruction(), data=data, train=settings, optimizer=optimizer),
-        tmp_path / "run",
-    )
+    steps = dict.fromkeys(("steps", "eval_every", "checkpoint_every", "log_every"), 2)
+    settings = {"train": tiny_config().train, "optimizer": tiny_config().optimizer}
+    base = dataclasses.replace(base, objective=Instruction(), data=data, **settings)
+    config = with_train(base, **steps, text_metrics=("chrf", "exact_match"), init_from=str(start))
+    train(config, tmp_path / "run")
     run = load(tmp_path / "run")
     texts = [text or "all" for text in TEXTS * 4]
     answers, references = run.translate(texts), (tmp_path / "b").read_text().splitlines()
-    (row,) = [
-        row for row in map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) if "chrf" in row
-    ]
+    (row,) = [row for row in rows(tmp_path / "run") if "chrf" in row]
     expected = CHRF().corpus_score(answers, [references]).score
     assert row["chrf"] == pytest.approx(expected) and row["exact_match"] == 0
     assert (tmp_path / "run" / "hypotheses" / "eval-step-00000002.txt").read_text().splitlines() == answers

@@ -18,18 +18,13 @@ from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run.extending import extend, lines_of, old_text
 from flaxformer_lite.workdir import RunFolder
-from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
 from tests.support.hf_folders import random_params
 from tests.support.language_runs import folder_with, language_config
 
 TEXT = "il gatto nero è qui\nuno due tre žabó bruno\n" * 20
-SOURCES = [
-    "the cat sat xyz_Latn <it> eins",
-    "le chat noir, été? 日本",
-    "\uff21\uff22\uff23 \ufb01 the </s> a il gatto",
-    "deux",
-]
+SOURCES = ["the cat sat xyz_Latn <it> eins", "le chat noir, été? 日本", "\uff21\uff22\uff23 \ufb01 the </s> a il gatto"]
+SOURCES += ["deux"]
 
 
 def drawn_run(kind: str, folder: Path) -> tuple[Run, str, str]:
@@ -69,24 +64,13 @@ def answers(run: Run, source: str, target: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["own", "nllb", "mbart"])
-def test_old_languages_are_translated_bit_for_bit_as_before(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    use_one_device(monkeypatch)
+@pytest.mark.usefixtures("one_device")
+def test_old_languages_are_translated_bit_for_bit_as_before(kind: str, tmp_path: Path, command: Command) -> None:
     old, source, target = drawn_run(kind, tmp_path)
     (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
-    words = ("extend", tmp_path / "run", tmp_path / "new", "--language", "it", "--like", source)
-    type_command(
-        monkeypatch,
-        *words,
-        "--pieces",
-        "23" if kind == "mbart" else "27",
-        "--from",
-        tmp_path / "text.it",
-        "--tokenizer",
-        "own",
-    )
-    assert "it: " in capsys.readouterr().err
+    words = ("extend", tmp_path / "run", tmp_path / "new", "--language", "it", "--like", source, "--tokenizer", "own")
+    pieces = 23 if kind == "mbart" else 27
+    assert "it: " in command(*words, "--pieces", pieces, "--from", tmp_path / "text.it").err
     new, size = load(tmp_path / "new"), old.config.model.vocab_size
     before = answers(old, source, target)
     assert answers(new, source, target) == before  # texts, tokens and scores
@@ -105,11 +89,8 @@ def test_text_is_of_one_file_or_of_several(tmp_path: Path) -> None:
     for name, text in (("a.txt", "1\n2\n"), ("b.txt", "3\n")):
         (tmp_path / name).write_text(text)
     first, second = str(tmp_path / "a.txt"), str(tmp_path / "b.txt")
-    assert [[*lines_of(files)] for files in (first, str(tmp_path / "*.txt"), [second, first])] == [
-        ["1", "2"],
-        ["1", "2", "3"],
-        ["3", "1", "2"],
-    ]
+    found = [[*lines_of(files)] for files in (first, str(tmp_path / "*.txt"), [second, first])]
+    assert found == [[*"12"], [*"123"], [*"312"]]
     assert old_text(DataConfig(), [first, second]) == ["1", "2", "3"]
     with pytest.raises(ValueError, match=r"c\.txt: no such file"):
         old_text(DataConfig(), [first, str(tmp_path / "c.txt")])
@@ -117,22 +98,16 @@ def test_text_is_of_one_file_or_of_several(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, *_ = drawn_run("own", tmp_path)
     (tmp_path / "text.it").write_text(TEXT, encoding="utf-8")
-    given: dict[str, Any] = {
-        "language": "it",
-        "like": "fr",
-        "pieces": 50,
-        "text": str(tmp_path / "text.*"),
-        "tokenizer": "own",
-    }
+    given: dict[str, Any] = {"language": "it", "like": "fr", "pieces": 50, "text": str(tmp_path / "text.*")}
+    given |= {"tokenizer": "own"}
     monkeypatch.chdir(tmp_path)
     new = load(extend("run", "new", **given))
-    assert new.config.data.tokenizer == FromRun(path=str(tmp_path / "new")), (
-        "the path depends on the folder of the call"
-    )
+    made = new.config.data.tokenizer
+    assert made == FromRun(path=str(tmp_path / "new")), "the path depends on the folder of the call"
     size, before, after = old.config.model.vocab_size, leaves_by_path(old.params), leaves_by_path(new.params)
     for path, x in before.items():
         np.testing.assert_array_equal(x, after[path][tuple(map(slice, x.shape))])
@@ -165,17 +140,13 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     sampling = dataclasses.replace(data, subword_sampling=BPEDropout())
     with pytest.raises(ValueError, match=r"data\.subword_sampling is set, but pieces of added languages"):
         RunFolder(tmp_path / "newer").load_tokenizers(sampling, config.model.vocab_sizes)
-    capsys.readouterr()
     for changes, message in (
         ({"language": "de"}, "language is 'de', which the run has already"),
         ({"language": "a/b"}, "language is 'a/b': it must be a code of letters"),
         ({"like": "frr"}, "like is 'frr', which is none of this run's 3 languages; perhaps you meant fr"),
         ({"pieces": 0}, "pieces is 0: it must be 1 or more"),
         ({"old": "text.it"}, "old is set with tokenizer 'own', which reads no old text"),
-        (
-            {"run": "new", "tokenizer": "shared", "language": "zz"},
-            "new has a tokenizer of its own for it: give the next",
-        ),
+        ({"run": "new", "tokenizer": "shared", "language": "zz"}, "new has a tokenizer of its own for it: give the ne"),
         ({"text": "nothing"}, "nothing: no such file"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import printable
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.positions import Learned
@@ -33,6 +33,7 @@ from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.commands import Command, Said
 from tests.support.experiments import use_one_device
 
 BYTES = Bytes().train([], 260)
@@ -45,7 +46,7 @@ CONFIG = Config(
         num_encoder_layers=0,
         num_decoder_layers=1,
         positions=Learned(max_positions=40, stddev=1.0),
-    ),
+    ),  # fmt: skip
     objective=CausalLM(),
     data=DataConfig(tokenizer=Bytes(), max_target_length=40),
     decode=DecodeConfig(max_new_tokens=12),
@@ -114,14 +115,10 @@ def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pyte
             first = next((n for n, text in enumerate(said) if truncate_at_stop(text, stop) != text), len(long.tokens))
             assert short.tokens == long.tokens[:first]
     assert max(computed) == 12 and len(found[0][0].tokens) < 4
-    one = dataclasses.replace(settings, num_hypotheses=1)
-    monkeypatch.setattr(decoder, "config", one)
+    monkeypatch.setattr(decoder, "config", dataclasses.replace(settings, num_hypotheses=1))
     computed.clear()
-    assert (
-        decoder.generate(variables, prompts[:1], watch=watch_stops(BYTES, prompts, stops))[0][0].tokens
-        == found[0][0].tokens
-    )
-    assert max(computed) <= 5
+    ((alone,),) = decoder.generate(variables, prompts[:1], watch=watch_stops(BYTES, prompts, stops))
+    assert alone.tokens == found[0][0].tokens and max(computed) <= 5
 
 
 @pytest.fixture
@@ -160,20 +157,14 @@ def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
         ({"num_encoder_layers": 1}, r"num_encoder_layers is 1\), so it answers a text .*: use translate"),
         (
             {"num_encoder_layers": 1, "num_decoder_layers": 0},
-            r"num_decoder_layers is 0\).*: use fill-mask, embed or classify",
+            r"num_decoder_layers is 0\).*: use fill-mask, embed or cl",
         ),
         ({"head": None}, r"^model\.head is None, so the model generates no tokens: use one with a language-model head"),
     ):
-        model = dataclasses.replace(CONFIG.model, **changes)
-        other = dataclasses.replace(
-            run,
-            kept=Kept(),
-            config=dataclasses.replace(
-                CONFIG, model=model, data=DataConfig(tokenizer=None, max_source_length=40, max_target_length=40)
-            ),
-        )
+        data = DataConfig(tokenizer=None, max_source_length=40, max_target_length=40)
+        config = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, **changes), data=data)
         with pytest.raises(ValueError, match=message):
-            other.generate(["a"])
+            dataclasses.replace(run, kept=Kept(), config=config).generate(["a"])
     with pytest.raises(
         ValueError, match=r"prompt 1 has 41 tokens, but model.positions.max_positions is 40: shorten it"
     ):
@@ -190,148 +181,119 @@ def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
 
 
 @pytest.fixture
-def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Any:
-    """Returns the function that runs the command with words after RUN and returns its stdout; `terminal`: as on a terminal.
+def typed(run: Run, command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Types the command with words after RUN, a run that is loaded already; `terminal`: as on a terminal."""
+    command.load(run)
 
-    The run is the one that is loaded already, with what it has compiled.
-    """
-    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: run)
-
-    def typed(*words: str, terminal: bool = False) -> str:
+    def generate(*words: object, terminal: bool = False) -> Said:
         with monkeypatch.context() as patch:
-            patch.setattr("sys.argv", ["flaxformer-lite", "generate", str(run.folder.path), *words])
             patch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
             patch.setattr(sys, "stdout", sys.stdout)  # which the command wraps for a terminal
-            main()
-        out, command.err = capsys.readouterr()
-        return out
+            return command("generate", run.folder.path, *words)
 
-    command: Any = typed
-    return command
+    return generate
+
+
+def escaped(texts: list[str]) -> list[str]:
+    return [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
 
 
 @pytest.mark.slow
-def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
+def test_the_command_writes_texts(typed, run: Run, tmp_path: Path):
     """Law: the command writes the texts of the run: one text unchanged (on a terminal without control characters), several
     as one line each.
     """
     words = ("--temperature", "1.3", "--top-k", "40", "--seed", "5")
     prompts = ["a", "", "long prompt"]
     texts = run.generate(prompts, seed=5, **DRAWN)
-
-    def escaped(texts: list[str]) -> list[str]:
-        return [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
-
-    lines = escaped(texts)
-    assert type_command("a", *words) == texts[0] + "\n"
-    assert type_command("a", *words, terminal=True) == printable(texts[0]) + "\n"
-    assert type_command(*prompts, *words).split("\n") == [*lines, ""]
+    assert typed("a", *words).out == texts[0] + "\n"
+    assert typed("a", *words, terminal=True).out == printable(texts[0]) + "\n"
+    assert typed(*prompts, *words).out.split("\n") == [*escaped(texts), ""]
     (tmp_path / "prompts.txt").write_text("\n".join(prompts))
-    assert type_command("--file", str(tmp_path / "prompts.txt"), *words).split("\n") == [*lines, ""]
+    assert typed("--file", tmp_path / "prompts.txt", *words).out.split("\n") == [*escaped(texts), ""]
     # The indices of prompts continue from file to file, and from one that is streamed to the next.
     (tmp_path / "one.txt").write_text("long prompt\n")
     (tmp_path / "two.txt").write_text("long prompt\n")
-    files = ("--file", str(tmp_path / "one.txt"), "--file", str(tmp_path / "two.txt"))
+    files = ("--file", tmp_path / "one.txt", "--file", tmp_path / "two.txt")
     both = run.generate(2 * ["long prompt"], seed=5, **DRAWN)
-    assert both[0] != both[1] and type_command(*files, *words).split("\n") == [*escaped(both), ""]
-    assert type_command(*files, *words, terminal=True) == "".join(printable(text) + "\n" for text in both)
+    assert both[0] != both[1] and typed(*files, *words).out.split("\n") == [*escaped(both), ""]
+    assert typed(*files, *words, terminal=True).out == "".join(printable(text) + "\n" for text in both)
     several = run.completions(["a"], seed=5, num_hypotheses=3, **DRAWN)[0]
-    assert type_command("a", *words, "--samples", "3").count("\n") == len(several) == 3
+    assert typed("a", *words, "--samples", "3").out.count("\n") == len(several) == 3
     ids = run.completions_of_ids([[BOS, 9]], max_new_tokens=3)[0][0].tokens
-    assert type_command(f"{BOS} 9", "--ids", "--max-new-tokens", "3") == " ".join(map(str, ids)) + "\n"
-    assert type_command("a", "--seed", "5") == run.generate(["a"], seed=5, temperature=1.0)[0] + "\n"
+    assert typed(f"{BOS} 9", "--ids", "--max-new-tokens", "3").out == " ".join(map(str, ids)) + "\n"
+    assert typed("a", "--seed", "5").out == run.generate(["a"], seed=5, temperature=1.0)[0] + "\n"
 
 
 @pytest.mark.slow
-def test_the_command_remembers_a_chat(type_command, chat_run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_remembers_a_chat(typed, command: Command, chat_run: Run):
     """Law: each prompt is the next message after the answers so far, a line each, on a terminal with its parts."""
-    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: chat_run)
+    command.load(chat_run)
     messages, answers = [{"role": "system", "content": "S"}], []
     for text in ("a", "b"):
         messages.append({"role": "user", "content": text})
         answers.append("".join(chat_run.chat(messages, max_new_tokens=4, seed=1, first_index=len(messages), **DRAWN)))
         messages.append({"role": "assistant", "content": answers[-1]})
     words = ("--chat", "--system", "S", "--max-new-tokens", "4", "--temperature", "1.3", "--top-k", "40", "--seed", "1")
-    lines = [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in answers]
-    assert type_command("a", "b", *words).split("\n") == [*lines, ""]
-    assert type_command("a", "b", *words, terminal=True) == "".join(printable(text) + "\n" for text in answers)
+    assert typed("a", "b", *words).out.split("\n") == [*escaped(answers), ""]
+    assert typed("a", "b", *words, terminal=True).out == "".join(printable(text) + "\n" for text in answers)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("a", "--system", "S"), "--system is for --chat"),
-        (("a", "--chat", "--ids"), "--chat writes one answer"),
-        (("a", "--chat", "--samples", "2"), "--chat writes one answer"),
-        (("a", "--chat"), "has no chat template"),
+        ("a --system S", "--system is for --chat"),
+        ("a --chat --ids", "--chat writes one answer"),
+        ("a --chat --samples 2", "--chat writes one answer"),
+        ("a --chat", "has no chat template"),
+        ("a --beam-size 3 --top-k 2", "error: --beam-size is 3 but decode.sampling is set: set --beam-size to 1"),
+        ("a --top-p 2", "error: --top-p is 2.0: it must be above 0 and at most 1"),
+        ("a --samples 0", "error: --samples is 0: it must be at least 1"),
         (
-            ("a", "--beam-size", "3", "--top-k", "2"),
-            "error: --beam-size is 3 but decode.sampling is set: set --beam-size to 1",
-        ),
-        (("a", "--top-p", "2"), "error: --top-p is 2.0: it must be above 0 and at most 1"),
-        (("a", "--samples", "0"), "error: --samples is 0: it must be at least 1"),
-        (
-            ("a", "--beam-size", "2", "--samples", "3"),
+            "a --beam-size 2 --samples 3",
             "error: --samples is 3 but --beam-size is 2: --samples must be between 1 and --beam-size",
         ),
-        (("a", "--temperature", "nan"), "error: --temperature is nan: it must be at least 0"),
-        (("a", "--stop", ""), "error: stop is ['']: it must be a list of strings that are not empty"),
-        (("a", "--beam-size", "3", "--seed", "1"), "--seed is for drawing, --beam-size for searching"),
-        (("a", "--seed", "99999999999"), "error: seed is 99999999999: it must be between 0 and 2^32 - 1"),
-        (("a", "--seed", "-1"), "error: seed is -1: it must be between"),
-        (("a", "--file", "b"), "there are prompts and --file: leave one of them out"),
-        (("a", "--ids"), "the arguments, prompt 1: 'a' is no list of token ids"),
-        (("3", "--ids", "--stop", "x"), "--stop is for texts"),
-        (("a", "a" * 40), "error: the arguments, prompt 2 has 41 tokens, but model.positions.max_positions is 40"),
+        ("a --temperature nan", "error: --temperature is nan: it must be at least 0"),
+        ("a --stop=", "error: stop is ['']: it must be a list of strings that are not empty"),
+        ("a --beam-size 3 --seed 1", "--seed is for drawing, --beam-size for searching"),
+        ("a --seed 99999999999", "error: seed is 99999999999: it must be between 0 and 2^32 - 1"),
+        ("a --seed -1", "error: seed is -1: it must be between"),
+        ("a --file b", "there are prompts and --file: leave one of them out"),
+        ("a --ids", "the arguments, prompt 1: 'a' is no list of token ids"),
+        ("3 --ids --stop x", "--stop is for texts"),
+        ("a " + "a" * 40, "error: the arguments, prompt 2 has 41 tokens, but model.positions.max_positions is 40"),
     ],
-    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
-def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, words, message):
-    """Oracle: the messages, exit status 2."""
-    with pytest.raises(SystemExit) as end:
-        type_command(*words)
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and message in error and error.count("\n") == 1
+def test_a_mistake_is_one_line(run: Run, command: Command, words: str, message: str):
+    command.load(run)
+    assert message in command.mistake("generate", run.folder.path, *words.split())
 
 
 @pytest.mark.slow
-def test_a_bad_prompt_in_a_file_is_named_by_its_line_and_stops_no_other(type_command, run: Run, tmp_path: Path):
+def test_a_bad_prompt_in_a_file_is_named_by_its_line_and_stops_no_other(typed, run: Run, tmp_path: Path):
     """Law: lines are counted in each file; the others have the texts that they have with a good line in its place."""
     for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\nc\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n\n")):
         (tmp_path / name).write_text(text)
     (tmp_path / "latin").write_bytes(b"a\nGr\xfc\xdfe\n")
     drawn = ("--seed", "5", "--samples", "2")
-    texts = [
-        answer.text
-        for prompt in run.completions([*"abaxc"], seed=5, num_hypotheses=2, temperature=1.0)
-        for answer in prompt
-    ]
-    escaped = [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    answers = run.completions([*"abaxc"], seed=5, num_hypotheses=2, temperature=1.0)
+    texts = escaped([answer.text for prompt in answers for answer in prompt])
     ids = " ".join(map(str, run.completions_of_ids([[3]])[0][0].tokens))
     for files, options, out, messages in (
-        (("a", "b"), drawn, [*escaped[:6], "", "", *escaped[8:]], ["b, line 2 has 41 tokens, but model.positions"]),
-        (("ids",), ("--ids",), [ids, ""], ["ids, line 2 has 999, which is no token id"]),
-        (
-            ("words",),
-            ("--ids",),
-            [ids, "", ""],
-            ["words, line 2: '4 x' is no list of token ids", "words, line 3 has no tokens"],
-        ),
-        (("latin",), drawn, [*escaped[:2], "", ""], ["latin, line 2: not UTF-8 (byte 0xfc)"]),
+        ("a b", drawn, [*texts[:6], "", "", *texts[8:]], ["b, line 2 has 41 tokens, but model.positions"]),
+        ("ids", ["--ids"], [ids, ""], ["ids, line 2 has 999, which is no token id"]),
+        ("words", ["--ids"], [ids, "", ""], ["words, line 2: '4 x' is no list of", "words, line 3 has no tokens"]),
+        ("latin", drawn, [*texts[:2], "", ""], ["latin, line 2: not UTF-8 (byte 0xfc)"]),
     ):
-        found = type_command(*(word for name in files for word in ("--file", str(tmp_path / name))), *options)
-        assert found.split("\n") == [*out, ""]
-        said = [line for line in type_command.err.splitlines() if line.startswith("warning")]
+        found = typed(*(word for name in files.split() for word in ("--file", tmp_path / name)), *options)
+        assert found.out.split("\n") == [*out, ""]
+        said = [line for line in found.notes if line.startswith("warning")]
         for line, message in zip(said, messages, strict=True):
             assert line.startswith(f"warning: {tmp_path}/{message}") and "; its answer is empty" in line
-    with pytest.raises(SystemExit, match="2"):
-        type_command("a", 40 * "b")
 
 
 @pytest.mark.slow
-def test_text_outside_the_vocabulary_is_reported_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_text_outside_the_vocabulary_is_reported_once(typed, command: Command, run: Run):
     """For several prompts, and for one that is streamed; not for ids."""
 
     class Few(ByteTokenizer):
@@ -339,12 +301,8 @@ def test_text_outside_the_vocabulary_is_reported_once(
             return [c for text in texts for c in text if c not in "ab"]
 
     def said(*words: str, terminal: bool = False) -> str:
-        other = dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few()))
-        monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: other)
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", "run", *words, "--max-new-tokens", "1"])
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
-        main()
-        return capsys.readouterr().err
+        command.load(dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few())))
+        return typed(*words, "--max-new-tokens", "1", terminal=terminal).err
 
     told = "warning: the arguments: not in the vocabulary, so the model cannot read it: "
     assert said("a", "ß b", "ßé") == f"{told}'ß', ' ', 'é'\n"

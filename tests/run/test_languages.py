@@ -1,7 +1,6 @@
 """A run of several directions. Oracle: its own tokens by hand; law: a direction is evaluated as by itself."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,20 @@ from flaxformer_lite.core.text import Characters
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.run import load, train
 from flaxformer_lite.run.attention import attention_ids
-from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
+from tests.support.experiments import rows
 from tests.support.language_runs import NUMBERS, language_config
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["first", "source"])
 def test_several_directions_are_trained_and_scored_each_and_together(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    target: str, tmp_path: Path, command: Command, one_device: None
 ) -> None:
-    use_one_device(monkeypatch)
     config = language_config(tmp_path, target=target, source="none" if target == "source" else "before")
     run = train(config, tmp_path / "run")
-    evaluated = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert {"de-en/exact_match", "fr-de/exact_match", "exact_match", "fr-de/loss"} <= evaluated[-1].keys()
+    evaluated = rows(tmp_path / "run")[-1]
+    assert {"de-en/exact_match", "fr-de/exact_match", "exact_match", "fr-de/loss"} <= evaluated.keys()
     tokenizer = run.required_tokenizers.target
     pieces = {code: i for i in range(48) for code in NUMBERS if tokenizer.piece(i) == f"<{code}>"}
     assert len(pieces) == 3
@@ -44,10 +42,8 @@ def test_several_directions_are_trained_and_scored_each_and_together(
     alone = TSV(path=str(tmp_path / "fr-de.tsv"))
     assert scores["fr-de/loss"] == pytest.approx(direction.metrics(alone.open())["loss"], rel=1e-5)
     assert {"de-en/chrf", "fr-de/chrf", "chrf"} <= scores.keys()
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):
-        type_command(monkeypatch, "evaluate", tmp_path / "run", "--from", "fr", "--to", "de", "--split", "eval")
-    assert "name their languages: leave them out" in capsys.readouterr().err
+    said = command.mistake("evaluate", tmp_path / "run", "--from", "fr", "--to", "de", "--split", "eval")
+    assert "name their languages: leave them out" in said
 
 
 @pytest.mark.slow

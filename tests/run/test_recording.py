@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.run.recording import Place, RecordedRow, Recording, open_recording
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import Command
 from tests.support.objectives import unmasked
 from tests.support.recorded_runs import STEPS, DrawnRun, draw_run
 
@@ -85,9 +85,7 @@ def test_the_rows_of_a_step_are_those_that_the_trainer_received(
     check_run(draw_run(seed, tmp_path, monkeypatch, check_batches))
 
 
-def test_beyond_the_newest_step_are_the_rows_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_beyond_the_newest_step_are_the_rows_to_come(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch):
     run = draw_run(1, tmp_path, monkeypatch)
     config = run.folder / "config.json"
     config.write_text(config.read_text().replace(f'"steps": {STEPS}', f'"steps": {STEPS + 5}'))
@@ -98,16 +96,15 @@ def test_beyond_the_newest_step_are_the_rows_to_come(
     record = recording.rows(STEPS + 5)[0].places[0].record
     states = {(r.step or 0) > STEPS: r.state for r in recording.readings([record])}
     assert states[True] == "not yet" and states[False] != "not yet"
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rows", str(run.folder), str(STEPS + 5)])
-    main()
-    assert f"the run is known to have taken {STEPS} steps" in capsys.readouterr().err
+    said = command("rows", run.folder, STEPS + 5)
+    assert f"the run is known to have taken {STEPS} steps" in said.err
     with pytest.raises(ValueError, match=f"step is {STEPS + 6}: the run has the steps 1 to {STEPS + 5}"):
         recording.rows(STEPS + 6)
 
 
 @pytest.mark.slow
 def test_changed_data_and_runs_that_trained_nothing_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     """Law: no answer where it could be wrong; a file that was only touched is the same data."""
     run = draw_run(1, tmp_path, monkeypatch)
@@ -118,10 +115,8 @@ def test_changed_data_and_runs_that_trained_nothing_are_refused(
     assert [row.places for row in open_recording(RunFolder(run.folder)).rows(3)] == [row.places for row in before]
     file.write_text(text.replace("a", "b", 1))
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rows", str(run.folder), "3"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2 and "is not the data that" in capsys.readouterr().err.splitlines()[-1]
+    status, said = command.ended("rows", run.folder, 3)
+    assert status == 2 and "is not the data that" in said.notes[-1]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
     config = run.folder / "config.json"
     text = config.read_text()
@@ -139,28 +134,16 @@ def test_changed_data_and_runs_that_trained_nothing_are_refused(
         open_recording(RunFolder(run.folder))
 
 
-def test_the_command_and_python_show_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_the_command_and_python_show_the_same_rows(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch):
     run = draw_run(11, tmp_path, monkeypatch)
-
-    def typed(*words: str) -> str:
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "rows", str(run.folder), *words])
-        main()
-        return capsys.readouterr().out
-
     expected = [row for step in (2, 3) for row in open_recording(RunFolder(run.folder)).rows(step)]
-    found = [json.loads(line) for line in typed("2-3", "--json").splitlines()]
+    found = [json.loads(line) for line in command("rows", run.folder, "2-3", "--json").lines]
     assert [(one["step"], one["row"], one["source"], one["arrays"]) for one in found] == [
         (row.step, row.row, row.source, row.arrays) for row in expected
     ]
-    lines = typed("2-3").splitlines()
-    assert [line.split("\t")[:3] for line in lines] == [
-        [str(row.step), str(row.row), str(row.places[0])] for row in expected
-    ]
-    heads = [line for line in typed("2", "--text").splitlines() if line.startswith("step ")]
+    heads = [line.split("\t")[:3] for line in command("rows", run.folder, "2-3").lines]
+    assert heads == [[str(row.step), str(row.row), str(row.places[0])] for row in expected]
+    heads = [line for line in command("rows", run.folder, 2, "--text").lines if line.startswith("step ")]
     assert len(heads) == sum(row.step == 2 for row in expected)
-    for words in ("2-", "x", "3-2"):
-        with pytest.raises(SystemExit):
-            typed(words)
+    for steps in ("2-", "x", "3-2"):
+        assert steps in command.mistake("rows", run.folder, steps)

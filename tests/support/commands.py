@@ -1,8 +1,11 @@
 """The command line, as a user types it."""
 
 import argparse
+import io
 import json
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +13,62 @@ import pytest
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.cli.main import main
 from tests.support.oracles import load_case
+
+
+class Said(NamedTuple):
+    """What a command has written."""
+
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        return self.out.splitlines()
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines of stderr."""
+        return self.err.splitlines()
+
+
+class Command:
+    """Types commands; what was written before is dropped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *words: object, stdin: bytes = b"") -> Said:
+        """Returns what a command writes that succeeds."""
+        status, said = self.ended(*words, stdin=stdin)
+        assert status == 0, said.err
+        return said
+
+    def ended(self, *words: object, stdin: bytes = b"") -> tuple[int, Said]:
+        """Returns the exit status too."""
+        self.capsys.readouterr()
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        status = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return status, Said(*self.capsys.readouterr())
+
+    def mistake(self, *words: object, stdin: bytes = b"") -> str:
+        """Returns the message. Law: a mistake is exit status 2, one line on stderr, and nothing on stdout."""
+        status, said = self.ended(*words, stdin=stdin)
+        assert (status, said.out, len(said.notes)) == (2, "", 1) and said.err.startswith("error: "), (status, said)
+        return said.notes[0]
+
+    def on(self, run: Any, name: str, *options: object, stdin: bytes = b"") -> Said:
+        """Returns what a command writes with a run that is loaded already."""
+        self.load(run)
+        return self(name, "run", *options, stdin=stdin)
+
+    def load(self, run: Any) -> None:
+        """Lets every folder have this run."""
+        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
 
 
 def type_command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:

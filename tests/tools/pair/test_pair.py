@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.text.normal_form import plain
@@ -29,6 +28,7 @@ from flaxformer_lite.training import TrainingRun, loop
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.rollback import judge
 from tests.support import needs
+from tests.support.commands import Command
 from tests.support.made_up_languages import languages, write
 from tests.support.paths import ROOT
 
@@ -95,28 +95,23 @@ def test_a_sentence_that_comes_again_is_not_held_out(sharing: Callable[[Pair, st
         (["pairs.jsonl"], "pairs.jsonl is JSON lines by its name: give two files of lines, or a table"),
     ],
 )
-def test_a_mistake_is_one_line(toy: Path, words: list[str], message: str, capsys: pytest.CaptureFixture):
+def test_a_mistake_is_one_line(toy: Path, words: list[str], message: str, command: Command):
     write(toy, languages()[:300])
     (toy / "short.yb").write_text("a\n" * 7, encoding="utf-8")
     (toy / "four.tsv").write_text("1\ta\t2\tb\n" * 7, encoding="utf-8")
     (toy / "pairs.jsonl").touch()
-    with pytest.raises(SystemExit) as end:
-        main(["pair", *words, "-o", "run", "--quiet"])
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert message in command.mistake("pair", *words, "-o", "run", "--quiet")
 
 
 @pytest.mark.parametrize(
     ("name", "message"), [("mine", "was not made by `pair`"), (".data.0a1b.unfinished", "10 pairs left")]
 )
-def test_a_folder_of_something_else_is_refused(toy: Path, name: str, message: str, capsys: pytest.CaptureFixture):
+def test_a_folder_of_something_else_is_refused(toy: Path, name: str, message: str, command: Command):
     """One in which a kill left half of the data is not: it is made anew."""
     files = write(toy, languages()[:10])
     (toy / "run").mkdir()
     (toy / "run" / name).touch()
-    with pytest.raises(SystemExit):
-        main(["pair", *files, "-o", "run"])
-    assert message in capsys.readouterr().err
+    assert message in command.mistake("pair", *files, "-o", "run", "--quiet")
 
 
 def rows_of(pairs: list[Pair], between: str) -> str:
@@ -249,47 +244,35 @@ def test_tags_names_and_addresses_can_be_written_though_the_text_has_none(toy: P
     (toy / "run").mkdir()
     config = recipe.choose(languages()[:300], toy / "run", None)
     tokenizer = load_tokenizers(toy / "run").target
-    for text in (
-        "<b>",
-        "</b>",
-        "{name}",
-        "%(count)s",
-        '<a href="x">',
-        "https://a.org/x_y?z=1&q=~2",
-        "me@x.org",
-        "O'K!",
-    ):
+    texts = ("<b>", "</b>", "{name}", "%(count)s", '<a href="x">', "https://a.org/x_y?z=1&q=~2", "me@x.org", "O'K!")
+    for text in texts:
         assert tokenizer.decode(tokenizer.encode(text)) == text and tokenizer.unk_id not in tokenizer.encode(text)
     needed, wrong = Terms((), placeholders=True).tokens("a <b>x</b> {name} %s me@x.org", tokenizer)
     assert len(needed) == 5 and not wrong
     assert "<" in config.data.tokenizer.user_symbols and "a" not in config.data.tokenizer.user_symbols
 
 
-def test_a_training_that_is_stopped_says_what_is_left(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_a_training_that_is_stopped_says_what_is_left(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("flaxformer_lite.tools.pair.making.prepare", lambda *_: load_config("multi30k_en_de_rotary"))
     monkeypatch.setattr("flaxformer_lite.tools.pair.making.train", lambda *_: signal.SIGTERM)
-    with pytest.raises(SystemExit, match="130"):
-        main(["pair", *write(toy, languages()[:300]), "-o", "run"])
-    assert "run is not finished: the same command trains to step 12,000, scores" in capsys.readouterr().err
+    status, said = command.ended("pair", *write(toy, languages()[:300]), "-o", "run")
+    assert status == 130 and "run is not finished: the same command trains to step 12,000, scores" in said.err
 
 
 @pytest.mark.slow
 @needs.ctranslate2
 @needs.altair
-def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_from_two_files_to_a_report(toy: Path, command: Command, monkeypatch: pytest.MonkeyPatch):
     words = ["pair", *write(toy, languages()[:300]), "-o", "run", "--hours", "1"]
     with monkeypatch.context() as interrupted:
         interrupted.setattr(EachRow, "on_row", lambda *_: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(SystemExit, match="130"):
-            main(words)
-    first = capsys.readouterr().err
-    assert "interrupted while the speed was measured; the same command continues" in first
+        status, first = command.ended(*words)
+    assert status == 130 and "interrupted while the speed was measured; the same command continues" in first.err
     with monkeypatch.context() as killed:
         killed.setattr("flaxformer_lite.tools.pair.preparing.write_whole", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            main(words)
+            command(*words)
+    of_killed = command.capsys.readouterr().err
     with monkeypatch.context() as stopped:
 
         def stop(run: TrainingRun, *others: Any) -> None:
@@ -298,23 +281,22 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
                 signal.raise_signal(signal.SIGINT)
 
         stopped.setattr(loop, "judge", stop)
-        with pytest.raises(SystemExit, match="130"):
-            main(words)
-    main(words)
-    out, err = capsys.readouterr()
-    assert "; the same command continues from there\nrun is not finished: the same command trains to step" in err
+        status, stopped_at = command.ended(*words)
+    expected = "; the same command continues from there\nrun is not finished: the same command trains to step"
+    assert status == 130 and expected in stopped_at.err
+    out, err = command(*words)
     run = toy / "run"
     made = json.loads((run / "data" / "made_of.json").read_text())
     assert made["read"] == 300 == made["kept"] + sum(made["removed"].values())
-    assert (first + err).count("pairs were read") == 1, "what was done before the kill was done again"
+    told = first.err + of_killed + stopped_at.err + err
+    assert told.count("pairs were read") == 1, "what was done before the kill was done again"
     assert out.count("BLEU ") == 2 and "nrefs:1" in out and f"flaxformer-lite translate {run.name}" in out
     assert (run / "report.html").is_file() and (run / "ctranslate2" / "model.bin").is_file()
     config = load_config(str(run))
     assert config == load_config(str(run / "config.json")) and config.model.d_model == 8
     (run / "evaluations" / "test.json").write_text("{}")  # of an `evaluate` with other settings
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file() and file.name[0] != "."}
-    main(words)
-    again = capsys.readouterr()
+    again = command(*words)
     assert again.out == out and "--hours changes nothing now: for other hours give a new --output" in again.err
     results = list[str]()
     made_again = make(words[1:3], Path("run"), tell=results.append)
@@ -324,11 +306,8 @@ def test_from_two_files_to_a_report(toy: Path, monkeypatch: pytest.MonkeyPatch, 
     assert names <= {"config.json", "train.log"}, "a finished run was made again"
     scores = json.loads((run / "data" / "scores.json").read_text())
     (run / "data" / "scores.json").write_text(json.dumps(scores | {"step": scores["step"] - 1}))
-    main(words)
-    assert capsys.readouterr().out == out
+    assert command(*words).out == out
     assert (run / "report.html").stat().st_mtime_ns > before[run / "report.html"], "the report of an older step stayed"
-    with pytest.raises(SystemExit):
-        main([*words, "--keep", "length"])
-    assert "was made of other keep" in capsys.readouterr().err
+    assert "was made of other keep" in command.mistake(*words, "--keep", "length", "--quiet")
     moved = make(words[1:3], run.rename(toy / "moved"))
     assert moved is not None and moved.scores == made_again.scores, "a finished folder works where it was moved to"

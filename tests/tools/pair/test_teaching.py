@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import Regression
@@ -34,6 +32,7 @@ from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.tools.pair import OF_ANSWERS, RULES, Models, clean, models, preparing, recipe, teaching
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import Command
 from tests.support.experiments import normal_params, tiniest_config
 from tests.support.made_up_languages import write
 from tests.support.paths import ROOT
@@ -69,6 +68,14 @@ def lines(file: str) -> list[str]:
     return Path(file).read_text(encoding="utf-8").splitlines()
 
 
+def held_out(run: str) -> list[str]:
+    return [line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"{run}/data/{name}.{end}")]
+
+
+def taught(run: str) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in Path(run, "data/taught").iterdir()}
+
+
 def test_no_held_out_sentence_is_taught(teacher: str, asked: list[str], capsys: pytest.CaptureFixture):
     """Whatever its case and signs; nor does the teacher answer with one."""
     held = room_of_held_out()
@@ -76,9 +83,7 @@ def test_no_held_out_sentence_is_taught(teacher: str, asked: list[str], capsys: 
     KNOWN["sa new line, and a long one too"] = min(held, key=len).capitalize()
     prepare(Models(teachers=(teacher,), mono=mono))
     sides = [{plain(line) for line in lines(f"run/data/taught/pairs.{end}")} for end in ("xa", "yb")]
-    test = {
-        plain(line) for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"run/data/{name}.{end}")
-    }
+    test = set(map(plain, held_out("run")))
     assert not (sides[0] | sides[1]) & test and {plain(pair.source) for pair in MONO} <= sides[0]
     assert len(test) == len(held) == 40
     err = capsys.readouterr().err
@@ -90,7 +95,7 @@ def test_no_held_out_sentence_is_taught(teacher: str, asked: list[str], capsys: 
 def room_of_held_out() -> list[str]:
     """The sentences that a run of REAL holds out."""
     prepare(Models(), "other")
-    return [line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"other/data/{name}.{end}")]
+    return held_out("other")
 
 
 def test_people_and_teacher_are_mixed(teacher: str, asked: list[str]):
@@ -123,11 +128,8 @@ def test_each_fault_of_a_teacher_is_found():
         Pair("ha ha ha ha ha " + source, "ho ho ho ho ho " + target),
     ]
     found = clean(pairs, ("translation", "language", "length"), {**OF_ANSWERS, **RULES}).found
-    assert {name: numbers for name, numbers in found.items() if numbers} == {
-        "repeats": [60],
-        "cut": [62],
-        "identical": [63],
-    }
+    wanted = {"repeats": [60], "cut": [62], "identical": [63]}
+    assert {name: numbers for name, numbers in found.items() if numbers} == wanted
 
 
 def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
@@ -143,22 +145,16 @@ def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkey
 def test_an_answer_that_ends_by_force_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
     """By hand: of the 20 tokens of a source of 4 letters the last one is the forced end, which no answer lists."""
     run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
-    forced = replace(
-        run, config=replace(run.config, decode=replace(run.config.decode, forced_eos_id=run.config.decode.eos_ids[0]))
-    )
+    decode = replace(run.config.decode, forced_eos_id=run.config.decode.eos_ids[0])
+    forced = replace(run, config=replace(run.config, decode=decode))
     assert labels(forced, {4: 18}, monkeypatch) == [""] and labels(forced, {4: 19}, monkeypatch) == ["cut"]
 
 
 def test_repetitions_are_found_unless_the_source_has_them():
     """By hand: four equal words, with and without signs; a sentence of twelve words twice, and one of Chinese."""
     long = "the small dog that lives in the old house runs to me"
-    loops = [
-        "la la la la",
-        "Ja, ja, ja, ja.",
-        f"{long}. {long.capitalize()}!",
-        f"so {long} {long} {long}",
-        "他每天早上都和他的小狗一起去公园散步并且很开心。" * 2,
-    ]
+    loops = ["la la la la", "Ja, ja, ja, ja.", f"{long}. {long.capitalize()}!", f"so {long} {long} {long}"]
+    loops += ["他每天早上都和他的小狗一起去公园散步并且很开心。" * 2]
     fine = [
         "la la la",
         "no, no, no!",
@@ -170,11 +166,8 @@ def test_repetitions_are_found_unless_the_source_has_them():
     copied = ["It costs 100000000.", "hahahahaha", "Nooooooooo!", "ACGTACGTACGTACGT", "....................."]
     repeats = OF_ANSWERS["repeats"].broken
     assert not repeats([Pair(text, text) for text in copied]).any()
-    pairs = [
-        Pair(source, text)
-        for source in ("Ein Hund läuft.", "Danke schön. Danke schön.", "谢谢。谢谢。")
-        for text in loops + fine
-    ]
+    sources = ("Ein Hund läuft.", "Danke schön. Danke schön.", "谢谢。谢谢。")
+    pairs = [Pair(source, text) for source in sources for text in loops + fine]
     assert repeats(pairs).tolist() == [True] * len(loops) + [False] * (len(pairs) - len(loops))
 
 
@@ -193,7 +186,6 @@ def test_killed_anywhere_the_same_command_goes_on(
     monkeypatch.setattr(teaching, "LINES_AT_ONCE", 50)
     models = Models(teachers=(teacher,), mono=further())
     prepare(models, "whole")
-    whole = {file.name: file.read_bytes() for file in Path("whole/data/taught").iterdir()}
     asked.clear()
 
     def kill(*_: Any, **options: Any) -> Any:
@@ -213,7 +205,7 @@ def test_killed_anywhere_the_same_command_goes_on(
             prepare(models)
     assert not Path("run/data/taught").exists() and not Path("run/config.json").exists()
     prepare(models)
-    assert {file.name: file.read_bytes() for file in Path("run/data/taught").iterdir()} == whole
+    assert taught("run") == taught("whole")
     again = 50 if place == "between pieces" else 0
     assert len(asked) == 10 + 240 + again
     assert Path("run/config.json").read_text() == Path("whole/config.json").read_text().replace("/whole/", "/run/")
@@ -226,7 +218,6 @@ def test_sigkill_at_any_moment_changes_no_byte(teacher: str, asked: list[str], m
     monkeypatch.setattr(teaching, "LINES_AT_ONCE", 10)
     models, draw = Models(teachers=(teacher,), mono=further()), random.Random(0)
     prepare(models, "whole")
-    whole = {file.name: file.read_bytes() for file in Path("whole/data/taught").iterdir()}
     command, environment = [sys.executable, "-m", "tests.support.toy_pair"], os.environ | {"PYTHONPATH": str(ROOT)}
     statuses, seconds = [-signal.SIGKILL], 0.1
     while statuses[-1] == -signal.SIGKILL:  # longer and longer, so that it ends on a slow machine too
@@ -239,7 +230,7 @@ def test_sigkill_at_any_moment_changes_no_byte(teacher: str, asked: list[str], m
         seconds *= 1.15
     assert len(statuses) > 6 and statuses[-1] == 0
     prepare(models)
-    assert {file.name: file.read_bytes() for file in Path("run/data/taught").iterdir()} == whole
+    assert taught("run") == taught("whole")
     assert Path("run/config.json").read_text() == Path("whole/config.json").read_text().replace("/whole/", "/run/")
 
 
@@ -274,35 +265,24 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--mono", "a.xa"], "--mono is for --teacher: add that, or leave --mono out"),
-        (["--taught", "0.5"], "--taught is for --teacher"),
-        (["--to", "de"], "--to is for --teacher or --start"),
-        (["--start", "teacher", "--like", "de"], "--like is for --start and --pieces"),
-        (["--start", "teacher", "--pieces", "9"], "--pieces is for --start and --like"),
-        (
-            ["--start", "teacher", "--pieces", "9", "--like", "de", "--to", "x"],
-            "name it and the other one by --from and --to",
-        ),
-        (["--teacher", "teacher", "--taught", "1"], "--taught is 1.0: it must be a share above 0 and below 1"),
-        (["--teacher", "teacher", "--mono", "none.xa"], "none.xa: no such file"),
-        (["--teacher", "teacher", "--mono", "blank.xa"], "--mono: blank.xa has no text: give a file of sentences"),
-        (
-            ["--teacher", "teacher", "--from", "en"],
-            "^error: --from and --to name languages, but no model here reads any",
-        ),
-        (["--teacher", "./none"], "none does not exist: name a Hugging Face folder"),
-        (["--start", "./none"], "none does not exist: name a Hugging Face folder"),
-        (["--start", "teacher", "--to", "de"], "no model here reads any: leave them out"),
+        ("--mono a.xa", "--mono is for --teacher: add that, or leave --mono out"),
+        ("--taught 0.5", "--taught is for --teacher"),
+        ("--to de", "--to is for --teacher or --start"),
+        ("--start teacher --like de", "--like is for --start and --pieces"),
+        ("--start teacher --pieces 9", "--pieces is for --start and --like"),
+        ("--start teacher --pieces 9 --like de --to x", "name it and the other one by --from and --to"),
+        ("--teacher teacher --taught 1", "--taught is 1.0: it must be a share above 0 and below 1"),
+        ("--teacher teacher --mono none.xa", "none.xa: no such file"),
+        ("--teacher teacher --mono blank.xa", "--mono: blank.xa has no text: give a file of sentences"),
+        ("--teacher teacher --from en", "error: --from and --to name languages, but no model here reads any"),
+        ("--teacher ./none", "none does not exist: name a Hugging Face folder"),
+        ("--start ./none", "none does not exist: name a Hugging Face folder"),
+        ("--start teacher --to de", "no model here reads any: leave them out"),
     ],
 )
-def test_a_mistake_is_one_line(
-    words: list[str], message: str, teacher: str, asked: list[str], capsys: pytest.CaptureFixture
-):
+def test_a_mistake_is_one_line(words: str, message: str, teacher: str, asked: list[str], command: Command):
     Path("blank.xa").write_text(" \n\n")
-    with pytest.raises(SystemExit) as end:
-        main(["pair", *write(Path(), REAL), "-o", "run", *words, "--quiet"])
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and error.count("\n") == 1 and re.search(message, error), error
+    assert message in command.mistake("pair", *write(Path(), REAL), "-o", "run", *words.split(), "--quiet")
 
 
 def test_a_teacher_of_another_language_is_told_of(teacher: str, asked: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -328,9 +308,7 @@ def test_a_metric_leaves_the_worst_rated_pairs_out(toy: Path, monkeypatch: pytes
     prepare(Models(filter="metric", best=0.8))
     left = [len(a + b) for a, b in zip(lines("run/data/train.xa"), lines("run/data/train.yb"), strict=True)]
     assert len(whole) == 180 and sorted(left) == sorted(whole)[kept]
-    assert held == [
-        line for name in ("valid", "test") for end in ("xa", "yb") for line in lines(f"run/data/{name}.{end}")
-    ]
+    assert held == held_out("run")
     assert sum(line.startswith("rating\t") for line in lines("run/data/removed.tsv")) == 36
     lost = True  # of the shortest and of the longest: both are among the worst, and 34 of the others
     prepare(Models(filter="metric", best=0.8), "lost")
@@ -367,7 +345,7 @@ def test_the_hours_begin_after_the_teacher(teacher: str, asked: list[str], monke
     """The clock says that the teacher took 5,000 seconds, more than the 3,600 that are left."""
     now, deadlines = [0.0], list[float]()
 
-    def taught(*_: Any) -> Any:
+    def teach(*_: Any) -> Any:
         now[0] += 5000
         return parallel(Path("run/data"), "train")
 
@@ -377,7 +355,7 @@ def test_the_hours_begin_after_the_teacher(teacher: str, asked: list[str], monke
 
     monkeypatch.setattr(preparing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(preparing, "check_time", lambda *_: None)
-    monkeypatch.setattr(preparing, "taught_pairs", taught)
+    monkeypatch.setattr(preparing, "taught_pairs", teach)
     monkeypatch.setattr(preparing, "choose", choose)
     with pytest.raises(KeyboardInterrupt):
         preparing.prepare(write(Path(), REAL), (), Path("run"), 3600.0, (), Models(teachers=(teacher,)))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig
@@ -15,6 +14,7 @@ from flaxformer_lite.tools.planning import decode as decode_module
 from flaxformer_lite.tools.planning.decode import DecodePlan, decode_plan, fit_decode, in_words
 from flaxformer_lite.tools.planning.program import read_program
 from tests.support import needs
+from tests.support.commands import Command
 
 # A compiled program of a TPU that is not there is never read from the cache.
 pytestmark = pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")
@@ -196,46 +196,12 @@ def test_one_pass_of_the_loop_is_a_step():
 # The command -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--rows", "8"], "--rows is for --decode: add it, or leave --rows out"),
-        (["--mesh.tensor", "2"], "--mesh.tensor is for --decode"),
-        (["--weights-dtype", "bfloat16"], "--weights-dtype is for --decode"),
-        (["--decode"], "--topology or --memory: give a slice such as v5e:2x4, or a device's memory such as 80GiB"),
-        (["--decode", "--topology", "v5e:2x2", "--num-slices", "2"], "--decode plans for the chips of one host"),
-        (["--decode", "--topology", "v5e:2x2", "--devices", "2"], "--devices is for --memory"),
-        (
-            ["--decode", "--memory", "8GiB", "--fit", "--mesh.tensor", "2"],
-            "--fit chooses the mesh: leave out --mesh.tensor",
-        ),
-        (["--decode", "--memory", "8GiB", "--rows", "0"], "--rows is 0: it must be at least 1"),
-        (
-            ["--decode", "--memory", "8GiB", "--mesh.tensor", "3"],
-            "--mesh.fsdp 1, --mesh.tensor 3",
-        ),
-        (["--decode", "--memory", "1MiB", "--devices", "2"], "the model does not fit"),
-        pytest.param(
-            ["--decode", "--topology", "v5e:4x4"],
-            "--topology is 'v5e:4x4', but a process answers on",
-            marks=needs.libtpu,
-        ),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        run("plan", ["quickstart", *options])
-    assert capsys.readouterr().err.startswith(f"error: {says}")
-
-
 @pytest.mark.slow
-def test_the_command_prints_a_plan_or_that_nothing_fits(capsys: pytest.CaptureFixture[str]):
-    line = ["quickstart", "--decode", "--devices", "2"]
-    run("plan", [*line, "--memory", "1GiB", "--mesh.tensor", "2"])
-    assert capsys.readouterr().out.startswith("search on 2 devices: mesh data 1, tensor 2\n")
-    run("plan", [*line, "--memory", "1GiB", "--fit", "--json"])
-    plans = json.loads(capsys.readouterr().out)
+def test_the_command_prints_a_plan_or_that_nothing_fits(command: Command):
+    line = ["plan", "quickstart", "--decode", "--devices", "2"]
+    said = command(*line, "--memory", "1GiB", "--mesh.tensor", "2")
+    assert said.out.startswith("search on 2 devices: mesh data 1, tensor 2\n")
+    plans = json.loads(command(*line, "--memory", "1GiB", "--fit", "--json").out)
     assert plans[-1]["fits"] and plans[-1].keys() == {field.name for field in dataclasses.fields(DecodePlan)}
-    with pytest.raises(SystemExit, match="1"):
-        run("plan", [*line, "--memory", "1MiB", "--fit"])
-    assert "none of these fits" in capsys.readouterr().err
+    status, said = command.ended(*line, "--memory", "1MiB", "--fit")
+    assert status == 1 and "none of these fits" in said.err

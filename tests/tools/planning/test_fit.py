@@ -16,15 +16,15 @@ import jax
 import pytest
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data.batch_plan import Bucket, batch_shapes
 from flaxformer_lite.core.model import DropoutRates, LoRA
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import replicated
 from flaxformer_lite.tools.planning import fit as fit_module
-from flaxformer_lite.tools.planning.fit import command, find_fit, in_words, micro_batches, same_numbers, with_settings
+from flaxformer_lite.tools.planning.fit import find_fit, in_words, micro_batches, same_numbers, with_settings
 from flaxformer_lite.tools.planning.plan import plan_bucket
+from tests.support.commands import Command
 from tests.support.paths import ROOT
 
 STATES = {"adamw": 3.0, "adafactor": 1.1}
@@ -151,7 +151,7 @@ def test_the_command_makes_the_config_that_was_compiled():
         "optimizer.algorithm.scale_by_parameter": False,
         "model.remat": "full",
     }
-    line = command("gpt2_small", words, settings)
+    line = fit_module.command("gpt2_small", words, settings)
     assert line.startswith("flaxformer-lite train gpt2_small --") and line.count("remat") == 1 and "b2" not in line
     assert load_config("gpt2_small", shlex.split(line)[3:]) == with_settings(load_config("gpt2_small", words), settings)
 
@@ -162,11 +162,10 @@ def test_a_run_keeps_its_settings_and_others_train_in_a_folder_of_their_own(tmp_
     run.mkdir()
     (run / "config.json").touch()
     for name in (str(run), f"{run}/", f"{run}/config.json"):
-        assert command(name, [], {}) == f"flaxformer-lite train {name}"
+        assert fit_module.command(name, [], {}) == f"flaxformer-lite train {name}"
         for words, settings in (([], {"model.remat": "full"}), (["--model.remat", "full"], {})):
-            assert (
-                command(name, words, settings) == f"flaxformer-lite train {name} --workdir {run}-fit --model.remat full"
-            )
+            wanted = f"flaxformer-lite train {name} --workdir {run}-fit --model.remat full"
+            assert fit_module.command(name, words, settings) == wanted
 
 
 @pytest.mark.parametrize(
@@ -189,38 +188,17 @@ def test_a_refusal_says_how_much_is_needed(message: str, gigabytes: float, monke
     assert fit_module.memory(step) == pytest.approx(gigabytes * 2**30)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--fit", "--memory", "lots"], "--memory is 'lots': it must be a size such as 12GiB or 800MiB"),
-        (["--fit", "--memory", "0GiB"], "--memory is '0GiB': it must be a size"),
-        (["--memory", "4GiB"], "--memory is for --fit or --decode: add one of them, or leave --memory out"),
-        (["--fit", "--devices", "2"], "--fit plans for this machine or for --topology: leave out --devices"),
-        (["--fit", "--topology", "v9:1x1"], "--topology is 'v9:1x1'"),
-    ],
-)
-def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        run("plan", ["configs/char_lm.py", *options])
-    assert capsys.readouterr().err.startswith(f"error: {says}")
-
-
 @pytest.mark.usefixtures("by_formula")
-def test_the_command_of_plan_prints_one_command_or_that_nothing_fits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_prints_one_command_or_that_nothing_fits(command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hardware, "process_memory", lambda: 0)  # that of the tests before
-    line = ["configs/gpt2_small.py", "--fit", *GPT]
-    run("plan", [*line, "--memory", "1.5GiB"])
-    out = capsys.readouterr().out.splitlines()
+    line = ["plan", "configs/gpt2_small.py", "--fit", *GPT]
+    out = command(*line, "--memory", "1.5GiB").lines
     assert out[-1] == f"flaxformer-lite train configs/gpt2_small.py {' '.join(GPT)} --model.head.loss-chunk 128"
-    run("plan", [*line, "--memory", "700MiB", "--json"])
-    found = json.loads(capsys.readouterr().out)["found"]
+    found = json.loads(command(*line, "--memory", "700MiB", "--json").out)["found"]
     assert "--train.num-micro-batches" in found["command"] and found["needed_bytes"] <= 700 * 2**20
-    with pytest.raises(SystemExit, match="1"):
-        run("plan", [*line, "--memory", "100MiB"])
-    said = capsys.readouterr()
-    assert said.out.count("does not fit") >= 3 and "none of these fits into 100.0 MiB: the smallest needs" in said.err
+    status, said = command.ended(*line, "--memory", "100MiB")
+    assert status == 1 and said.out.count("does not fit") >= 3
+    assert "none of these fits into 100.0 MiB: the smallest needs" in said.err
 
 
 TRAINING = """

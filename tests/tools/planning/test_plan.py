@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite.cli.main import run
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.core.parallel.mesh import MeshConfig
 from flaxformer_lite.core.parallel.sharding import MESH_AXES
@@ -27,6 +26,7 @@ from flaxformer_lite.tools.planning.plan import Plan, Step, as_json, in_words, m
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
+from tests.support.commands import Command
 from tests.support.paths import ROOT
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -262,15 +262,29 @@ def test_a_slice_that_training_would_refuse():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["train.steps=0"], "train.steps=0 belongs to no option: write --SETTING VALUE"),
-        (["--train.steps", "0"], "train.steps is 0: it must be at least 1"),
-        (["--devices", "2"], "--topology or --devices: give a slice"),
+        ("train.steps=0", "train.steps=0 belongs to no option: write --SETTING VALUE"),
+        ("--topology v5e:2x2 --train.steps 0", "train.steps is 0: it must be at least 1"),
+        ("--topology v5e:2x2 --devices 2", "--topology or --devices: give a slice"),
+        ("--fit --memory lots", "--memory is 'lots': it must be a size such as 12GiB or 800MiB"),
+        ("--fit --memory 0GiB", "--memory is '0GiB': it must be a size"),
+        ("--memory 4GiB", "--memory is for --fit or --decode: add one of them, or leave --memory out"),
+        ("--fit --devices 2", "--fit plans for this machine or for --topology: leave out --devices"),
+        ("--fit --topology v9:1x1", "--topology is 'v9:1x1'"),
+        ("--rows 8", "--rows is for --decode: add it, or leave --rows out"),
+        ("--mesh.tensor 2", "--mesh.tensor is for --decode"),
+        ("--weights-dtype bfloat16", "--weights-dtype is for --decode"),
+        ("--decode", "--topology or --memory: give a slice such as v5e:2x4, or a device's memory such as 80GiB"),
+        ("--decode --topology v5e:2x2 --num-slices 2", "--decode plans for the chips of one host"),
+        ("--decode --topology v5e:2x2 --devices 2", "--devices is for --memory"),
+        ("--decode --memory 8GiB --fit --mesh.tensor 2", "--fit chooses the mesh: leave out --mesh.tensor"),
+        ("--decode --memory 8GiB --rows 0", "--rows is 0: it must be at least 1"),
+        ("--decode --memory 8GiB --mesh.tensor 3", "--mesh.fsdp 1, --mesh.tensor 3"),
+        ("--decode --memory 1MiB --devices 2", "the model does not fit"),
+        pytest.param("--decode --topology v5e:4x4", "--topology is 'v5e:4x4', but a process", marks=needs.libtpu),
     ],
 )
-def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *options])
-    assert capsys.readouterr().err.startswith(f"error: {says}")
+def test_a_mistake_is_one_line(options: str, says: str, command: Command):
+    assert command.mistake("plan", "quickstart", *options.split()).startswith(f"error: {says}")
 
 
 # A plan by hand --------------------------------------------------------------------------------------------------------

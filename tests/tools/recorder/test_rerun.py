@@ -1,12 +1,10 @@
 """Oracles: the losses that the run wrote, and the train step on batches whose weights are set to 0 by hand."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +13,6 @@ import pytest
 
 from flaxformer_lite import load
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.model import DropoutRates, ModelConfig
@@ -31,9 +28,10 @@ from flaxformer_lite.training import train, train_task
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import Command, Said
 from tests.support.experiments import rows, tiniest_config, use_one_device
 
-Typed = Callable[..., Any]
+Typed = Callable[..., Said]
 LINES = [" ".join(f"{word}{i}" for word in ("some", "words", "and", "more")[: 1 + i % 4]) for i in range(40)]
 
 
@@ -70,18 +68,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
 
 
 @pytest.fixture
-def typed(recording: Recording, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+def typed(recording: Recording, command: Command, one_device: None) -> Typed:
     """Runs a command on the run; returns what it wrote."""
-
-    def command(name: str, *words: object) -> Any:
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", name, str(recording.folder.path), *map(str, words)])
-        with contextlib.suppress(SystemExit):
-            main()
-        return capsys.readouterr()
-
-    use_one_device(monkeypatch)
-    return command
+    return lambda name, *words: command.ended(name, recording.folder.path, *words)[1]
 
 
 def by_hand(recording: Recording, step: int, positions: np.ndarray) -> list[float]:
@@ -179,9 +168,9 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
     )
     assert losses[shown.row] == pytest.approx(float(alone["loss"].mean), rel=1e-5)
     assert step == 8
-    lines = [line.split("\t") for line in typed("rows", 3, "--losses").out.splitlines()]
+    lines = [line.split("\t") for line in typed("rows", 3, "--losses").lines]
     assert [line[3] for line in lines] == [f"{losses[row.row]:.4f}" for row in recording.rows(3)]
-    assert json.loads(typed("rows", 3, "--losses", "--json").out.splitlines()[0])["loss"] == losses[shown.row]
+    assert json.loads(typed("rows", 3, "--losses", "--json").lines[0])["loss"] == losses[shown.row]
     assert f", loss {losses[shown.row]:.4f}\n" in typed("rows", 3, "--losses", "--text").out
 
 
@@ -216,7 +205,7 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
     assert found["metrics"]["loss"][0] == rows(recording.folder.path)[-1]["loss"]
     assert found["metrics"]["loss"][0] != found["metrics"]["loss"][1]
     place = recording.rows(8)[0].places[0]
-    lines = typed("rerun", 8, "--without", f"{place.files[0]}:{place.line}").out.splitlines()
+    lines = typed("rerun", 8, "--without", f"{place.files[0]}:{place.line}").lines
     assert lines[0] == "from checkpoint 6; left out in step 8" and lines[2].startswith("loss of step 8")
     absent = {i + 1 for i in range(40)} - {place.line for row in recording.rows(8) for place in row.places}
     for words, message in (
@@ -227,11 +216,11 @@ def test_the_command_shows_both_and_refuses_what_changes_nothing(
         ((8, "--without", "99"), "has the rows 0 to 7"),
         ((9, "--without", "1"), "are not all of a run that has taken 8"),
     ):
-        assert message in typed("rerun", *words).err.splitlines()[-1]
+        assert message in typed("rerun", *words).notes[-1]
     assert {path: path.stat().st_mtime_ns for path in recording.folder.path.parent.rglob("*")} == written
     changed = [*recording.folder.rows(), {"step": 7, "split": "change"}]
     monkeypatch.setattr(RunFolder, "rows", lambda self: changed)
-    assert "other settings since step 7" in typed("rerun", 8, "--without", "1").err.splitlines()[-1]
+    assert "other settings since step 7" in typed("rerun", 8, "--without", "1").notes[-1]
     monkeypatch.setattr(CausalLM, "rows_independent", False)
     with pytest.raises(ValueError, match="the loss of a row depends on the others"):
         row_loss(recording)
@@ -263,10 +252,9 @@ def test_the_report_shows_the_rows_of_a_spike_and_near_duplicates(recording: Rec
         assert own == sorted(loss_of(row.example) for row in recording.rows(step))
     near = near_table(run)
     assert near.note.startswith("40 of 40 records") and [line[0] for line in near.rows] == ["1.00"] * MOST_LINES
-    out, err = typed("seen", "--near", "eval")
-    assert out.splitlines() == ["\t".join(line) for line in near.rows]
-    assert err.splitlines()[-1].endswith("40 of 40 records of data.eval have 70% of their n-grams in one of data.train")
-    found = [json.loads(line) for line in typed("seen", "--near", "eval", "--json").out.splitlines()]
-    assert [(one["share"], one["eval"]["line"], one["train"]["line"]) for one in found] == [
-        (1, i, i) for i in range(1, 41)
-    ]
+    said = typed("seen", "--near", "eval")
+    assert said.lines == ["\t".join(line) for line in near.rows]
+    assert said.notes[-1].endswith("40 of 40 records of data.eval have 70% of their n-grams in one of data.train")
+    found = map(json.loads, typed("seen", "--near", "eval", "--json").lines)
+    places = [(one["share"], one["eval"]["line"], one["train"]["line"]) for one in found]
+    assert places == [(1, i, i) for i in range(1, 41)]

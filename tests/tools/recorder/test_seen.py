@@ -1,15 +1,14 @@
 """Oracles: the texts of the files, and the rows of all steps one by one."""
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import ModelConfig
@@ -20,13 +19,14 @@ from flaxformer_lite.files.records import Documents
 from flaxformer_lite.run.recording import Place, located, open_recording
 from flaxformer_lite.tools.recorder.seen import by_text
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import Command, Said
 from tests.support.experiments import tiniest_config, with_train
 from tests.support.recorded_runs import DrawnRun, listen
 
 SOURCES = [*(f"pair number {i:02} here" for i in range(1, 31)), "far too long " * 9, "pair number 07 here"]
 """Line 31 is too long, line 32 is line 7 again."""
 
-Typed = Callable[..., str]
+Typed = Callable[..., Said]
 
 
 @pytest.fixture
@@ -63,14 +63,8 @@ def language_run(folder: Path, source: DataSource, steps: int, patch: pytest.Mon
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
-    def command(*words: Any) -> str:
-        capsys.readouterr()
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", *map(str, words)])
-        main()
-        return capsys.readouterr().out
-
-    return command
+def typed(command: Command) -> Typed:
+    return functools.partial(command, "seen")
 
 
 @pytest.mark.parametrize("text", ["cafe\u0301", "CAFÉ in new\u00a0york", "in  New", "Straße"])
@@ -88,7 +82,7 @@ def test_each_record_has_all_rows_that_read_it_or_the_reason_why_none_does(pairs
     for step in range(1, 13):
         for row in recording.rows(step):
             by_line.setdefault(row.places[0].line, set()).add((step, row.row))
-    found = [json.loads(line) for line in typed(pairs.folder, "--pattern", "(?s).", "--json").splitlines()]
+    found = [json.loads(line) for line in typed(pairs.folder, "--pattern", "(?s).", "--json").lines]
     train = {record["line"]: record for record in found}
     assert [record["line"] for record in found] == sorted(train)
     for line, record in train.items():
@@ -102,18 +96,17 @@ def test_each_record_has_all_rows_that_read_it_or_the_reason_why_none_does(pairs
     held = {*range(1, 31), 32, 33} - {*train}
     assert held and 31 not in train
     line = min(held)
-    assert typed(pairs.folder, "--file", pairs.config.data.train.source, "--line", line).strip() in (
-        f"{pairs.config.data.train.source}:{line}\tnever: it belongs to data.eval",
-        f"{pairs.config.data.train.source}:{line}\tnever: it belongs to data.test",
-    )
-    assert typed(pairs.folder, "--file", pairs.config.data.train.source, "--line", 31).startswith("never: no record")
+    file = pairs.config.data.train.source
+    (said,) = typed(pairs.folder, "--file", file, "--line", line).lines
+    assert said in [f"{file}:{line}\tnever: it belongs to data.{split}" for split in ("eval", "test")]
+    assert typed(pairs.folder, "--file", file, "--line", 31).out.startswith("never: no record")
 
 
-def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: DrawnRun, typed: Typed):
+def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: DrawnRun, typed: Typed, command: Command):
     for side in ("source", "target"):
-        lines = [line.split("\t")[0] for line in typed(pairs.folder, f"number 07 here {side}").splitlines()]
+        lines = [line.split("\t")[0] for line in typed(pairs.folder, f"number 07 here {side}").lines]
         assert [line.rpartition(":")[2] for line in lines if not line.startswith(" ")] == ["7", "33"]
-    assert typed(pairs.folder, "number .7").startswith("never: no record"), "a text is no pattern"
+    assert typed(pairs.folder, "number .7").out.startswith("never: no record"), "a text is no pattern"
     for words in (
         [],
         ["x", "--pattern", "y"],
@@ -122,8 +115,7 @@ def test_a_text_is_found_on_either_side_and_as_often_as_it_is_there(pairs: Drawn
         ["--pattern", "("],
         [" "],
     ):
-        with pytest.raises(SystemExit):
-            typed(pairs.folder, *words)
+        command.mistake("seen", pairs.folder, *words)
 
 
 def test_a_pair_that_shares_a_text_with_a_held_out_one_has_that_reason(pairs: DrawnRun, typed: Typed):
@@ -142,31 +134,25 @@ def test_a_pair_that_shares_a_text_with_a_held_out_one_has_that_reason(pairs: Dr
 
 
 def test_of_long_answers_the_first_part_is_shown(
-    pairs: DrawnRun, typed: Typed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    pairs: DrawnRun, typed: Typed, command: Command, monkeypatch: pytest.MonkeyPatch
 ):
     """Oracle: all lines. The path of a file may be another than that of the config."""
     path = os.path.relpath(pairs.config.data.train.source)
-    (whole,) = [json.loads(line) for line in typed(pairs.folder, "--file", path, "--line", 32, "--json").splitlines()]
-    assert whole["line"] == 32
-    several = typed(pairs.folder, "--pattern", ".", "--json").splitlines()
+    (whole,) = typed(pairs.folder, "--file", path, "--line", 32, "--json").lines
+    assert json.loads(whole)["line"] == 32
+    several = typed(pairs.folder, "--pattern", ".", "--json").lines
     monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", 1)
     monkeypatch.setattr("flaxformer_lite.cli.commands.seen.MOST_RECORDS", 2)
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", str(pairs.folder), "--pattern", "."])
-    main()
-    out, err = capsys.readouterr()
+    out, err = typed(pairs.folder, "--pattern", ".")
     assert "30 more records" in err and "have taken 6 of 12 steps" in err
     assert out.count("train.source:") == 2
     read = next(one for one in map(json.loads, several) if sum(r["state"] == "read" for r in one["readings"]) > 1)
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", "seen", str(pairs.folder), read["source"]])
-    main()
     names = [f"step {r['step']} row {r['row']}" for r in read["readings"] if r["state"] == "read"]
-    assert f"rows: {names[0]}, …\n" in capsys.readouterr().out
+    assert f"rows: {names[0]}, …\n" in typed(pairs.folder, read["source"]).out
     monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_SHOWN", len(names))
-    main()
-    assert f"rows: {', '.join(names)}\n" in capsys.readouterr().out
+    assert f"rows: {', '.join(names)}\n" in typed(pairs.folder, read["source"]).out
     monkeypatch.setattr("flaxformer_lite.tools.recorder.seen.MOST_FOUND", len(several) - 1)
-    with pytest.raises(SystemExit):
-        typed(pairs.folder, "--pattern", ".")
+    command.mistake("seen", pairs.folder, "--pattern", ".")
 
 
 def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed):
@@ -177,22 +163,20 @@ def test_a_text_with_line_breaks_is_one_line_of_json(tmp_path: Path, monkeypatch
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     run = language_run(tmp_path, JSONLines(path=str(path), record=Documents()), 2, monkeypatch)
     for line, text in ((3, "text 3"), (5, "text 5 of a file")):
-        (found,) = [json.loads(row) for row in typed(run.folder, "--file", path, "--line", line, "--json").splitlines()]
+        (found,) = map(json.loads, typed(run.folder, "--file", path, "--line", line, "--json").lines)
         assert (found["line"], found["target"].split("\n")[0]) == (line, text)
 
 
-def test_of_a_long_document_the_rows_with_the_text_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Typed
-):
+def test_of_a_long_document_the_rows_with_the_text_are_shown(tmp_path: Path, monkeypatch, typed: Typed):
     """Oracle: the needle is in one piece of ten, which comes once an epoch."""
     words = [f"w{i:03}" for i in range(200)]
     (tmp_path / "a.txt").write_text("\n".join([" ".join(words), "another document of a few words"]) + "\n")
     run = language_run(tmp_path, PlainText(path=f"{tmp_path}/a.txt", documents="lines"), 6, monkeypatch)
-    (needle,) = [json.loads(line) for line in typed(run.folder, "w050 w051", "--json").splitlines()]
+    (needle,) = map(json.loads, typed(run.folder, "w050 w051", "--json").lines)
     recording = open_recording(RunFolder(run.folder))
     found = [row for step in range(1, 7) for row in recording.rows(step) if "w050 w051" in row.target]
     expected = [(row.step, row.row, epoch) for epoch, row in enumerate(found, 1)]
     assert [(r["step"], r["row"], r["epoch"]) for r in needle["readings"]] == expected != []
     assert [row.epoch for row in found] == [epoch for _, _, epoch in expected]
-    (spread,) = [json.loads(line) for line in typed(run.folder, " ".join(words[:60]), "--json").splitlines()]
+    (spread,) = map(json.loads, typed(run.folder, " ".join(words[:60]), "--json").lines)
     assert len(spread["readings"]) > len(expected)

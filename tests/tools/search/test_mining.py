@@ -13,7 +13,7 @@ from flaxformer_lite.files.data import JSONLines
 from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import Mining, mine, mining
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.search_runs import CORPUS, write_search_folder, write_search_run
 
 ROWS = [
@@ -42,11 +42,11 @@ def cosines(place: Path, query: str, texts: list[str]) -> dict[str, float]:
     return dict(zip(texts, vectors[1:] @ vectors[0], strict=True))
 
 
-def test_negatives_are_the_nearest_that_are_no_positive(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_negatives_are_the_nearest_that_are_no_positive(place: Path, command: Command):
     """The command, whose output is data for a training."""
     output = place / "out.jsonl"
     words = ("--corpus", place / "corpus", "-o", output, "--negatives", "3", "--ranks", "2-5")
-    type_command(monkeypatch, "mine", place / "embeds", place / "rows.jsonl", *words)
+    command("mine", place / "embeds", place / "rows.jsonl", *words)
     written = [json.loads(line) for line in output.read_text().splitlines()]
     left_out = [{CORPUS["d7"]}, {CORPUS["d2"], CORPUS["d0"]}]
     for row, found, known in zip(ROWS, written, left_out, strict=True):
@@ -59,25 +59,17 @@ def test_negatives_are_the_nearest_that_are_no_positive(place: Path, monkeypatch
 
 def test_a_margin_leaves_out_what_may_answer_the_query(place: Path, capsys: pytest.CaptureFixture):
     near = cosines(place, "kite", list(CORPUS.values()))
+    run, rows, corpus = load(place / "embeds"), place / "rows.jsonl", place / "corpus"
     for margin in (0.0, 0.05, -0.5):
         output = place / f"margin{margin}.jsonl"
-        mine(
-            load(place / "embeds"),
-            place / "rows.jsonl",
-            place / "corpus/corpus.jsonl",
-            output,
-            Mining(9, margin=margin),
-        )
+        mine(run, rows, corpus / "corpus.jsonl", output, Mining(9, margin=margin))
         first = json.loads(output.read_text().splitlines()[0])
-        others = [text for text in CORPUS.values() if text != "hill kite"]
-        wanted = sorted(
-            (text for text in others if near[text] < near["hill kite"] - margin), key=lambda text: -near[text]
-        )
-        assert first["negatives"] == wanted
+        wanted = [text for text in CORPUS.values() if text != "hill kite" and near[text] < near["hill kite"] - margin]
+        assert first["negatives"] == sorted(wanted, key=lambda text: -near[text])
     assert len(wanted) == 7
-    mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", place / "none.jsonl", Mining(9, margin=3.0))
+    mine(run, rows, corpus, place / "none.jsonl", Mining(9, margin=3.0))
     assert "none.jsonl: 2 rows without any negative: choose wider --ranks, or lower --margin" in capsys.readouterr().err
-    mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", place / "far.jsonl", Mining(9, first=99))
+    mine(run, rows, corpus, place / "far.jsonl", Mining(9, first=99))
     assert "far.jsonl: 2 rows without any negative: choose wider --ranks\n" in capsys.readouterr().err
 
 
@@ -150,11 +142,10 @@ def test_a_positive_behind_the_title_of_its_document_is_no_negative(place: Path,
         (["--margin", "nan"], "--margin is nan: it must be a finite number"),
     ],
 )
-def test_options_out_of_range_are_one_line(words: list[str], message: str, place: Path, monkeypatch, capsys):
+def test_options_out_of_range_are_one_line(words: list[str], message: str, place: Path, command: Command):
     given = ("--corpus", place / "corpus", "-o", place / "never.jsonl")
-    with pytest.raises(SystemExit) as stopped:
-        type_command(monkeypatch, "mine", place / "embeds", place / "rows.jsonl", *given, *words)
-    assert stopped.value.code == 2 and message in capsys.readouterr().err and not (place / "never.jsonl").exists()
+    assert message in command.mistake("mine", place / "embeds", place / "rows.jsonl", *given, *words)
+    assert not (place / "never.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -178,17 +169,18 @@ def test_a_row_of_another_form_is_named(line: str, message: str, place: Path, tm
 
 def test_nothing_is_written_where_a_file_is_or_a_run_has_no_vectors(place: Path, tmp_path: Path, monkeypatch):
     output = tmp_path / "out.jsonl"
+    rest = (place / "rows.jsonl", place / "corpus", output, Mining())
     with pytest.raises(ValueError, match=r"model\.sentence_embedding is None"):
-        mine(load(place / "reranks"), place / "rows.jsonl", place / "corpus", output, Mining())
+        mine(load(place / "reranks"), *rest)
 
     def interrupted(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mining, "negatives", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", output, Mining())
+        mine(load(place / "embeds"), *rest)
     assert list(tmp_path.iterdir()) == []
     output.write_text("kept")
     with pytest.raises(ValueError, match="exists already"):
-        mine(load(place / "embeds"), place / "rows.jsonl", place / "corpus", output, Mining())
+        mine(load(place / "embeds"), *rest)
     assert output.read_text() == "kept"

@@ -12,7 +12,7 @@ from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.retrieval.ranking import ranked
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.search import SearchFolder, searching
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.search_runs import CORPUS, QUERIES, write_search_folder, write_search_run
 
 
@@ -24,12 +24,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return write_search_folder(place / "folder"), embeds, reranks
 
 
-def test_a_search_and_a_second_order_of_it(runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_search_and_a_second_order_of_it(runs, command: Command, monkeypatch: pytest.MonkeyPatch):
     """The command: a run searches, and both runs order what it found."""
     monkeypatch.setattr(searching, "AT_ONCE", 3)
     folder, embeds, reranks = runs
-    type_command(monkeypatch, "evaluate", embeds, "--search", folder)
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(command("evaluate", embeds, "--search", folder).out)
     assert report["queries"] == 2 and report["documents"] == len(CORPUS)
     results = embeds / "hypotheses/search-folder.trec"
     found = [line.split("\t") for line in results.read_text().splitlines()]
@@ -47,15 +46,12 @@ def test_a_search_and_a_second_order_of_it(runs, monkeypatch: pytest.MonkeyPatch
     assert {name: report[name] for name in wanted} == pytest.approx(wanted)
     assert json.loads((embeds / "evaluations/search-folder.json").read_text()) == report
     other = write_search_folder(folder.parent / "other/folder")
-    with pytest.raises(SystemExit) as stopped:
-        type_command(monkeypatch, "evaluate", embeds, "--search", other)
     words = f"search-folder.json has the figures of {folder}: rename one of the two folders, or remove this file"
-    assert stopped.value.code == 2 and words in capsys.readouterr().err
-    type_command(monkeypatch, "evaluate", embeds, "--search", folder, "--candidates", results)
-    again = json.loads(capsys.readouterr().out)
+    assert words in command.mistake("evaluate", embeds, "--search", other)
+    again = json.loads(command("evaluate", embeds, "--search", folder, "--candidates", results).out)
     assert {name: again[name] for name in wanted} == pytest.approx(wanted)
-    type_command(monkeypatch, "evaluate", reranks, "--search", folder, "--candidates", results)
-    assert json.loads(capsys.readouterr().out)["recall@100"] == 1
+    again = json.loads(command("evaluate", reranks, "--search", folder, "--candidates", results).out)
+    assert again["recall@100"] == 1
     rows = [line.split("\t") for line in (reranks / "hypotheses/search-folder.trec").read_text().splitlines()]
     documents = list(CORPUS.values())
     order = load(reranks).rank(QUERIES["q2"], documents)
@@ -95,26 +91,14 @@ def test_a_document_with_the_id_of_the_query_is_no_result(runs, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["reranks", "--search", "folder"],
-            "makes no vectors, so it cannot search a corpus: give it the results of a first",
-        ),
-        (["embeds", "--candidates", "x.trec"], "--candidates is for a search: add --search FOLDER, or leave it out"),
-        (
-            ["embeds", "--search", "folder", "--split", "test"],
-            "--search takes one RUN, --candidates and the options of weights",
-        ),
-        (
-            ["embeds", "--search", "folder", "--beam-size", "2"],
-            "--search takes one RUN, --candidates and the options of weights",
-        ),
-        (["embeds", "embeds", "--search", "folder"], "--search takes one RUN, --candidates and the options of weights"),
-        (["embeds", "--search", "nowhere"], "corpus.jsonl"),
+        ("reranks --search folder", "makes no vectors, so it cannot search a corpus: give it the results of a first"),
+        ("embeds --candidates x.trec", "--candidates is for a search: add --search FOLDER, or leave it out"),
+        ("embeds --search folder --split test", "--search takes one RUN, --candidates and the options of weights"),
+        ("embeds --search folder --beam-size 2", "--search takes one RUN, --candidates and the options of weights"),
+        ("embeds embeds --search folder", "--search takes one RUN, --candidates and the options of weights"),
+        ("embeds --search nowhere", "corpus.jsonl"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], message: str, runs, monkeypatch, capsys: pytest.CaptureFixture):
+def test_a_mistake_is_one_line(words: str, message: str, runs, command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(runs[0].parent)
-    with pytest.raises(SystemExit) as stopped:
-        type_command(monkeypatch, "evaluate", *words)
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2 and message in error and "Traceback" not in error
+    assert message in command.mistake("evaluate", *words.split())
