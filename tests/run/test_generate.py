@@ -37,16 +37,12 @@ from tests.support.commands import Command, Said
 from tests.support.experiments import use_one_device
 
 BYTES = Bytes().train([], 260)
+MODEL = ModelConfig(
+    vocab_size=263, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1,
+    positions=Learned(max_positions=40, stddev=1.0),
+)  # fmt: skip
 CONFIG = Config(
-    model=ModelConfig(
-        vocab_size=263,
-        d_model=6,
-        num_heads=2,
-        d_ff=5,
-        num_encoder_layers=0,
-        num_decoder_layers=1,
-        positions=Learned(max_positions=40, stddev=1.0),
-    ),  # fmt: skip
+    model=MODEL,
     objective=CausalLM(),
     data=DataConfig(tokenizer=Bytes(), max_target_length=40),
     decode=DecodeConfig(max_new_tokens=12),
