@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from tests.support.commands import import_case, type_command
+from tests.support.commands import Command
 from tests.support.oracles import WHOLE
 from tests.support.paths import FIXTURES
 
@@ -16,25 +16,23 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", WHOLE)
-def test_exported_weights_equal_the_imported_ones_bit_for_bit(
-    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = import_case(monkeypatch, tmp_path, system, WHOLE[system])
-    type_command(monkeypatch, "export", system, run, tmp_path / "back.npz")
+def test_exported_weights_equal_the_imported_ones_bit_for_bit(system: str, tmp_path: Path, command: Command) -> None:
+    run = command.import_case(tmp_path, system, WHOLE[system])
+    command("export", system, run, tmp_path / "back.npz")
     with np.load(tmp_path / "back.npz") as back, np.load(tmp_path / "weights.npz") as weights:
         assert sorted(back.files) == sorted(weights.files)
         assert all(back[name].tobytes() == weights[name].tobytes() for name in weights.files)
         assert all(back[name].shape == weights[name].shape for name in weights.files)
-    type_command(monkeypatch, "inspect", run)
+    command("inspect", run)
 
 
 @pytest.mark.slow
-def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_python_as_from_the_shell(tmp_path: Path, command: Command) -> None:
     """Law: the functions write what the commands write, byte for byte."""
     theirs, made = FIXTURES / "hf/marian/shared", {}
-    type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
-    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "shell" / "out")
-    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "run", tmp_path / "shell" / "ct2")
+    command("import", "hf", theirs, tmp_path / "run")
+    command("export", "hf", tmp_path / "run", tmp_path / "shell" / "out")
+    command("export", "ctranslate2", tmp_path / "run", tmp_path / "shell" / "ct2")
     shutil.rmtree(tmp_path / "run")
     run = flaxformer_lite.import_hf(theirs, tmp_path / "run")
     flaxformer_lite.export_hf(run, tmp_path / "python" / "out")
@@ -46,27 +44,21 @@ def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_folders_above_are_made_and_nothing_is_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_folders_above_are_made_and_nothing_is_overwritten(tmp_path: Path, command: Command, monkeypatch) -> None:
     """Law: all commands that make something treat what is there, and what is not, alike; and they do so before the work."""
     theirs = FIXTURES / "hf/distilbert/model"
     run, file, folder = tmp_path / "a/b/run", tmp_path / "c/d/out.npz", tmp_path / "e/f/out"
-    bert = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+    bert = command.import_case(tmp_path, "bert-tf", "002_bert_gelu")
     makers = [("import", "hf", theirs, run), ("export", "hf", run, folder), ("export", "bert-tf", bert, file)]
     for words in makers:
-        type_command(monkeypatch, *words)
+        command(*words)
         assert words[-1].exists() and len(list(words[-1].parent.iterdir())) == 1
-    capsys.readouterr()
     content = file.read_bytes()
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
     monkeypatch.setattr("flaxformer_lite.interop.exporting.load", None)
     for *words, output in (*makers, *above, ("embed", run, "--output", file)):
         reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
-        with pytest.raises(SystemExit) as end:
-            type_command(monkeypatch, *words, output)
-        error = capsys.readouterr().err
-        assert end.value.code == 2 and error.startswith(f"error: {output} {reason}") and error.count("\n") == 1
+        assert command.mistake(*words, output).startswith(f"error: {output} {reason}")
     assert file.read_bytes() == content and len(list(folder.parent.iterdir())) == 1
 
 
@@ -77,13 +69,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
         (("--family", "elmo"), "error: family is elmo: choose one of gpt2, "),
     ],
 )
-def test_an_export_that_cannot_be_is_one_line(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    run = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+def test_an_export_that_cannot_be_is_one_line(words: tuple, message: str, tmp_path: Path, command: Command) -> None:
+    run = command.import_case(tmp_path, "bert-tf", "002_bert_gelu")
     (run / "imported.json").write_text("{")
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):
-        type_command(monkeypatch, "export", "hf", run, tmp_path / "out", *words)
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in command.mistake("export", "hf", run, tmp_path / "out", *words)

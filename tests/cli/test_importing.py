@@ -14,39 +14,31 @@ from flaxformer_lite.interop import importing
 from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import load
 from flaxformer_lite.workdir import RunFolder
-from tests.support.commands import import_case, type_command
+from tests.support.commands import Command
 from tests.support.oracles import ORACLES, load_case
 from tests.support.paths import FIXTURES
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-def test_a_tensorflow_checkpoint_and_a_fixture_are_imported_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tensorflow_checkpoint_and_a_fixture_are_imported_as_they_are(tmp_path: Path, command: Command) -> None:
     folder = ORACLES / "002_bert_ckpt"
-    options = ("--config", folder / "bert_config.json")
-    type_command(monkeypatch, "import", "bert-tf", folder / "bert_model.ckpt", *options, tmp_path / "a")
-    type_command(monkeypatch, "import", "bert-tf", ORACLES / "002_bert_gelu.npz", *options, tmp_path / "b")
-    type_command(monkeypatch, "export", "bert-tf", tmp_path / "a", tmp_path / "a.npz")
-    type_command(monkeypatch, "export", "bert-tf", tmp_path / "b", tmp_path / "b.npz")
+    for name, weights in (("a", folder / "bert_model.ckpt"), ("b", ORACLES / "002_bert_gelu.npz")):
+        command("import", "bert-tf", weights, "--config", folder / "bert_config.json", tmp_path / name)
+        command("export", "bert-tf", tmp_path / name, tmp_path / f"{name}.npz")
     with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
         assert len(a.files) == 46 and all(a[name].tobytes() == b[name].tobytes() for name in a.files)
 
 
 @pytest.mark.slow
-def test_an_imported_run_translates_ids_as_its_own_system_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_imported_run_translates_ids_as_its_own_system_does(tmp_path: Path, command: Command) -> None:
     """Greedy as far as the system went, through the command; beam search with its limit, through the library."""
     name = "001_decode_beam3"
-    run = import_case(monkeypatch, tmp_path, "nlp-in-action", name)
+    run = command.import_case(tmp_path, "nlp-in-action", name)
     with np.load(ORACLES / f"{name}.npz") as case:
         sources, greedy, best = case["in/src"], case["out/greedy/tokens"], case["out/beam3/tokens"]
-    file = tmp_path / "sources.ids"
-    file.write_text("".join(" ".join(map(str, row)) + "\n" for row in sources) + "\n")
-    type_command(monkeypatch, "translate", run, file, "--ids")
-    lines = capsys.readouterr().out.splitlines()
+    rows = "".join(" ".join(map(str, row)) + "\n" for row in sources) + "\n"
+    lines = command("translate", run, "--ids", stdin=rows.encode()).lines
     assert len(lines) == len(sources) + 1 and lines[-1] == ""
     for line, expected in zip(lines, greedy, strict=False):
         answer = [2, *map(int, line.split()), 3]
@@ -69,62 +61,49 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
     ids=["x", "21", "25"],
 )
 def test_ids_that_are_none_are_named_and_the_others_answered(
-    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    line: str, message: str, tmp_path: Path, command: Command
 ) -> None:
-    run, file = import_case(monkeypatch, tmp_path, "nlp-in-action", "001_decode_beam3"), tmp_path / "sources.ids"
-    capsys.readouterr()
-    answers = []
-    for second in ("4 5", line):
-        file.write_text(f"1 2\n{second}\n3\n")
-        type_command(monkeypatch, "translate", run, "--ids", file)
-        out, err = capsys.readouterr()
-        answers.append(out.splitlines())
-    assert answers[1] == [answers[0][0], "", answers[0][2]]
-    assert f"warning: {file}, {message}" in err and "; its answer is empty" in err
+    run = command.import_case(tmp_path, "nlp-in-action", "001_decode_beam3")
+    good, bad = (command("translate", run, "--ids", stdin=f"1 2\n{text}\n3\n".encode()) for text in ("4 5", line))
+    assert bad.lines == [good.lines[0], "", good.lines[2]]
+    assert f"warning: stdin, {message}" in bad.err and "; its answer is empty" in bad.err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("paddle", "{npz}", "--config", "{config}"), "the config's preprocess_cmd is missing"),
-        (("bert-tf", "{config}", "--config", "{config}"), "config.json"),
-        (("bert-tf", "{npz}", "--config", "{npz}"), "cannot be read as JSON"),
-        (("bert-tf", "{text}", "--config", "{config}"), "cannot be read as an .npz file"),
-        (("bert", "{npz}", "--config", "{config}"), "bert-tf"),
+        ("paddle {npz} --config {config}", "the config's preprocess_cmd is missing"),
+        ("bert-tf {config} --config {config}", "config.json"),
+        ("bert-tf {npz} --config {npz}", "cannot be read as JSON"),
+        ("bert-tf {text} --config {config}", "cannot be read as an .npz file"),
+        ("bert {npz} --config {config}", "bert-tf"),
     ],
 )
-def test_bad_imports_are_one_line_and_leave_nothing(
-    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_bad_imports_are_one_line_and_leave_nothing(words: str, message: str, tmp_path: Path, command: Command) -> None:
     shutil.copy(ORACLES / "002_bert_gelu.npz", tmp_path / "bert.npz")
     shutil.copy(ORACLES / "002_bert_ckpt" / "bert_config.json", tmp_path / "config.json")
     (tmp_path / "text.npz").write_text("no archive")
     paths = {"npz": tmp_path / "bert.npz", "config": tmp_path / "config.json", "text": tmp_path / "text.npz"}
-    with pytest.raises(SystemExit) as end:
-        type_command(monkeypatch, "import", *(word.format(**paths) for word in words), tmp_path / "run")
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and message in error and error.count("\n") == 1
+    assert message in command.mistake("import", *words.format(**paths).split(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_a_tokenizer_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    run = import_case(monkeypatch, tmp_path, "nlp-in-action", "001_decode_beam3")
+def test_a_run_without_a_tokenizer_is_noted(tmp_path: Path, command: Command) -> None:
+    run = command.import_case(tmp_path, "nlp-in-action", "001_decode_beam3")
     with pytest.raises(ValueError, match="has no tokenizer"):
         load(run).translate(["a"])
     encoder = tmp_path / "encoder"
     encoder.mkdir()
-    bert = import_case(monkeypatch, encoder, "bert-tf", "002_bert_gelu")
+    bert = command.import_case(encoder, "bert-tf", "002_bert_gelu")
     with pytest.raises(ValueError, match="so it cannot translate"):
         load(bert).hypotheses_of_ids([[1]])
 
 
-def test_an_encoder_starts_with_batches_for_short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_starts_with_batches_for_short_texts(tmp_path: Path, command: Command) -> None:
     """By hand: 100 texts of 14 tokens with their special ones are 2 batches of 64 rows, not one of 256 that is mostly padding."""
     shapes = {}
     for model in ("distilbert", "gpt2"):
-        type_command(monkeypatch, "import", "hf", FIXTURES / f"hf/{model}/model", tmp_path / model)
+        command("import", "hf", FIXTURES / f"hf/{model}/model", tmp_path / model)
         data = RunFolder(tmp_path / model).config().data
         shapes[model] = make_buckets((16, 32, 128), Lengths(512, 512), data.tokens_per_batch, data.rows_multiple)
     assert [bucket.rows for bucket in shapes["distilbert"]] == [64, 32, 8, 8]
@@ -132,35 +111,28 @@ def test_an_encoder_starts_with_batches_for_short_texts(tmp_path: Path, monkeypa
     assert BatchPlan([Lengths(14, 0)] * 100, shapes["distilbert"], 0).batches_per_epoch == 2
 
 
-def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, command: Command, monkeypatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("flaxformer_lite.interop.importing.copy_companions", interrupted)
     theirs = FIXTURES / "hf/distilbert/model"
-    with pytest.raises(SystemExit) as end:
-        type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
-    assert end.value.code == 130 and list(tmp_path.iterdir()) == []
+    status, _ = command.ended("import", "hf", theirs, tmp_path / "run")
+    assert status == 130 and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["config.json", "model.safetensors", "all"])
-def test_an_error_names_a_path_once(
-    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_error_names_a_path_once(damage: str, tmp_path: Path, command: Command) -> None:
     folder = tmp_path / "theirs"
     if damage != "all":
         shutil.copytree(FIXTURES / "hf/distilbert/model", folder)
         (folder / damage).write_bytes(b"{")
-    with pytest.raises(SystemExit):
-        type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
-    error = capsys.readouterr().err
+    error = command.mistake("import", "hf", folder, tmp_path / "run")
     assert error.startswith(f"error: {folder}") and error.count(str(folder)) == 1
     if damage == "model.safetensors":
         (tmp_path / "config.json").write_text(json.dumps(load_case("002_bert_gelu")[0]))
         file = folder / damage
-        with pytest.raises(SystemExit):
-            type_command(monkeypatch, "import", "bert-tf", file, "--config", tmp_path / "config.json", tmp_path / "run")
-        error = capsys.readouterr().err
+        error = command.mistake("import", "bert-tf", file, "--config", tmp_path / "config.json", tmp_path / "run")
         assert error.startswith(f"error: {file} cannot be read as safetensors") and error.count(str(file)) == 1
 
 
@@ -188,7 +160,7 @@ def test_a_translation_model_says_its_target_language(settings: dict, name: str,
     assert importing.target_language(tmp_path, name, decoder, {}) is None
 
 
-def test_a_run_keeps_the_language_that_its_model_was_imported_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_keeps_the_language_that_its_model_was_imported_with(tmp_path: Path, command: Command):
     folder = Path(shutil.copytree(FIXTURES / "hf" / "marian" / "shared", tmp_path / "opus-mt-en-zh"))
-    type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
+    command("import", "hf", folder, tmp_path / "run")
     assert load(tmp_path / "run").config.metrics == MetricConfig(language="zh")

@@ -7,29 +7,23 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli.commands.prepare import parse_part
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.files.data import store as token_store
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.store import TokenStore, train_tokenizers
+from tests.support.commands import Command
 from tests.support.experiments import tiny_config, write_config_file
 
 
-def test_hosts_prepare_their_parts_and_inspect_shows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_hosts_prepare_their_parts_and_inspect_shows_them(tmp_path: Path, command: Command, monkeypatch):
     monkeypatch.setattr(token_store, "MOST_RECORDS", 100)
     config = write_config_file(tmp_path / "tiny.json", tiny_config())
-    prepare = ["prepare", str(config), "--data.store", str(tmp_path / "stores")]
-    main([*prepare, "--part", "1/2"])
-    out, err = capsys.readouterr()
+    prepare = ["prepare", config, "--data.store", tmp_path / "stores"]
+    out, err = command(*prepare, "--part", "1/2")
     assert not json.loads(out)["whole"] and "part 1/2 is made; other parts are missing" in err
-    main(["inspect", str(tmp_path / "stores")])
-    assert not json.loads(capsys.readouterr().out)[0]["whole"]
-    main([*prepare, "--part", "0/2"])
-    found = json.loads(capsys.readouterr().out)
-    main(["inspect", str(tmp_path / "stores")])
-    assert json.loads(capsys.readouterr().out) == [found] and found["whole"]
+    assert not json.loads(command("inspect", tmp_path / "stores").out)[0]["whole"]
+    found = json.loads(command(*prepare, "--part", "0/2").out)
+    assert json.loads(command("inspect", tmp_path / "stores").out) == [found] and found["whole"]
 
     source = tiny_config().data.train
     data = dataclasses.replace(tiny_config().data, store=str(tmp_path / "stores"))
@@ -42,11 +36,10 @@ def test_hosts_prepare_their_parts_and_inspect_shows_them(
     assert [found["source_tokens"], found["target_tokens"]] == memory.sizes.sum(0).tolist()
 
 
-def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_mistakes(tmp_path: Path, command: Command):
     assert parse_part("3/4") == (3, 4)
     for text in ("4/4", "1", "-1/2", "a/b"):
         with pytest.raises(ValueError, match=rf"^--part is {text}: it must be I/N with I from 0 to N - 1"):
             parse_part(text)
-    with pytest.raises(SystemExit):
-        main(["prepare", str(write_config_file(tmp_path / "tiny.json", tiny_config()))])
-    assert "data.store is None: prepare needs all three; choose a folder with --data.store" in capsys.readouterr().err
+    said = command.mistake("prepare", write_config_file(tmp_path / "tiny.json", tiny_config()))
+    assert "data.store is None: prepare needs all three; choose a folder with --data.store" in said

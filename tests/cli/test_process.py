@@ -107,10 +107,7 @@ def test_a_folder_of_the_users_choice_stays_without_a_limit_and_keeps_short_prog
 ):
     """Oracle: the environment by hand. JAX alone keeps no program that compiles in less than a second."""
     keep_programs(environment := {"JAX_COMPILATION_CACHE_DIR": "", **seconds})
-    assert environment == {
-        "JAX_COMPILATION_CACHE_DIR": "",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": kept_from,
-    }
+    assert environment == {"JAX_COMPILATION_CACHE_DIR": "", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": kept_from}
 
 
 def test_a_home_that_cannot_be_written_keeps_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

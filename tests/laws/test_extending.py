@@ -26,18 +26,8 @@ ROWS = [row.split(" | ") for row in re.findall(r"^\| \[.*$", GUIDE.split("\n## "
 
 def undefined_or_unused(code: str) -> dict[str, set[str]]:
     """Returns the names that code uses without a definition (F821) and imports without use (F401), by the linter."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "check",
-        "--isolated",
-        "--select",
-        "F821,F401",
-        "--output-format",
-        "json",
-        "-",
-    ]
+    options = "check --isolated --select F821,F401 --output-format json -"
+    command = [sys.executable, "-m", "ruff", *options.split()]
     found = json.loads(subprocess.run(command, input=code, capture_output=True, text=True, check=False).stdout)
     names: dict[str, set[str]] = {"F821": set(), "F401": set()}
     for item in found:

@@ -112,29 +112,15 @@ def test_a_folder_that_vanishes_and_comes_back(scene: Scene, tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.rare
-def test_a_limit_of_the_shell(scene: Scene, tmp_path: Path):
-    """`ulimit -f`."""
-
-    def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-
+@pytest.mark.parametrize(
+    ("limit", "most", "reason"),
+    [(resource.RLIMIT_FSIZE, 50_000, "File too large"), (resource.RLIMIT_NOFILE, 16, "Too many open files")],
+    ids=["ulimit -f", "ulimit -n"],
+)
+def test_a_limit_of_the_shell(limit: int, most: int, reason: str, scene: Scene, tmp_path: Path):
     run = tmp_path / "run"
-    (process,) = scene.start(run, prepare)
-    assert_failed_well(scene, run, process, "File too large")
-    finish(scene, run)
-
-
-@pytest.mark.slow
-@pytest.mark.rare
-def test_too_few_open_files(scene: Scene, tmp_path: Path):
-    """`ulimit -n`."""
-
-    def prepare() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-
-    run = tmp_path / "run"
-    (process,) = scene.start(run, prepare)
-    assert_failed_well(scene, run, process, "Too many open files")
+    (process,) = scene.start(run, lambda: resource.setrlimit(limit, (most, most)))
+    assert_failed_well(scene, run, process, reason)
     finish(scene, run)
 
 
@@ -145,12 +131,8 @@ def test_a_clock_that_jumps(scene: Scene, tmp_path: Path, monkeypatch: pytest.Mo
     library = next(Path(importlib.util.find_spec("libfaketime").origin).parent.rglob("libfaketime.so.1"))
     clock, run = tmp_path / "clock", tmp_path / "run"
     clock.write_text("+0")
-    for name, value in {
-        "LD_PRELOAD": library,
-        "FAKETIME_TIMESTAMP_FILE": clock,
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }.items():
+    settings = {"FAKETIME_TIMESTAMP_FILE": clock, "FAKETIME_NO_CACHE": 1, "FAKETIME_DONT_FAKE_MONOTONIC": 1}
+    for name, value in {"LD_PRELOAD": library, **settings}.items():
         monkeypatch.setenv(name, str(value))
     (process,) = scene.start(run)
     for days in itertools.cycle([40, -40]):

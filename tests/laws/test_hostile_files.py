@@ -32,21 +32,8 @@ CASES = 60
 FIRST = int(os.environ.get("FLAXFORMER_LITE_SEED", "0")) * CASES
 """The seed of the first one."""
 ODD: list[Any] = [
-    *(
-        None,
-        True,
-        -1,
-        0,
-        2**31,
-        2**63,
-        10**400,
-        1e308,
-        float("nan"),
-        "",
-        "x" * 100_000,
-        "\x1b]0;x\x07",
-        "../../etc/passwd",
-    ),
+    *(None, True, -1, 0, 2**31, 2**63, 10**400, 1e308, float("nan")),
+    *("", "x" * 100_000, "\x1b]0;x\x07", "../../etc/passwd"),
     *([], {}, [[]], {"content": 5}, ["a"] * 1000, "\ud800", [2**70], {"": {"": {}}}),
 ]
 
@@ -165,13 +152,8 @@ def test_files_of_older_systems(kind: str, victim: Victim, tmp_path: Path) -> No
     tree = {name: tensor("Float", name, *size) for name, size in sizes.items()}
     write_pickles(original / "x.bin", tree, {name: x.astype(np.float32).tobytes() for name, x in arrays.items()})
     weights, names = OLDER[kind]
-    attack(
-        victim,
-        tmp_path,
-        original,
-        names,
-        lambda case: ["import", "bert-tf", case / weights, "--config", case / "bert_config.json", tmp_path / "run"],
-    )
+    typed = lambda case: ["bert-tf", case / weights, "--config", case / "bert_config.json", tmp_path / "run"]  # noqa: E731
+    attack(victim, tmp_path, original, names, lambda case: ["import", *typed(case)])
 
 
 @pytest.mark.parametrize("name", ["config.json", "checkpoints"])

@@ -14,21 +14,15 @@ from typing import Any
 
 import pytest
 
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import train
-from tests.support.commands import type_command
 from tests.support.experiments import tiniest_config, use_one_device, with_train
 
 pytestmark = pytest.mark.slow
 
 STEPS = int(os.environ.get("FLAXFORMER_LITE_LOAD_STEPS", "1000"))
 LINES = int(os.environ.get("FLAXFORMER_LITE_LOAD_LINES", "20000"))
-CONFIG = with_train(
-    tiniest_config(),
-    steps=STEPS,
-    eval_every=100,
-    checkpoint_every=100,
-    log_every=50,
-)
+CONFIG = with_train(tiniest_config(), steps=STEPS, eval_every=100, checkpoint_every=100, log_every=50)
 
 
 def memory() -> int:
@@ -111,7 +105,7 @@ def test_a_long_file_is_translated_in_bounded_memory(
 
     write = print
     monkeypatch.setattr("flaxformer_lite.cli.answering.print", measured, raising=False)
-    type_command(monkeypatch, "translate", tmp_path / "run", tmp_path / "lines")
+    main(["translate", str(tmp_path / "run"), str(tmp_path / "lines")])
     out, err = capfd.readouterr()
     answers = out.split("\n")
     assert len(answers) == LINES + 1 and answers[bad] == "" == answers[-1]

@@ -63,11 +63,7 @@ TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "your_parallel_text": ({"multi30k_en_de_raw": SMALL}, {"STEPS = 200": "STEPS = 20", "(16, 32)": "(32,)"}),
     "my_language": (
         {},
-        {
-            "STEPS = 400": "STEPS = 20",
-            "FINE_STEPS = 350": "FINE_STEPS = 8",
-            '("test", 100)': '("test", 5)',
-        },
+        {"STEPS = 400": "STEPS = 20", "FINE_STEPS = 350": "FINE_STEPS = 8", '("test", 100)': '("test", 5)'},
     ),
     "language_model": (
         {"char_lm": "--model.d-model 32 --model.d-ff 64 --model.num-decoder-layers 1"},

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,29 +62,30 @@ class Command:
         assert (status, said.out, len(said.notes)) == (2, "", 1) and said.err.startswith("error: "), (status, said)
         return said.notes[0]
 
-    def on(self, run: Any, name: str, *options: object, stdin: bytes = b"") -> Said:
-        """Returns what a command writes with a run that is loaded already."""
+    def on(self, run: Any, name: str, *options: object, stdin: bytes = b"") -> tuple[list[str], list[str]]:
+        """Returns the lines of stdout and stderr of a command with a run that is loaded already."""
         self.load(run)
-        return self(name, "run", *options, stdin=stdin)
+        said = self(name, "run", *options, stdin=stdin)
+        return said.lines, said.notes
 
     def load(self, run: Any) -> None:
-        """Lets every folder have this run."""
+        """Lets every folder have this run, and its config."""
         self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
+        opened = SimpleNamespace(config=lambda: run.config)
+        self.monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda folder: opened)
+
+    def import_case(self, folder: Path, system: str, name: str) -> Path:
+        """Imports the weights of an oracle's case and returns the run."""
+        config, weights = load_case(name)
+        (folder / "config.json").write_text(json.dumps(config))
+        np.savez(folder / "weights.npz", **weights)
+        self("import", system, folder / "weights.npz", "--config", folder / "config.json", folder / "run")
+        return folder / "run"
 
 
 def type_command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
     monkeypatch.setattr("sys.argv", ["flaxformer-lite", *map(str, words)])
     main()
-
-
-def import_case(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str, name: str) -> Path:
-    """Imports the weights of an oracle's case and returns the run."""
-    config, weights = load_case(name)
-    (folder / "config.json").write_text(json.dumps(config))
-    np.savez(folder / "weights.npz", **weights)
-    options = ("--config", folder / "config.json", folder / "run")
-    type_command(monkeypatch, "import", system, folder / "weights.npz", *options)
-    return folder / "run"
 
 
 def evaluate_arguments(*words: str) -> argparse.Namespace:

@@ -1,11 +1,8 @@
-"""Runs with random parameters that predict for whole texts, and commands that are typed with them."""
+"""Runs with random parameters that predict for texts and for their tokens."""
 
 import dataclasses
-import io
 import math
 import re
-import sys
-import types
 from typing import Any
 
 import jax
@@ -13,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import Classification
+from flaxformer_lite.core.objectives import AnswerSpans, Classification, TokenLabels
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource
@@ -52,6 +49,20 @@ def text_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **p
         return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
 
 
+def of_tokens(config: Config, objective: TokenLabels | AnswerSpans) -> Config:
+    """The config of an encoder that has classes for each token."""
+    classes = len(objective.labels) if isinstance(objective, TokenLabels) else 2
+    pooler = Pooler(token="each", activation=None, num_classes=classes)
+    model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
+    return dataclasses.replace(config, model=model, objective=objective)
+
+
+def token_run(objective: TokenLabels | AnswerSpans) -> Run:
+    """A run that predicts for the tokens of texts."""
+    model = of_tokens(text_run().config, objective).model
+    return text_run(model, CharacterTokenizer(f"{LETTERS} "), objective=objective)
+
+
 def alone(run: Run, first: str, second: str | None = None) -> Any:
     """Returns the model's outputs for one text or pair without padding."""
     tokenizer = run.required_tokenizers.source
@@ -61,34 +72,12 @@ def alone(run: Run, first: str, second: str | None = None) -> Any:
     return jax.jit(run.model.apply)({"params": run.params}, inputs)
 
 
-class Typed:
-    """Runs a command with a run that is loaded already."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, run: Run, command: str, *options: str, stdin: bytes = b"") -> tuple[list[str], list[str]]:
-        """Returns the lines of stdout and stderr."""
-        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
-        self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
-        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        main()
-        out, err = self.capsys.readouterr()
-        return out.splitlines(), err.splitlines()
-
-    def errors(self) -> list[str]:
-        """Returns the lines of stderr of a command that failed."""
-        return self.capsys.readouterr().err.splitlines()
-
-
 def numbers(line: str) -> list[float]:
     """Returns the numbers in a line; NaN for none."""
     return [float(number) for number in re.findall(r"-?[0-9.]+(?:e-?[0-9]+)?", line)] or [math.nan]
 
 
-def trained_on(run: Run, monkeypatch: pytest.MonkeyPatch, source: DataSource | None) -> Run:
+def trained_on(run: Run, source: DataSource | None) -> Run:
     """The run as if it had been trained on a source."""
-    config = dataclasses.replace(run.config, data=dataclasses.replace(run.config.data, train=source))
-    opened = types.SimpleNamespace(config=lambda: config)
-    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda folder: opened)
-    return dataclasses.replace(run, config=config)
+    data = dataclasses.replace(run.config.data, train=source)
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))

@@ -24,8 +24,8 @@ from flaxformer_lite.run import FoundAnswer, Run, load, write_run
 from flaxformer_lite.tasks.answer.answers import Answer
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.commands import type_command
-from tests.support.experiments import tiny_config, use_one_device
+from tests.support.commands import Command
+from tests.support.experiments import tiny_config
 from tests.support.served import as_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -94,22 +94,17 @@ def test_a_long_question_is_cut_and_another_run_refused(tmp_path: Path):
         run.label(["a"])
 
 
-def test_an_imported_run_answers_a_file_of_squad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    """A run without data: the questions of the published form, and lines of text, have the same answers; one line is bad."""
+def test_an_imported_run_answers_a_file_of_squad(tmp_path: Path, command: Command):
+    """A run without data: the questions of the published form, and lines of text, have the same answers."""
     run = random_run(AnswerSpans(), tmp_path)
     write_run(RunFolder(tmp_path / "run"), run.config, 0, run.params, "a test", tokenizers=run.tokenizers)
     texts = ["abc is 12.", "the w is 7"]
     questions = [{"context": text, "qas": [{"question": "who?", "answers": []}]} for text in texts]
     (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": questions}]}))
-    (tmp_path / "dev.txt").write_text("".join(f"who?\t{text}\n" for text in texts) + "who?\n")
-    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "dev.json")
-    out = capsys.readouterr().out
-    assert out.splitlines() == [
-        f"{one.answer}\t{one.score:.6f}" for one in run.answer([("who?", text) for text in texts])
-    ]
-    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "dev.txt")
-    said = capsys.readouterr()
-    assert said.out == f"{out}\n" and "dev.txt, line 3: 1 texts separated by tabs: there must be 2" in said.err
+    out = command("answer", tmp_path / "run", tmp_path / "dev.json").lines
+    assert out == [f"{one.answer}\t{one.score:.6f}" for one in run.answer([("who?", text) for text in texts])]
+    asked = "".join(f"who?\t{text}\n" for text in texts)
+    assert command("answer", tmp_path / "run", stdin=asked.encode()).lines == out
 
 
 @pytest.mark.parametrize(
@@ -156,7 +151,7 @@ def records(number: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_tiny_run_learns_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_a_tiny_run_learns_to_answer(tmp_path: Path, command: Command):
     for name, number in (("train", 600), ("eval", 60)):
         rows = records(number, len(name))
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -176,7 +171,6 @@ def test_a_tiny_run_learns_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         weights="best",
     )  # fmt: skip
-    use_one_device(monkeypatch)
     train(config, tmp_path / "run")
     run = load(tmp_path / "run")
     rows = records(60, len("eval"))
@@ -185,15 +179,9 @@ def test_a_tiny_run_learns_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exact = np.mean([one.answer in texts for one, texts in zip(found, right, strict=True)])
     assert exact > 0.9
     assert all(row["context"][one.start : one.stop] == one.answer for row, one in zip(rows, found, strict=True))
-    type_command(monkeypatch, "evaluate", tmp_path / "run")
-    said = capsys.readouterr()
-    assert f"{exact:.4g}"[:5] in said.out + said.err
-    lines = [f"{one.answer}\t{one.score:.6f}" for one in found]
-    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "eval.jsonl")
-    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == [one.answer for one in found]
-    (tmp_path / "rows.txt").write_text("".join(f"{row['question']}\t{row['context']}\n" for row in rows))
-    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "rows.txt")
-    assert len(capsys.readouterr().out.splitlines()) == len(lines)
-    type_command(monkeypatch, "answer", tmp_path / "run", tmp_path / "rows.txt", "--format", "jsonl")
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert f"{exact:.4g}"[:5] in "".join(command("evaluate", tmp_path / "run"))
+    lines = command("answer", tmp_path / "run", tmp_path / "eval.jsonl").lines
+    assert [line.split("\t")[0] for line in lines] == [one.answer for one in found]
+    asked = "".join(f"{row['question']}\t{row['context']}\n" for row in rows).encode()
+    shown = map(json.loads, command("answer", tmp_path / "run", "--format", "jsonl", stdin=asked).lines)
     assert [(one["answer"], one["start"], one["stop"]) for one in shown] == [one[:3] for one in found]

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.core.predictions.encoder import predict_class_logits
@@ -18,10 +16,11 @@ from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes
 from flaxformer_lite.run import Run, load
+from tests.support.commands import Command
 from tests.support.experiments import num_programs
 from tests.support.objectives import labelled
 from tests.support.paths import FIXTURES
-from tests.support.text_runs import NAMES, TEXTS, Typed, alone, text_run
+from tests.support.text_runs import NAMES, TEXTS, alone, text_run, trained_on
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -71,27 +70,24 @@ def test_several_labels_are_those_above_the_threshold():
         assert answer.label == NAMES[order[0]] and answer.score == max(answer.scores.values())
 
 
-def test_a_pipe_is_answered_line_by_line(run: Run, type_command: Typed):
+def test_a_pipe_is_answered_line_by_line(run: Run, command: Command):
     """Law: an answer for each line, in order, an empty one included; `--scores` has the same best class."""
-    outs = [type_command(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
+    outs = [command.on(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
     labels = [answer.label for answer in run.classify(["abc", "", "hello"])]
     assert [line.split("\t")[0] for line in outs[0]] == labels
     assert [max(scores, key=scores.get) for scores in map(json.loads, outs[1])] == labels
 
 
-def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_command: Typed):
-    train = TSV(path="nowhere", record=Classes(text=0, label=1))
-    data = dataclasses.replace(run.config.data, train=train)
-    single = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
-    (out, err) = type_command(single, "classify", stdin=b"a\nb\tc\n")
+def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, command: Command):
+    single = trained_on(run, TSV(path="nowhere", record=Classes(text=0, label=1)))
+    out, (said,) = command.on(single, "classify", stdin=b"a\nb\tc\n")
     assert len(out) == 2 and out[1] == ""
-    assert err == [
-        "warning: stdin, line 2 has two texts, but this run was trained on single texts: give one; its answer is empty"
-    ]
+    reason = "has two texts, but this run was trained on single texts: give one; its answer is empty"
+    assert said == f"warning: stdin, line 2 {reason}"
 
 
 @pytest.mark.slow
-def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed, monkeypatch: pytest.MonkeyPatch):
+def test_bart_classifies_as_the_library_does(tmp_path: Path, command: Command):
     """Oracle: softmax of the library's own scores; the fixture's ids as words of a tokenizer, together and alone."""
     theirs = FIXTURES / "hf/bart/classification"
     shutil.copytree(theirs, tmp_path / "theirs")
@@ -106,14 +102,11 @@ def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed
     tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
     names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
     (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
-    monkeypatch.setattr(
-        sys, "argv", ["flaxformer-lite", "import", "hf", str(tmp_path / "theirs"), str(tmp_path / "run")]
-    )
-    main()
+    command("import", "hf", tmp_path / "theirs", tmp_path / "run")
     run = load(tmp_path / "run")
     texts = [" ".join(words[i] for i in row[shown == 1][:-1]) for row, shown in zip(ids, mask, strict=True)]
     powers = np.exp(logits.astype(np.float64))
-    out, _ = type_command(run, "classify", "--scores", stdin="\n".join(texts).encode())
+    out, _ = command.on(run, "classify", "--scores", stdin="\n".join(texts).encode())
     for line, row in zip(out, powers / powers.sum(1, keepdims=True), strict=True):
         assert json.loads(line) == pytest.approx({f"LABEL_{i}": p for i, p in enumerate(row)}, abs=1e-5)
     (alone,) = run.classify(texts[1:2])
@@ -122,7 +115,6 @@ def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed
     scores = np.exp(run.forward(input_ids=[[3, 4, 2, 5, 6, 7, 2]]).logits[0].astype(np.float64))
     assert list(pair.scores.values()) == pytest.approx(list(scores / scores.sum()), rel=1e-4)
     endless = dataclasses.replace(run.config, decode=dataclasses.replace(run.config.decode, eos_ids=(40,)))
-    with pytest.raises(
-        ValueError, match=r"ends no text with 40, the first of decode.eos_ids, .*: use Run.forward from Python"
-    ):
+    message = r"ends no text with 40, the first of decode.eos_ids, .*: use Run.forward from Python"
+    with pytest.raises(ValueError, match=message):
         dataclasses.replace(run, config=endless).classify(["w3"])

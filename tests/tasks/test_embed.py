@@ -10,8 +10,9 @@ import pytest
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.rank.answers import Query, Rank
+from tests.support.commands import Command
 from tests.support.limits import assert_close
-from tests.support.text_runs import TEXTS, Typed, alone, text_run
+from tests.support.text_runs import TEXTS, alone, text_run
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -44,7 +45,7 @@ def test_an_unknown_prompt_and_an_impossible_width_are_refused(run: Run, options
         run.embed(["abc"], prompt="query")
 
 
-def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
+def test_prompts_and_widths_of_vectors(command: Command, tmp_path: Path):
     """Oracle: the vector of the text with its prompt written out, cut and divided by its length; every way to ask says the same."""
     prompts = {"prompts": (("query", "find "), ("text", "the ")), "default_prompt": "text"}
     run = text_run(objective=SentenceEmbeddings(**prompts))
@@ -55,11 +56,11 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
     assert_close(run.embed(["abc"], prompt="query", width=5), [cut])
     assert run.embed([], width=5).shape == (0, 5)
     asked = ["--prompt", "query", "--width", "5"]
-    (line,), _ = type_command(run, "embed", *asked, stdin=b"abc\n")
+    (line,), _ = command.on(run, "embed", *asked, stdin=b"abc\n")
     assert_close(json.loads(line), cut)
-    type_command(run, "embed", *asked, "--output", str(tmp_path / "x.npy"), stdin=b"abc\nxyz\n")
+    command.on(run, "embed", *asked, "--output", str(tmp_path / "x.npy"), stdin=b"abc\nxyz\n")
     assert_close(np.load(tmp_path / "x.npy")[0], cut)
-    (line,), _ = type_command(run, "embed", *asked, "--similarity", stdin=b"abc\tabc\n")
+    (line,), _ = command.on(run, "embed", *asked, "--similarity", stdin=b"abc\tabc\n")
     assert float(line) == pytest.approx(1)
     sided = text_run(objective=SentenceEmbeddings(prompts=prompts["prompts"], query_prompt="query"))
     cosine = plain["find "] @ plain[""] / np.linalg.norm(plain["find "]) / np.linalg.norm(plain[""])
@@ -82,15 +83,15 @@ def test_prompts_and_widths_of_vectors(type_command: Typed, tmp_path: Path):
         ({"prompts": (("a", "the "), ("b", "find "))}, "", ""),
     ],
 )
-def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document: str, type_command: Typed):
+def test_each_side_of_a_pair_has_its_prompt(settings: dict, query: str, document: str, command: Command):
     """Oracle: the cosine of the texts with their prompts written out. Training, `rank` and `embed --similarity` agree."""
     objective = SentenceEmbeddings(**settings)
     assert objective.prompt_texts == (query, document)
     run = text_run(objective=objective)
     first, second = run.embed([query + "abc", document + "abcdefgh"], prompt="").astype(np.float64)
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
-    (line,), _ = type_command(run, "embed", "--similarity", stdin=b"abc\tabcdefgh\n")
-    (ranked,), _ = type_command(run, "rank", stdin=b'{"query": "abc", "candidates": ["abcdefgh"]}\n')
+    (line,), _ = command.on(run, "embed", "--similarity", stdin=b"abc\tabcdefgh\n")
+    (ranked,), _ = command.on(run, "rank", stdin=b'{"query": "abc", "candidates": ["abcdefgh"]}\n')
     assert float(line) == json.loads(ranked)[0]["score"] == pytest.approx(cosine, abs=2e-6)
 
 
@@ -108,13 +109,12 @@ def test_a_servers_limit_counts_the_prompt(document: str):
         served.task_job(Rank(), [Query("abc", [longest + "o"])])
 
 
-def test_vectors_go_into_a_new_file(run: Run, type_command: Typed, tmp_path: Path):
+def test_vectors_go_into_a_new_file(run: Run, command: Command, tmp_path: Path):
     """Law: the file is complete or absent; an error leaves nothing behind."""
     file = tmp_path / "new" / "x.npy"
-    assert type_command(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
+    assert command.on(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
     np.testing.assert_array_equal(np.load(file), run.embed(["abc", "hello"]))
     assert list(file.parent.iterdir()) == [file]
     (tmp_path / "new" / "damaged.gz").write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(SystemExit):
-        type_command(run, "embed", "--output", str(tmp_path / "y.npy"), str(tmp_path / "new" / "damaged.gz"), stdin=b"")
+    command.mistake("embed", "run", "--output", tmp_path / "y.npy", tmp_path / "new" / "damaged.gz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]

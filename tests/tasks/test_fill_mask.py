@@ -11,7 +11,8 @@ from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.run import Run
-from tests.support.text_runs import LETTERS, Typed, text_run
+from tests.support.commands import Command
+from tests.support.text_runs import LETTERS, text_run
 from tests.support.tokenizers import gapped
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -63,10 +64,10 @@ def test_predicted_ids_without_a_piece_are_empty():
     assert len(pieces) == 31 and {i: piece for i, piece in pieces.items() if piece} == {0: "b", 7: "c"}
 
 
-def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, type_command: Typed):
+def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, command: Command):
     """Law: the other lines have the answers that they have alone, under their own numbers."""
     lines = ["ab[MASK]c", "abc", "[MASK]" + "a" * 20 + "[MASK]", "", "[MASK]a[MASK]"]
-    out, err = type_command(masked, "fill-mask", "--top", "2", stdin="\n".join(lines).encode())
+    out, err = command.on(masked, "fill-mask", "--top", "2", stdin="\n".join(lines).encode())
     assert [line.split(" ||| ")[:2] for line in out[::2]] == [["0", "0"], ["2", "0"], ["4", "0"], ["4", "1"]]
     for i in (0, 4):
         (alone,) = masked.fill_mask([lines[i]], 2)
@@ -77,10 +78,10 @@ def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, type_comma
         "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
         "warning: stdin: line 3: 1 of its masks were cut off",
     ]
-    assert type_command(masked, "fill-mask", stdin=b"abc\n")[0] == []
+    assert command.on(masked, "fill-mask", stdin=b"abc\n")[0] == []
 
 
-def test_masks_in_a_column_are_filled_as_those_of_lines(masked: Run, type_command: Typed, tmp_path: Path):
+def test_masks_in_a_column_are_filled_as_those_of_lines(masked: Run, command: Command, tmp_path: Path):
     (tmp_path / "a.csv").write_text("id,text\n1,ab[MASK]c\n2,[MASK]d\n")
-    lines = type_command(masked, "fill-mask", stdin=b"ab[MASK]c\n[MASK]d\n")[0]
-    assert type_command(masked, "fill-mask", str(tmp_path / "a.csv"), "--column", "text")[0] == lines
+    lines = command.on(masked, "fill-mask", stdin=b"ab[MASK]c\n[MASK]d\n")[0]
+    assert command.on(masked, "fill-mask", str(tmp_path / "a.csv"), "--column", "text")[0] == lines

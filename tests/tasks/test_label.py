@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,7 +21,6 @@ from flaxformer_lite.core.objectives import Classification, TokenLabels
 from flaxformer_lite.core.optim.optimizers import OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Cosine
 from flaxformer_lite.core.text.characters import CharacterTokenizer
-from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.files.data import CoNLL, JSONLines
 from flaxformer_lite.files.data.reading import reader_of
 from flaxformer_lite.files.records import Entities, Words
@@ -33,26 +31,16 @@ from flaxformer_lite.run import LabelledSpan, Run, load
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.tasks.label.answers import WordsInWindows
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.commands import type_command
-from tests.support.experiments import rows, tiny_config, use_one_device
+from tests.support.commands import Command
+from tests.support.experiments import rows, tiny_config, use_one_device, with_train
+from tests.support.text_runs import text_run, trained_on
 
 pytestmark = pytest.mark.usefixtures("one_device")
 LABELS = ("O", "B-DAY", "I-DAY", "B-NUM")
 MODEL = ModelConfig(
-    vocab_size=31,
-    d_model=12,
-    num_heads=3,
-    d_ff=17,
-    num_encoder_layers=1,
-    num_decoder_layers=0,
-    positions=Rotary(),
-    residual=PRE_NORM,
-    head=None,
-    pooler=Pooler(token="each", activation=None, num_classes=4),
-    dropout=DropoutRates(),
-)
+    vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0, positions=Rotary(),
+    residual=PRE_NORM, head=None, pooler=Pooler(token="each", activation=None, num_classes=4), dropout=DropoutRates(),
+)  # fmt: skip
 
 
 def sentences(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
@@ -64,12 +52,9 @@ def sentences(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
             words += rng.choices(["see", "on", "at", "the", "we", "go"], k=rng.randint(1, 3))
             labels += ["O"] * (len(words) - len(labels))
             day, count = [str(rng.randint(1, 30)), rng.choice(["May", "June", "July"])], [str(rng.randint(1, 999))]
-            words, labels = (
-                (words + day, [*labels, "B-DAY", "I-DAY"])
-                if rng.random() < 0.5
-                else (words + count, [*labels, "B-NUM"])
-            )
-            words, labels = [*words, "."], [*labels, "O"]
+            is_day = rng.random() < 0.5
+            words += [*(day if is_day else count), "."]
+            labels += ["B-DAY", "I-DAY", "O"] if is_day else ["B-NUM", "O"]
         made.append((words, labels))
     return made
 
@@ -85,34 +70,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words, labels in sentences(60, 2):
             file.write("".join(f"{word} {label}\n" for word, label in zip(words, labels, strict=True)) + "\n")
     tiny = tiny_config()
+    sources = {
+        "train": JSONLines(path=str(place / "train.jsonl"), record=Words(labels="tags")),
+        "eval": CoNLL(path=str(place / "eval.conll")),
+    }
+    lengths = {"tokens_per_batch": 32 * 40, "bucket_lengths": (40,), "max_source_length": 40}
     config = dataclasses.replace(
         tiny,
-        model=dataclasses.replace(
-            MODEL, vocab_size=90, d_model=24, d_ff=48, num_encoder_layers=2, positions=Rotary(), residual=PRE_NORM
-        ),
+        model=dataclasses.replace(MODEL, vocab_size=90, d_model=24, d_ff=48, num_encoder_layers=2),
         objective=TokenLabels(labels=LABELS),
-        data=dataclasses.replace(
-            tiny.data,
-            train=JSONLines(path=str(place / "train.jsonl"), record=Words(labels="tags")),
-            eval=CoNLL(path=str(place / "eval.conll")),
-            tokenizer=SentencePiece(),
-            tokens_per_batch=32 * 40,
-            bucket_lengths=(40,),
-            max_source_length=40,
-        ),
+        data=dataclasses.replace(tiny.data, **sources, tokenizer=SentencePiece(), **lengths),
         optimizer=OptimizerConfig(schedule=Cosine(peak_rate=1e-2, warmup_steps=10)),
-        train=dataclasses.replace(
-            tiny.train,
-            steps=120,
-            log_every=60,
-            eval_every=60,
-            checkpoint_every=60,
-            text_metrics=(),
-            best_metric="f1",
-            keep_best=1,
-        ),
         weights="best",
     )
+    every = dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 60)
+    config = with_train(config, steps=120, **every, text_metrics=(), best_metric="f1", keep_best=1)
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
         train(config, place / "run")
@@ -137,18 +109,7 @@ def test_a_tiny_run_learns_days(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def run() -> Run:
     """A run with random parameters and no folder, which reads 16 tokens, BOS and EOS included."""
-    base = tiny_config()
-    data = dataclasses.replace(base.data, train=None, eval=None, max_source_length=16)
-    train = dataclasses.replace(base.train, text_metrics=())
-    config = dataclasses.replace(
-        base, model=MODEL, data=data, train=train, weights="last", objective=TokenLabels(labels=LABELS)
-    )
-    rng = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: np.float32(0.7 * rng.normal(size=x.shape)), abstract_params(config))
-    tokenizer = CharacterTokenizer("abcdefghijklmnop .")
-    with pytest.MonkeyPatch.context() as patch:
-        use_one_device(patch)
-        return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
+    return text_run(MODEL, CharacterTokenizer("abcdefghijklmnop ."), objective=TokenLabels(labels=LABELS))
 
 
 def test_each_word_has_the_label_of_the_window_with_the_most_context(run: Run) -> None:
@@ -181,9 +142,7 @@ def probabilities(run: Run, apply: Callable[..., Any], text: str) -> np.ndarray:
 
 def test_a_text_and_the_list_of_its_words_have_the_same_entities(run: Run) -> None:
     """Law: of a run that was trained; a word of a list has the label of its first unit. One from elsewhere reads whole words."""
-    source = JSONLines(path="x", record=Words(words="w", labels="l"))
-    data = dataclasses.replace(run.config.data, train=source)
-    trained = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    trained = trained_on(run, JSONLines(path="x", record=Words(words="w", labels="l")))
     rng = random.Random(5)
     texts = ["".join(rng.choices("abcdefghijklmnop.. ", k=20)) for _ in range(12)]
     by_text, by_words = trained.label(texts), trained.label([text.split() for text in texts])
@@ -239,93 +198,61 @@ def test_words_without_a_token_and_other_runs_are_told(run: Run) -> None:
     said: list[str] = []
     run.label([["a", ""], "b"], warn=said.append, first_line=4)
     assert said == ["line 4: 1 of its words have no token of this tokenizer, and get the label O"]
-    with pytest.raises(ValueError, match=r"^texts is one string"):
-        run.label("a b")
-    with pytest.raises(
-        ValueError, match=r"^model\.pooler reads each token, so the run nowhere labels words: use `label`"
-    ):
+    with pytest.raises(ValueError, match=r"^model\.pooler reads each token, so the run nowhere labels words: use `lab"):
         run.classify(["a"])
     config = dataclasses.replace(run.config, objective=Classification(classes=("a", "b")))
     with pytest.raises(ValueError, match=r"^objective\.kind is 'classification', so the run nowhere labels no words"):
         dataclasses.replace(run, config=config).label(["a"])
 
 
-def test_the_command_writes_spans_and_columns(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_command_writes_spans_and_columns(run: Run, tmp_path: Path, command: Command) -> None:
     """Law: what is printed is what Python returns, and our data sources read both forms again."""
-    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **_: run)
-    texts = tmp_path / "texts"
-    texts.write_text("ab cd ef.\n\n")
     found, _ = run.label(["ab cd ef.", ""])
-    type_command(monkeypatch, "label", tmp_path, texts)
-    out = capsys.readouterr().out
-    first, second = map(json.loads, out.splitlines())
-    assert second == {"text": "", "spans": []}
-    assert [(span["start"], span["end"], span["label"]) for span in first["spans"]] == [
+    (line, last), _ = command.on(run, "label", stdin=b"ab cd ef.\n\n")
+    assert json.loads(last) == {"text": "", "spans": []}
+    spans = json.loads(line)["spans"]
+    assert spans and [(span["start"], span["end"], span["label"]) for span in spans] == [
         span[:3] for span in found.spans
     ]
-    assert all(span["text"] == found.text[span["start"] : span["end"]] for span in first["spans"]) and first["spans"]
-    (tmp_path / "x.jsonl").write_text(out.splitlines()[0])
+    assert all(span["text"] == found.text[span["start"] : span["end"]] for span in spans)
+    (tmp_path / "x.jsonl").write_text(line)
     pair = JSONLines(path=str(tmp_path / "x.jsonl"), record=Entities()).open()[0]
     assert json.loads(pair.label) == {"spans": [list(span[:3]) for span in found.spans]}
 
-    type_command(monkeypatch, "label", tmp_path, texts, "--format", "conll")
-    (tmp_path / "x.conll").write_text(capsys.readouterr().out)
+    (tmp_path / "x.conll").write_text(command("label", "run", "--format", "conll", stdin=b"ab cd ef.\n\n").out)
     pair = CoNLL(path=str(tmp_path / "x.conll")).open()[0]
     assert [label for _, _, label in json.loads(pair.label)["words"]] == [word.label for word in found.words]
 
-    given = tmp_path / "words.jsonl"
-    given.write_text('{"w": ["a", "b\\tc", "."]}\n{"w": 3}\nx\n{"id": 3, "u": {"v": []}}\n')
-    type_command(monkeypatch, "label", tmp_path, given, "--words", "w", "--format", "conll")
-    out, err = capsys.readouterr()
-    assert [line.split("\t")[0] for line in out.splitlines()] == ["a", "b c", ".", "", "", "", ""]
-    assert f"{given}, line 2: the field w has '3': it must be a list of texts; its answer is empty" in err
-    assert f"{given}, line 3: not JSON" in err
-    assert f"{given}, line 4: no field w; the fields are id, u.v; its answer is empty" in err
-    (tmp_path / "x.parquet").write_bytes(b"")
-    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda _: SimpleNamespace(config=lambda: run.config))
-    for path in (given, tmp_path / "x.parquet"):  # an imported run was trained on no such fields
-        with pytest.raises(SystemExit) as stopped:
-            type_command(monkeypatch, "label", tmp_path, path)
-        assert stopped.value.code == 2 and "or of a kind that the run was trained on" in capsys.readouterr().err
-    (tmp_path / "bad.jsonl").write_text('{"w": 3}\n')
-    with pytest.raises(SystemExit) as stopped:
-        type_command(monkeypatch, "label", tmp_path, tmp_path / "bad.jsonl", "--words", "w")
-    assert stopped.value.code == 2 and "no line has an answer" in capsys.readouterr().err
-    table = tmp_path / "x.tsv"
-    table.write_text("1\tab cd\n")
-    type_command(monkeypatch, "label", tmp_path, table, "--column", "1")
-    cells = capsys.readouterr().out.rstrip("\n").split("\t")
+    given = b'{"w": ["a", "b\\tc", "."]}\n{"w": 3}\n'
+    lines = command("label", "run", "--words", "w", "--format", "conll", stdin=given).lines
+    assert [line.split("\t")[0] for line in lines] == ["a", "b c", ".", "", ""]
+    assert "no line has an answer" in command.ended("label", "run", "--words", "w", stdin=b'{"w": 3}\n')[1].err
+    (tmp_path / "x.tsv").write_text("1\tab cd\n")
+    cells = command("label", "run", tmp_path / "x.tsv", "--column", "1").out.rstrip("\n").split("\t")
     assert cells[:2] == ["1", "ab cd"] and json.loads(cells[2])["text"] == "ab cd"
-    with pytest.raises(SystemExit) as stopped:
-        type_command(monkeypatch, "label", tmp_path, table, "--column", "1", "--words", "w")
-    assert stopped.value.code == 2 and "--words is for lines of JSON" in capsys.readouterr().err
+    command.load(trained_on(run, run.config.data.train))
+    for name in ("words.jsonl", "x.parquet"):  # an imported run was trained on no such fields
+        (tmp_path / name).touch()
+        assert "or of a kind that the run was trained on" in command.mistake("label", "run", tmp_path / name)
 
 
-def test_the_command_reads_what_the_run_was_trained_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_command_reads_what_the_run_was_trained_on(run: Run, tmp_path: Path, command: Command) -> None:
     """Law: the words of each spelling get the same answers as in Python; labels are not asked; a bad text has its line."""
     given = [["ab", "cd."], ["ef"], ["a", "b"]]
     (tmp_path / "x.conll").write_text("".join("".join(f"{word} X\n" for word in words) + "\n" for words in given))
     (tmp_path / "x.jsonl").write_text("".join(json.dumps({"w": words}) + "\n" for words in given))
-    (tmp_path / "bad.jsonl").write_text(
-        json.dumps({"w": given[0]}) + '\n{"v": 1}\n' + json.dumps({"w": given[2]}) + "\n"
-    )
+    first, _, third = (tmp_path / "x.jsonl").read_text().splitlines()
+    (tmp_path / "bad.jsonl").write_text(f'{first}\n{{"v": 1}}\n{third}\n')
     (tmp_path / "x.csv").write_text("w,l\n" + "".join(f'"{words}",\n' for words in given))
-    record = Words(words="w", labels="l")
-    data = dataclasses.replace(run.config.data, train=JSONLines(path="nowhere.jsonl", record=record))
-    trained = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
-    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **_: trained)
-    monkeypatch.setattr("flaxformer_lite.workdir.open_run", lambda _: SimpleNamespace(config=lambda: trained.config))
+    trained = trained_on(run, JSONLines(path="nowhere.jsonl", record=Words(words="w", labels="l")))
     wanted = [[(span.start, span.end, span.label) for span in found.spans] for found in trained.label(given)]
     for name in ("x.conll", "x.jsonl", "x.csv", "bad.jsonl"):
-        type_command(monkeypatch, "label", tmp_path, tmp_path / name)
-        out, err = capsys.readouterr()
-        spans = [json.loads(line)["spans"] if line else None for line in out.splitlines()]
+        out, err = command.on(trained, "label", tmp_path / name)
+        spans = [json.loads(line)["spans"] if line else None for line in out]
         found = [one and [(span["start"], span["end"], span["label"]) for span in one] for one in spans]
         if name == "bad.jsonl":
-            assert found[1] is None and f"{tmp_path / name}:2: no field w; the fields are v; its answer is empty" in err
+            assert (
+                found[1] is None and f"{tmp_path / name}:2: no field w; the fields are v; its answer is empty" in err[0]
+            )
             found[1] = wanted[1]
         assert found == wanted

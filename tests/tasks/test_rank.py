@@ -9,7 +9,7 @@ import pytest
 from flaxformer_lite.core.objectives import Reranking
 from flaxformer_lite.run import load
 from flaxformer_lite.tasks.rank.answers import in_order
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.search_runs import write_search_run
 
 
@@ -40,35 +40,26 @@ def test_pairs_are_ranked_by_cosines_or_by_the_model(runs):
         trained.classify(["kite"])
 
 
-def test_the_command_ranks_each_line(
-    runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
-):
-    """Oracle: `Run.rank` for each line. A bad line is reported, and its answer is empty; a run that cannot rank says so."""
-    asked = [{"query": "kite", "candidates": ["ink", "kite", "grape"]}, {"query": "ink", "candidates": []}]
-    bad = ["{}", '{"query": "a", "candidates": ["b", 3]}', '{"query": "a", "candidates": "b"}', "kite"]
-    path = tmp_path / "asked.jsonl"
-    path.write_text("".join(f"{line}\n" for line in [json.dumps(asked[0]), *bad, json.dumps(asked[1])]))
+def test_the_command_ranks_each_line(runs, command: Command):
+    """Oracle: `Run.rank` for each line."""
+    asked = {"query": "kite", "candidates": ["ink", "kite", "grape"]}
     for folder in runs:
-        type_command(monkeypatch, "rank", folder, path)
-        output, errors = capsys.readouterr()
-        first, *empty, last = output.splitlines()
-        found = load(folder).rank(**asked[0])
+        first, last = command(
+            "rank", folder, stdin=f'{json.dumps(asked)}\n{{"query": "ink", "candidates": []}}'.encode()
+        ).lines
+        found = load(folder).rank(**asked)
         assert [one["index"] for one in json.loads(first)] == [one.index for one in found]
         assert [one["score"] for one in json.loads(first)] == pytest.approx([one.score for one in found], abs=1e-5)
-        assert empty == [""] * 4 and json.loads(last) == []
-        for line in (2, 3, 4, 5):
-            assert f"{path}, line {line}: " in errors
-    assert 'write {"query": "…", "candidates": ["…", …]}, all of them texts' in errors
+        assert json.loads(last) == []
 
 
-def test_warnings_name_the_line_of_a_query_and_progress_counts_lines(runs, tmp_path: Path, monkeypatch, capsys):
+def test_warnings_name_the_line_of_a_query_and_progress_counts_lines(runs, tmp_path: Path, command: Command):
     """Line 2 has the long candidate, as the first of its two; both kinds of runs count lines, and not candidates."""
     path, long, told = tmp_path / "asked.jsonl", "ink " * 30, list[tuple[int, int]]()
     asked = [("kite", ["ink", "grape", "ink"]), ("ink", [long, "kite"]), ("dune", [])]
     path.write_text("".join(f"{json.dumps({'query': a, 'candidates': b})}\n" for a, b in asked))
     for folder in runs:
-        type_command(monkeypatch, "rank", folder, path)
-        warnings = [line for line in capsys.readouterr().err.splitlines() if "was cut" in line]
+        warnings = [line for line in command("rank", folder, path).notes if "was cut" in line]
         assert len(warnings) == 1 and f"{path}: line 2: " in warnings[0]
         load(folder).rankings(asked, progress=lambda _, *shown: told.append(shown), warn=lambda line: None)
         assert load(folder).rankings([]) == []

@@ -18,11 +18,10 @@ from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
 from flaxformer_lite.engine.texts import check_list
-from flaxformer_lite.run import Run
 from flaxformer_lite.tasks import NAMES, tasks
 from flaxformer_lite.tasks.task import Task, TextModel, plain
 from tests.support.served import FakePredictors, runs
-from tests.support.text_runs import MODEL, text_run
+from tests.support.text_runs import MODEL, of_tokens, text_run
 
 TEXT = "a[MASK]b"
 TASKS = tasks()
@@ -32,14 +31,14 @@ TASKS = tasks()
 def models(tmp_path_factory: pytest.TempPathFactory) -> list[TextModel]:
     """Models without a computation; each task is done by one of them."""
     whole = runs(tmp_path_factory.mktemp("runs"))["texts"]
-    pooler = Pooler(token="each", activation=None, num_classes=3)
-    model = dataclasses.replace(whole.config.model, head=None, pooler=pooler, sentence_embedding=None)
-    config = dataclasses.replace(whole.config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
-    words: Run = dataclasses.replace(whole, config=config)
-    model = dataclasses.replace(model, pooler=dataclasses.replace(pooler, num_classes=2))
-    places: Run = dataclasses.replace(whole, config=dataclasses.replace(config, model=model, objective=AnswerSpans()))
-    all_runs = (whole, FakePredictors(0)), (words, FakePredictors(3)), (places, FakePredictors(2))
-    return [dataclasses.replace(run.text_model, batch_predictors=fake) for run, fake in all_runs]
+    words, places = TokenLabels(labels=("O", "B-A", "I-A")), AnswerSpans()
+    configs = {0: whole.config, 3: of_tokens(whole.config, words), 2: of_tokens(whole.config, places)}
+    return [
+        dataclasses.replace(
+            dataclasses.replace(whole, config=config).text_model, batch_predictors=FakePredictors(classes)
+        )
+        for classes, config in configs.items()
+    ]
 
 
 def fitting(task: Task[Any, Any], models: list[TextModel]) -> TextModel:
@@ -127,16 +126,8 @@ def test_one_string_in_place_of_a_list_is_refused(task: Task[Any, Any], models: 
 @pytest.mark.parametrize(
     ("changes", "method", "words"),
     [
-        (
-            {"sentence_embedding": None},
-            "embed",
-            r"^model\.sentence_embedding is None, so the run nowhere makes no vectors",
-        ),
-        (
-            {"pooler": None},
-            "classify",
-            r"^model\.pooler has no classes \(model\.pooler\.num_classes\), so the run nowhere",
-        ),
+        ({"sentence_embedding": None}, "embed", r"^model\.sentence_embedding is None, so the run nowhere makes no vec"),
+        ({"pooler": None}, "classify", r"^model\.pooler has no classes \(model\.pooler\.num_classes\), so the run no"),
         ({"pooler": Pooler()}, "classify", r"^model\.pooler has no classes"),
         ({"head": None}, "fill_mask", r"^model\.head is None, so the run nowhere cannot fill masks"),
         (
@@ -144,11 +135,7 @@ def test_one_string_in_place_of_a_list_is_refused(task: Task[Any, Any], models: 
             "fill_mask",
             r"^model\.num_decoder_layers is 1, so the run nowhere cannot fill masks",
         ),
-        (
-            {"num_decoder_layers": 1},
-            "embed",
-            r"^the model has an encoder and a decoder .*, but the run nowhere needs a model with one of them",
-        ),
+        ({"num_decoder_layers": 1}, "embed", r"^the model has an encoder and a decoder .*, but the run nowhere needs"),
         ({}, "fill_mask", r"^the tokenizer of nowhere has no mask id"),
     ],
 )
@@ -159,7 +146,7 @@ def test_a_model_without_the_part_is_refused_with_its_setting(changes: dict, met
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["embed", "classify", "fill_mask"])
+@pytest.mark.parametrize("method", ["embed", "classify", "fill_mask", "label"])
 def test_a_run_refuses_one_string_in_place_of_a_list(method: str):
     run = text_run(objective=MaskedLM(mask_token=30)) if method == "fill_mask" else text_run()
     with pytest.raises(ValueError, match=r"^texts is one string, 'abc': pass a list"):

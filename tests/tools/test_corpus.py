@@ -375,9 +375,7 @@ def no_answer(lines: Sequence[str]) -> bytes:
     raise AssertionError("answered again")
 
 
-def test_the_speed_leaves_out_the_first_piece_and_the_time_left_goes_by_the_share_read(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_the_speed_leaves_out_the_first_piece_and_the_time_left_goes_by_the_share_read(monkeypatch: pytest.MonkeyPatch):
     """Oracle: 30 lines in the 10 s since the first piece; half of the input in these, and a quarter left: 5 s."""
     first, *_, second, third = pieces(LINES[:60], size=15)
     times = iter([100.0, 110.0])

@@ -80,8 +80,7 @@ def test_the_body_of_a_loop_counts_once_for_each_trip():
 
 
 @pytest.mark.parametrize(
-    ("branches", "arrays"),
-    [("%negated, %negated", 2), ("%negated, %multiplied", 3), ("%multiplied, %negated", 3)],
+    ("branches", "arrays"), [("%negated, %negated", 2), ("%negated, %multiplied", 3), ("%multiplied, %negated", 3)]
 )
 def test_of_a_conditional_the_dearer_branch_counts(branches: str, arrays: int):
     body = f"%c = {X} conditional(%which, %x, %x), branch_computations={{{branches}}}"

@@ -23,10 +23,7 @@ def test_curves_hold_the_finite_numbers_of_every_metric():
             plots.Curve("a", "eval", [20], [2.5]),
             plots.Curve("b", "train", [10], [3.0]),
         ],
-        "learning_rate": [
-            plots.Curve("a", "train", [10, 20], [0.1, 0.2]),
-            plots.Curve("b", "train", [10], [0.1]),
-        ],
+        "learning_rate": [plots.Curve("a", "train", [10, 20], [0.1, 0.2]), plots.Curve("b", "train", [10], [0.1])],
         "bleu": [plots.Curve("a", "eval", [20], [11])],
     }
     assert plots.curves_of({"empty": []}) == {}

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.files.chats.chat import ChatTemplate
-from tests.support import needs
 from tests.support.served import ENDLESS, TEMPLATE
 
 pytest.importorskip("starlette")
@@ -17,7 +16,6 @@ USER = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.slow
-@needs.starlette
 def test_what_has_no_end_or_no_bounds_is_refused_and_the_next_prompt_is_made(monkeypatch: pytest.MonkeyPatch):
     """In rendering and in the constants of compiling; a process that was killed is replaced by another one."""
     chat = ChatProcess(ChatTemplate(TEMPLATE, {}))
@@ -46,7 +44,6 @@ def test_what_has_no_end_or_no_bounds_is_refused_and_the_next_prompt_is_made(mon
     chat.close()
 
 
-@needs.starlette
 def test_the_process_knows_no_secret_and_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLAXFORMER_LITE_TOKEN", "a-secret-of-this-test")
     chat = ChatProcess(ChatTemplate(TEMPLATE, {}))

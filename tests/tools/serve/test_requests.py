@@ -56,7 +56,6 @@ def chat(content: Any) -> dict[str, Any]:
             {"texts": [["a"]]},
             "texts.0: Input should be a valid string or List should have at least 2 items after validation, not 1",
         ),
-        (GenerateRequest, {}, "texts: Field required"),
         (GenerateRequest, GENERATE | {"sotp": "x"}, "sotp is not supported: leave it out; perhaps you meant stop"),
         (GenerateRequest, [], "the body: Input should be an object"),
     ],

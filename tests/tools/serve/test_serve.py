@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import AnswerSpans, Classification, TokenLabels
 from flaxformer_lite.core.search.answers import Hypothesis
@@ -34,6 +33,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import use_one_device
 from tests.support.served import ENDLESS, FakeModel, as_run, runs
+from tests.support.text_runs import of_tokens
 from tests.support.tokenizers import NAMES, bytes_joined
 
 pytestmark = needs.starlette
@@ -124,12 +124,6 @@ def test_each_run_offers_what_it_can_do(served: Served):
     assert found["limits"]["queue"] == 8
 
 
-def test_a_wrong_method_is_answered_with_the_right_one(served: Served):
-    found = served.client.get("/api/translate")
-    assert (found.status_code, found.headers["Allow"]) == (405, "POST")
-    assert found.json()["error"]["message"] == "GET /api/translate: Method Not Allowed: use POST"
-
-
 def test_what_a_translator_cannot_read_is_a_warning(served: Served):
     assert "warnings" not in served.post("/api/translate", {"texts": "abc"}).json()
     found = served.post("/api/translate", {"texts": ["日a", "本"]}).json()
@@ -174,8 +168,6 @@ def test_the_servers_own_endpoints(served: Served):
     cosine = one @ three / np.linalg.norm(one) / np.linalg.norm(three)
     assert [found["index"] for found in ranking] == [0, 2, 1]
     assert [found["score"] for found in ranking] == pytest.approx([1, 1, cosine])
-    assert served.refused("/api/rank", {"query": "a", "candidates": []})[0] == 422
-    assert served.refused("/api/rank", {"query": "a", "candidates": "b"})[0] == 422
     assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
 
 
@@ -464,13 +456,17 @@ def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str,
         assert "pairs: translate at /api/translate or /v1/completions" in message
 
 
-def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
+@pytest.fixture(scope="module")
+def of_tokens_alone(three_runs: dict[str, Run]) -> dict[str, Served]:
+    """Servers of a run that labels words, and of one that finds answers."""
+    objectives = {"words": TokenLabels(labels=("O", "B-A", "I-A")), "places": AnswerSpans()}
+    configs = {name: of_tokens(three_runs["texts"].config, one) for name, one in objectives.items()}
+    return {name: Served({name: dataclasses.replace(three_runs["texts"], config=one)}) for name, one in configs.items()}
+
+
+def test_words_are_labelled_in_texts_of_any_length(of_tokens_alone: dict[str, Served]):
     """Law: a text may have 64 lengths of a training text, 20 tokens each; words are one text."""
-    config = three_runs["texts"].config
-    pooler = Pooler(token="each", activation=None, num_classes=3)
-    model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
-    config = dataclasses.replace(config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
-    alone = Served({"words": dataclasses.replace(three_runs["texts"], config=config)})
+    alone = of_tokens_alone["words"]
     assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["label"]
     whole, words = alone.answers("/api/label", texts=["ab", ["a", "b"]])
     assert whole["text"] == "ab" and words["text"] == "a b"
@@ -482,19 +478,14 @@ def test_words_are_labelled_in_texts_of_any_length(three_runs: dict[str, Run]):
     assert alone.refused("/api/label", {"texts": [["a", 3]]})[0] == 422
 
 
-def test_questions_are_answered_from_their_texts(three_runs: dict[str, Run]):
+def test_questions_are_answered_from_their_texts(of_tokens_alone: dict[str, Served]):
     """By the task alone: all logits of the double are equal, so the first token is the best of all answers."""
-    config = three_runs["texts"].config
-    pooler = Pooler(token="each", activation=None, num_classes=2)
-    model = dataclasses.replace(config.model, head=None, pooler=pooler, sentence_embedding=None)
-    config = dataclasses.replace(config, model=model, objective=AnswerSpans())
-    alone = Served({"places": dataclasses.replace(three_runs["texts"], config=config)})
+    alone = of_tokens_alone["places"]
     assert alone.client.get("/api/runs").json()["runs"][0]["tasks"] == ["answer"]
     asked = {"question": "a", "context": "cba"}
     found = {"answer": "c", "start": 0, "stop": 1, "score": pytest.approx(1 / 6)}
     assert alone.answers("/api/answer", questions=asked) == [found]
     assert alone.answers("/api/answer", questions=[asked, asked]) == [found, found]
-    assert alone.refused("/api/answer", {"questions": {"question": "a"}})[0] == 422
 
 
 def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):
@@ -513,24 +504,67 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
 USER = {"role": "user", "content": "hi"}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
 HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "/api/translate": ("pairs", {"texts": ["a"]}),
+    "/api/generate": ("documents", {"texts": ["a"]}),
+    "/api/fill-mask": ("texts", {"texts": ["a[MASK]"]}),
+    "/api/classify": ("texts", {"texts": ["a", ["a", "b"]]}),
+    "/api/label": ("words", {"texts": ["a", ["a", "b"]]}),
+    "/api/answer": ("places", {"questions": [{"question": "a", "context": "b"}]}),
+    "/api/embed": ("texts", {"texts": ["a"]}),
+    "/api/rank": ("texts", {"query": "a", "candidates": ["b"]}),
+    "/api/attention": ("pairs", {"source": "a", "target": "b"}),
+    "/v1/completions": ("documents", {"model": "documents", "prompt": ["a"]}),
+    "/v1/chat/completions": ("documents", HI),
+    "/v1/embeddings": ("texts", {"model": "texts", "input": ["a"]}),
+}
+"""For each endpoint a run that answers it, and a request with all its fields that are needed: a new one is a row."""
+
+
+def test_each_endpoint_has_a_request_here(served: Served):
+    posted = {route.path for route in served.app.routes if "POST" in (getattr(route, "methods", None) or ())}
+    assert posted == BODIES.keys()
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_holds_for_every_endpoint(served: Served, of_tokens_alone: dict[str, Served], path: str):
+    """Law: a request is answered; each mistake in it has its status, and the field or the remedy in its message."""
+    name, body = BODIES[path]
+    served = of_tokens_alone.get(name, served)
+    assert served.post(path, body).status_code == 200
+    found = served.client.get(path)
+    assert (found.status_code, found.headers["Allow"]) == (405, "POST")
+    assert found.json()["error"]["message"] == f"GET {path}: Method Not Allowed: use POST"
+    status, said = served.refused(path, b"{")
+    assert status == 400 and "no JSON" in said
+    assert served.refused(path, body | {"qqq": 3}) == (422, "qqq is not supported: leave it out")
+    status, said = served.refused(path, body | {"model" if "model" in body else "run": "other"})
+    assert status == 404 and f"there is no run 'other': there are {', '.join(served.service.runs.by_name)}" in said
+    assert served.refused(path, body | {"user" if "model" in body else "run": "a" * 5000})[0] == 413
+    for field, value in body.items():
+        without = {name: value for name, value in body.items() if name != field}
+        if field != "target":  # which an encoder alone does not have
+            assert served.refused(path, without) == (422, f"{field}: Field required")
+        status, said = served.refused(path, body | {field: 3})
+        assert status == 422 and said.startswith(f"{field}: Input should be a")
+        if isinstance(value, list):
+            status, said = served.refused(path, body | {field: []})
+            assert status == 422 and ("send at least one" in said or "at least 1 item" in said), said
+            status, said = served.refused(path, body | {field: value[:1] * 5})
+            assert field == "messages" or (status == 413 and "at most 4" in said), said
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/api/translate", b"{", 400, "no JSON"),
         ("/api/translate", {"texts": [1]}, 422, "texts"),
         ("/api/translate", {"texts": "a", "tokens": 1}, 422, "leave it out; perhaps you meant max_new_tokens"),
         ("/api/translate", {"texts": "a", "beam": 3}, 422, "beam is not supported: leave it out; perhaps you meant beam_size"),
-        ("/api/translate", {"texts": "a", "qqq": 3}, 422, "qqq is not supported: leave it out"),
-        ("/api/translate", {"texts": []}, 422, "there is no text"),
-        ("/api/translate", {"texts": ["a"] * 5}, 413, "at most 4"),
         ("/api/translate", {"texts": ["a", "b" * 20]}, 413, "text 2 has 20 tokens, but pairs reads at most 19"),
         ("/api/translate", {"texts": "a" * 5000}, 413, "more than 4,000 bytes: send fewer or shorter texts"),
         ("/api/translate", {"texts": "a", "beam_size": 17}, 422, "at most 16"),
         ("/api/translate", {"texts": "a", "num_hypotheses": 2}, 422, "num_hypotheses is 2 but beam_size is 1"),
         ("/api/translate", {"texts": "a", "run": "texts"}, 404, "texts does not translate"),
-        ("/api/translate", {"texts": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
         ("/api/generate", {"texts": "a", "max_new_tokens": 65}, 422, "at most 64"),
         ("/api/generate", {"texts": "a", "temperature": -1}, 422, "temperature"),
         ("/api/generate", {"texts": "a", "stop": ""}, 422, "stop"),
@@ -545,17 +579,14 @@ HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
         ("/api/attention", {"source": "a" * 20, "target": "b"}, 413, "has 20 tokens, but pairs reads at most 19"),
         ("/api/attention", {"source": "a" * 40, "target": "b" * 20, "run": "documents"}, 413, "reads at most 60"),
         ("/api/attention", {"source": "a" * 20}, 413, "texts reads at most 20"),
-        ("/api/attention", {"source": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
         ("/api/nothing", {}, 404, "Not Found"),
         ("/api/runs", {}, 405, "POST /api/runs: Method Not Allowed: use GET"),
-        ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),
         ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),
         ("/v1/completions", {"model": "pairs", "prompt": [3, 4]}, 422, "not token ids"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
         ("/v1/completions", {"model": "documents", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
         ("/v1/chat/completions", {"model": "pairs", "messages": [USER]}, 404, "pairs does not generate: send to a path"),
-        ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
         ("/v1/chat/completions", HI | {"tools": [{}]}, 422, "tools: it is not supported: leave it out"),
         ("/v1/chat/completions", HI | {"logprobs": True}, 422, "logprobs: it is not supported: leave it out"),
         ("/v1/chat/completions", HI | {"logit_bias": {"1": 2}}, 422, "logit_bias: it is not supported: leave it out"),
@@ -569,12 +600,7 @@ HI: dict[str, Any] = {"model": "documents", "messages": [USER]}
         ("/v1/completions", {"model": "documents", "prompt": "a", "from": "de"}, 422, "to is missing"),
         ("/v1/completions", {"model": "texts", "prompt": "a", "from": "de"}, 422, "texts does not translate: leave out"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "from": "de", "to": "en"}, 422, "data.languages"),
-        (
-            "/v1/chat/completions",
-            {"model": "documents", "messages": [{"role": "system", "content": "a"}]},
-            422,
-            "refuses these messages: no system",
-        ),
+        ("/v1/chat/completions", HI | {"messages": [{"role": "system", "content": "a"}]}, 422, "these messages: no system"),
         ("/v1/embeddings", {"model": "texts", "input": "a", "dimensions": 7}, 422, "is 7, but vectors have 6"),
         ("/api/embed", {"texts": "a", "width": 7}, 422, "is 7, but vectors have 6 values: choose 1 to 6"),
         ("/api/embed", {"texts": "a", "prompt": "query"}, 422, "the prompt is 'query', but objective.kind"),

@@ -15,12 +15,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.run import Run, load, write_run
@@ -28,10 +28,15 @@ from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
 from tests.support.chromium import opened
+from tests.support.commands import Command
 from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT
+from tests.support.text_runs import of_tokens
 
 pytest.importorskip("uvicorn")
+import uvicorn
+
+from flaxformer_lite.tools.serve.app import make_app
 from flaxformer_lite.tools.serve.server import (
     TOKEN,
     WatchedConnection,
@@ -40,6 +45,7 @@ from flaxformer_lite.tools.serve.server import (
     listening_socket,
     serve,
 )
+from tests.support.toy_task import serve_it
 
 TEXTS = ["abc", "x", "", "hello", "a" * 15, "the fox", "bcd"]
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
@@ -93,8 +99,6 @@ def serving(*words: str, **environment: str) -> Iterator[Server]:
 @pytest.mark.slow
 def test_a_chat_template_without_end_takes_nothing_else_down(folders: list[str], tmp_path: Path):
     """Law: six clients whose prompts never end are refused by --timeout; health is answered meanwhile, and SIGTERM ends it."""
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
 
     run = shutil.copytree(folders[1], tmp_path / "documents")
     (run / "chat_template.jinja").write_text(served.ENDLESS)
@@ -126,13 +130,11 @@ def server(folders: list[str]) -> Iterator[Server]:
 
 
 def post(url: str, path: str, body: Any) -> Any:
-    from urllib.request import Request, urlopen
 
     with urlopen(Request(url + path, json.dumps(body).encode()), timeout=120) as response:
         return json.load(response)
 
 
-@needs.starlette
 @pytest.mark.slow
 def test_answers_are_those_of_the_run_for_each_text_alone(server: Server, loaded: dict[str, Run]):
     """Law: many requests at once, with settings of their own, get what `run.translate` and its like return for a text alone."""
@@ -178,11 +180,9 @@ def test_answers_are_those_of_the_run_for_each_text_alone(server: Server, loaded
         assert found["kind"] == kind and [len(found["rows"]), len(found["columns"])] == [*expected.shape[2:]]
 
 
-@needs.starlette
 @pytest.mark.slow
 def test_sixty_four_clients_are_answered_on_eight_devices(folders: list[str], loaded: dict[str, Run]):
     """Law: no answer is lost and none is another text's; batches of all devices are answered by one call."""
-    from urllib.request import urlopen
 
     asked = {client: [f"{client:02d} {turn}" for turn in range(3)] for client in range(64)}
     answers: dict[str, str] = {}
@@ -206,7 +206,6 @@ def test_sixty_four_clients_are_answered_on_eight_devices(folders: list[str], lo
     assert float(count) < len(texts)  # how many fewer depends on the load of the machine
 
 
-@needs.starlette
 @needs.openai
 @pytest.mark.slow
 def test_openais_client_works(server: Server, loaded: dict[str, Run]):
@@ -248,12 +247,9 @@ def test_openais_client_works(server: Server, loaded: dict[str, Run]):
     assert caught.value.status_code == 413 and caught.value.code == "context_length_exceeded"
 
 
-@needs.starlette
 @pytest.mark.slow
 def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: list[str]):
     """Law: a request that is open at SIGTERM gets its answer, new ones find no server, and the exit status is 0."""
-    from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
 
     token = "a-token-of-this-test"
     with serving(folders[0], "--engine", "jax", **{TOKEN: token}) as server:
@@ -280,7 +276,6 @@ def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: 
             urlopen(request, timeout=5)
 
 
-@needs.starlette
 def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
     said: list[str] = []
 
@@ -289,14 +284,8 @@ def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
         if " at http://127.0.0.1:" in line:
             signal.raise_signal(signal.SIGTERM)
 
-    options: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": 0,
-        "allowed_hosts": (),
-        "weights": {},
-        "engine": {},
-        "warm_up": False,
-    }
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "allowed_hosts": (), "warm_up": False}
+    options |= {"weights": {}, "engine": {}}
     missed: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: missed.append(number))
     try:
@@ -311,7 +300,6 @@ VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill
 """The names of the page's button."""
 
 
-@needs.starlette
 @needs.chromium
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
@@ -352,7 +340,6 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
     assert [line for line in heard if "413" not in line] == []  # the browser notes the refusal
 
 
-@needs.starlette
 @needs.chromium
 @pytest.mark.slow
 def test_the_page_of_several_languages_sends_its_menus_and_terms(tmp_path: Path):
@@ -391,15 +378,12 @@ def test_the_page_of_several_languages_sends_its_menus_and_terms(tmp_path: Path)
     assert [line for line in heard if "422" not in line] == []
 
 
-@needs.starlette
 @needs.chromium
 @pytest.mark.slow
 def test_the_page_marks_the_entities_of_a_text(tmp_path: Path):
     """Law: the marks are the spans that `run.label` returns, also behind characters of two UTF-16 units; texts stay texts."""
     run = served.runs(tmp_path)["texts"]
-    pooler = Pooler(token="each", activation=None, num_classes=3)
-    model = dataclasses.replace(run.config.model, head=None, pooler=pooler, sentence_embedding=None)
-    config = dataclasses.replace(run.config, model=model, objective=TokenLabels(labels=("O", "B-A", "I-A")))
+    config = of_tokens(run.config, TokenLabels(labels=("O", "B-A", "I-A")))
     run = served.as_run(config, run.required_tokenizers.source, tmp_path / "none")
     write_run(RunFolder(tmp_path / "words"), config, 0, run.params, "random", tokenizers=run.tokenizers)
     text = f"🙂 ab 🙂 {HOSTILE} cd"
@@ -424,16 +408,10 @@ def test_the_page_marks_the_entities_of_a_text(tmp_path: Path):
     assert heard == []
 
 
-@needs.starlette
 @needs.chromium
 @pytest.mark.slow
 def test_the_page_has_a_form_for_a_task_that_it_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: a field for each value of the request, answers as a table; texts stay texts, and refusals are shown."""
-    import uvicorn
-
-    from flaxformer_lite.tools.serve.app import make_app
-    from tests.support.toy_task import serve_it
-
     serve_it(monkeypatch)
     app = make_app({"texts": served.runs(tmp_path)["texts"]}, Limits())
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
@@ -472,7 +450,6 @@ def test_the_page_has_a_form_for_a_task_that_it_does_not_know(tmp_path: Path, mo
             app.state.service.close(5)
 
 
-@needs.starlette
 @pytest.mark.slow
 def test_ten_thousand_requests_with_clients_that_go(folders: list[str], tmp_path: Path):
     """Law: none is lost and none gets another's answer."""
@@ -502,7 +479,6 @@ def test_a_token_is_needed_where_others_reach_the_server(monkeypatch: pytest.Mon
     assert checked_token("0.0.0.0") == "0123456789abcdef"
 
 
-@needs.starlette
 def test_headers_have_a_time_limit_and_answers_have_not():
     """Law: a connection without whole headers is closed, the first or a later request's; one that waits for an answer is not."""
 
@@ -535,8 +511,6 @@ def test_headers_have_a_time_limit_and_answers_have_not():
 @contextlib.asynccontextmanager
 async def connected(app: Any, seconds: float) -> AsyncIterator[int]:
     """An application on a socket, whose port is given; headers must arrive in `seconds`."""
-    import uvicorn
-
     http: Any = type("Watched", (WatchedConnection,), {"seconds": seconds})
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", http=http, timeout_keep_alive=1))
     with listening_socket("127.0.0.1", 0) as listener:
@@ -549,7 +523,6 @@ async def connected(app: Any, seconds: float) -> AsyncIterator[int]:
         await task
 
 
-@needs.starlette
 def test_further_names_are_compared_without_case_and_port():
     assert checked_names("127.0.0.1", ["Translate.Example.org", "proxy:8443"]) == ["translate.example.org", "proxy"]
     assert checked_names("0.0.0.0", []) == []
@@ -560,10 +533,7 @@ def test_further_names_are_compared_without_case_and_port():
             checked_names("127.0.0.1", [name])
 
 
-@needs.starlette
-def test_mistakes_on_the_command_line_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
-):
+def test_a_mistake_is_one_line(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv(TOKEN, raising=False)
     with listening_socket("127.0.0.1", 0) as taken:
         taken.listen()
@@ -574,17 +544,11 @@ def test_mistakes_on_the_command_line_are_one_line(
             (("--host", "0.0.0.0"), TOKEN),
             (("--queue", "0"), "--queue is 0"),
             (("--timeout", "0"), "--timeout is 0.0"),
-            (("--port", "0"), "does not exist"),
+            (("--port", "0", "--quiet"), "does not exist"),
         ):
-            with pytest.raises(SystemExit) as ended:
-                main(["serve", str(tmp_path / "none"), *words])
-            error = capsys.readouterr().err.strip().splitlines()[-1]
-            assert ended.value.code == 2 and message in error, error
+            assert message in command.mistake("serve", tmp_path / "none", *words)
 
 
-def test_without_the_extra_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_without_the_extra_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch, command: Command):
     monkeypatch.setitem(sys.modules, "starlette", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "runs/first"])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and 'pip install "flaxformer-lite[serve]"' in error and error.count("\n") == 1
+    assert 'pip install "flaxformer-lite[serve]"' in command.mistake("serve", "runs/first")
