@@ -20,7 +20,7 @@ from flaxformer_lite.core.optim import AdamW, InverseSquareRoot, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.files.data import DataConfig, ParallelText
 from flaxformer_lite.files.tokenizers import SentencePiece
-from flaxformer_lite.metrics.translations import MetricConfig
+from flaxformer_lite.metrics import MetricConfig
 
 FOLDER = "data/multi30k"
 

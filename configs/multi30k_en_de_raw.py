@@ -13,7 +13,7 @@ import dataclasses
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.files.data import ParallelText
-from flaxformer_lite.metrics.translations import MetricConfig
+from flaxformer_lite.metrics import MetricConfig
 
 FOLDER = "data/multi30k"
 

@@ -1,1 +1,5 @@
 """The quality of answers that are texts: `translations` has the settings of metrics, and computes BLEU, chrF and exact match."""
+
+from flaxformer_lite.metrics.translations import MetricConfig
+
+__all__ = ["MetricConfig"]

@@ -189,6 +189,33 @@ def text_scores(
     return {name: METRICS[name](hypotheses, references, config) for name in names}
 
 
+def text_report(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig) -> dict[str, Any]:
+    """Returns all metrics of translations, with their signatures."""
+    scores = text_scores(METRICS, hypotheses, references, config)
+    return {
+        "sentences": len(references),
+        **{metric: score.value for metric, score in scores.items()},
+        **{f"{metric}_signature": score.signature for metric, score in scores.items() if score.signature},
+        "reference_words": scores["bleu"].reference_words,
+        "hypothesis_words": scores["bleu"].hypothesis_words,
+    }
+
+
+def with_references(hypotheses: Sequence[str], references: Sequence[str | None]) -> tuple[list[str], list[str]]:
+    """Returns the hypotheses that have a reference, and their references."""
+    both = [(text, right) for text, right in zip(hypotheses, references, strict=True) if right is not None]
+    return [text for text, _ in both], [right for _, right in both]
+
+
+def of_parts(figures: Callable[..., Mapping[str, Any]], parts: Mapping[str, slice], *columns: Any) -> dict[str, Any]:
+    """Returns the figures of the columns' rows of each part of a mixture, by the names of both, such as `de/bleu`."""
+    return {
+        f"{part}/{name}": value
+        for part, where in parts.items()
+        for name, value in figures(*(column[where] for column in columns)).items()
+    }
+
+
 MEAN_RATING = "mean rating of the sentences"
 """The signature of a comparison of ratings."""
 

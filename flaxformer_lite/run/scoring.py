@@ -17,7 +17,14 @@ from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.held_out import SPLITS, Split
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.metrics.translations import METRICS, MetricConfig, resolve, text_scores, with_language
+from flaxformer_lite.metrics.translations import (
+    MetricConfig,
+    of_parts,
+    resolve,
+    text_report,
+    with_language,
+    with_references,
+)
 from flaxformer_lite.tasks import scored_by
 
 Answers = list[list[ScoredText]]
@@ -147,21 +154,14 @@ def score(
     chosen = choose(answers, [pair.source for pair in pairs], settings)
     hypotheses = [best[0].text for best in chosen]
 
-    def figures(where: slice) -> dict[str, Any]:
-        both = [
-            (text, right) for text, right in zip(hypotheses[where], references[where], strict=True) if right is not None
-        ]
-        texts, rights = [text for text, _ in both], [right for _, right in both]
-        return text_report(texts, rights, settings) | objective.text_metrics(texts, rights) if both else {}
+    def figures(texts: list[str], references: list[str | None]) -> dict[str, Any]:
+        both = with_references(texts, references)
+        return text_report(*both, settings) | objective.text_metrics(*both) if both[0] else {}
 
-    scores = figures(slice(None)) | scores | {"engine": run.translator.engine_of(decode)}
-    for source, where in parts.items():
-        scores |= {
-            f"{source}/{metric}": value
-            for metric, value in figures(where).items()
-            if not (metric.endswith("_signature") and value == scores[metric])
-        }
-    return scores, hypotheses
+    scores = figures(hypotheses, references) | scores | {"engine": run.translator.engine_of(decode)}
+    known = {value for name, value in scores.items() if name.endswith("_signature")}
+    of_sources = of_parts(figures, parts, hypotheses, references)
+    return scores | {name: value for name, value in of_sources.items() if value not in known}, hypotheses
 
 
 def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: Progress) -> list[list[ScoredText]]:
@@ -182,18 +182,6 @@ def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: P
             answers[i] = answer
         before += len(numbers)
     return answers
-
-
-def text_report(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
-    """Returns the text metrics of translations, with their signatures."""
-    scores = text_scores(METRICS, hypotheses, references, config)
-    return {
-        "sentences": len(references),
-        **{metric: score.value for metric, score in scores.items()},
-        **{f"{metric}_signature": score.signature for metric, score in scores.items() if score.signature},
-        "reference_words": scores["bleu"].reference_words,
-        "hypothesis_words": scores["bleu"].hypothesis_words,
-    }
 
 
 def best_first(rater: Any, sources: Sequence[str], answers: Answers, *, first_line: int = 1, **report: Any) -> Answers:
@@ -225,7 +213,7 @@ def rate(metrics: Mapping[str, Any], data: ScoredData, hypotheses: Sequence[str]
             numbers = metric.rate(sources, hypotheses, given, progress=progress.within)
         ratings[name] = numbers.tolist()
         means |= {name: float(numbers.mean())}
-        means |= {f"{source}/{name}": float(numbers[where].mean()) for source, where in data.parts.items()}
+        means |= of_parts(lambda some, name=name: {name: float(some.mean())}, data.parts, numbers)
     return ratings, means
 
 

@@ -24,6 +24,7 @@ from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.texts import WarnCallback, check_list, required
+from flaxformer_lite.metrics.translations import of_parts
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -217,6 +218,14 @@ class Task(ABC, Generic[Asked, Answer]):
             self.check_asked(model, one, line)
         return self.answered(model, asked, report)
 
+    def require_records(self, model: TextModel, lack: str, kind: str) -> None:
+        """Raises: ValueError if the objective does not read such records. lack: what the run then does not do."""
+        objective = model.config.objective
+        if objective.reads != self.reads:
+            raise ValueError(
+                f"objective.kind is '{objective.kind}', so the run {model.path} {lack}: use a run of the objective '{kind}'"
+            )
+
     # Figures of answers as texts, for an objective with `text_metric_names`; for all others its own figures suffice.
 
     def texts(self, model: TextModel, pairs: Sequence[Pair], **report: Unpack[Reporting]) -> list[str]:
@@ -229,10 +238,7 @@ class Task(ABC, Generic[Asked, Answer]):
 
     def scores(self, pairs: Sequence[Pair], texts: Sequence[str], parts: Mapping[str, slice]) -> dict[str, float]:
         """Returns the figures over all pairs, and over each part of a mixture under its name."""
-        found = self.figures(pairs, texts)
-        for part, where in parts.items():
-            found |= {f"{part}/{name}": value for name, value in self.figures(pairs[where], texts[where]).items()}
-        return found
+        return self.figures(pairs, texts) | of_parts(self.figures, parts, pairs, texts)
 
 
 def plain(answer: Any) -> Any:

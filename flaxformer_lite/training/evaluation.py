@@ -31,7 +31,7 @@ from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTokenizers
 from flaxformer_lite.files.chats.form import AskedPair, Sources
 from flaxformer_lite.files.data.reading import EvalData
-from flaxformer_lite.metrics.translations import resolve, text_scores, with_language
+from flaxformer_lite.metrics.translations import of_parts, resolve, text_scores, with_language, with_references
 from flaxformer_lite.tasks import scored_by
 from flaxformer_lite.tasks.task import Task, TextModel
 from flaxformer_lite.training.multihost.agreement import Processes
@@ -275,11 +275,8 @@ class Evaluator:
             self.folder.write_samples(name, pairs, hypotheses)
             return {}
         self.folder.write_hypotheses(name, pairs, hypotheses)
-        metrics = self._text_metrics(texts, scoring.references)
-        for source, where in self.data.parts.items():
-            of_part = self._text_metrics(texts[where], scoring.references[where])
-            metrics |= {f"{source}/{metric}": value for metric, value in of_part.items()}
-        return metrics
+        both = texts, scoring.references
+        return self._text_metrics(*both) | of_parts(self._text_metrics, self.data.parts, *both)
 
     def _continue(self, decoder: Decoder, variables: VariableDict, name: str, progress: ProgressCallback) -> None:
         """Writes the texts that continue the prompts under `name`."""
@@ -327,10 +324,9 @@ class Evaluator:
 
     def _text_metrics(self, texts: Sequence[str], references: Sequence[str | None]) -> dict[str, float]:
         """Returns the metrics of answers with a reference: those that the settings name, and the objective's own."""
-        both = [(text, right) for text, right in zip(texts, references, strict=True) if right is not None]
-        if not both:
+        both = with_references(texts, references)
+        if not both[0]:
             return {}
-        answers, rights = [text for text, _ in both], [right for _, right in both]
-        scores = text_scores(self.config.train.text_metrics, answers, rights, self.metrics)
-        of_objective = self.config.objective.text_metrics(answers, rights)
+        scores = text_scores(self.config.train.text_metrics, *both, self.metrics)
+        of_objective = self.config.objective.text_metrics(*both)
         return {name: score.value for name, score in scores.items()} | of_objective

@@ -24,9 +24,11 @@ from flaxformer_lite.metrics.translations import (
     compare_ratings,
     exact_match,
     language_of,
+    of_parts,
     resolve,
     text_scores,
     with_language,
+    with_references,
 )
 
 SENTENCES = {
@@ -40,6 +42,8 @@ SENTENCES = {
     "bo": ["དེ་རིང་གནམ་གཤིས་ཡག་པོ་འདུག"],
 }
 """Sentences of languages without spaces, and of Korean, whose words are long."""
+
+PARTS = {"de": slice(1), "fr": slice(1, 3)}
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +59,17 @@ def without_mecab(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(sys.modules, package, None)
     for module in ("ja_mecab", "ko_mecab"):
         monkeypatch.delitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{module}", raising=False)
+
+
+def test_parts_of_a_mixture_have_figures_of_their_own_rows():
+    """By hand: the longest sum of two columns, of the rows of each part."""
+    figures = of_parts(lambda a, b: {"most": max(map(sum, zip(a, b, strict=True)))}, PARTS, [1, 2, 3], (10, 90, 20))
+    assert figures == {"de/most": 11, "fr/most": 92}
+
+
+def test_answers_without_a_reference_are_left_out():
+    assert with_references(["a", "b", "c"], ["x", None, ""]) == (["a", "c"], ["x", ""])
+    assert with_references(["a"], [None]) == with_references([], []) == ([], [])
 
 
 def test_metrics_by_hand():

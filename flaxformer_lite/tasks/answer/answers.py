@@ -52,12 +52,7 @@ class Answer(Task[Question, FoundAnswer]):
     parts = 64
 
     def check(self, model: TextModel) -> None:
-        objective = model.config.objective
-        if objective.reads != self.reads:
-            raise ValueError(
-                f"objective.kind is '{objective.kind}', so the run {model.path} answers no questions: use a run of the objective "
-                "'answer_spans'"
-            )
+        self.require_records(model, "answers no questions", "answer_spans")
 
     def lengths(self, model: TextModel, asked: Question) -> list[int]:
         return [model.length(*asked)]

@@ -136,12 +136,7 @@ class Label(Task[str | Sequence[str], LabelledWords]):
     parts = 64
 
     def check(self, model: TextModel) -> None:
-        objective = model.config.objective
-        if objective.reads != self.reads:
-            raise ValueError(
-                f"objective.kind is '{objective.kind}', so the run {model.path} labels no words: use a run of the objective "
-                "'token_labels'"
-            )
+        self.require_records(model, "labels no words", "token_labels")
 
     def lengths(self, model: TextModel, asked: str | Sequence[str]) -> list[int]:
         return [model.length(text_of(asked))]
