@@ -1,11 +1,13 @@
 """Files and folders that appear complete, or not at all."""
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 
 def require_absent(path: Path, kind: str = "folder") -> None:
@@ -47,6 +49,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file completely, or not at all."""
     write_chunks(path, [text.encode()])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a file of JSON completely, or not at all."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_chunks(path: Path, chunks: Iterable[bytes]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_json
 
 
 class DamageError(ValueError):
@@ -24,7 +24,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
     """Writes a sealed file completely, or not at all."""
-    write_whole(path, json.dumps(sealed(content), indent=2) + "\n")
+    write_json(path, sealed(content))
 
 
 def read_sealed(path: Path, **form: type | UnionType) -> dict[str, Any]:

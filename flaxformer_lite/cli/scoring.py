@@ -141,7 +141,7 @@ def report_search(arguments: argparse.Namespace) -> None:
     loaded, place = load(arguments.folder, **chosen_weights(arguments)), Path(arguments.search).resolve()
     name = f"search-{place.name}"
     kept = loaded.folder.path / "evaluations" / f"{name}.json"
-    if kept.is_file() and (other := json.loads(kept.read_text("utf-8")).get("folder", str(place))) != str(place):
+    if kept.is_file() and (other := json.loads(kept.read_bytes()).get("folder", str(place))) != str(place):
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(loaded, folder, candidates)
     about = {"run": str(loaded.folder.path), "split": name, "folder": str(place), "step": loaded.step}

@@ -1,14 +1,13 @@
 """Writing a run folder for parameters that were not trained in it."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.atomic_files import require_absent, write_whole
+from flaxformer_lite.base.atomic_files import require_absent, write_json, write_whole
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.tokenizers import save_tokenizers
@@ -38,7 +37,7 @@ def write_run(
     if tokenizers is not None:
         save_tokenizers(tokenizers, output.path, two=config.data.target_tokenizer is not None)
     if imported is not None:
-        write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
+        write_json(output.path / "imported.json", imported)
     add_files(output.path)
     with open_checkpoints(config, output, read_only=False) as checkpoints:
         checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))

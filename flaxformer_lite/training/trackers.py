@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.config.train import TrackerName
 from flaxformer_lite.training.hooks import Hook, TrainingRun
@@ -102,7 +102,7 @@ def tracker_id(folder: RunFolder, tracker: Literal["wandb", "trackio"]) -> str:
     names = json.loads(path.read_bytes()) if path.is_file() else {}
     if tracker not in names:
         names[tracker] = f"{folder.path.name}-{secrets.token_hex(4)}"
-        write_whole(path, json.dumps(names, indent=2) + "\n")
+        write_json(path, names)
     return str(names[tracker])
 
 

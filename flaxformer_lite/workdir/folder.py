@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_json, write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.config import Config, from_json, to_json
@@ -324,7 +324,7 @@ class RunFolder:
         if not (imported := start.imported):
             return
         copy_files(start.path / "huggingface", self.path / "huggingface", SENTENCE_FILES)
-        write_whole(self.path / IMPORTED, json.dumps(imported | {"trained": True}, indent=2) + "\n")
+        write_json(self.path / IMPORTED, imported | {"trained": True})
 
     @property
     def imported(self) -> dict[str, Any]:
@@ -350,7 +350,7 @@ class RunFolder:
         for one in more:
             known += [dict(one)] if one not in known else []
         if known:
-            write_whole(self.path / TAUGHT_BY, json.dumps(known, indent=2) + "\n")
+            write_json(self.path / TAUGHT_BY, known)
 
     def as_teacher(self) -> dict[str, Any]:
         """Returns the name of the run, of an imported one that of its model, and the licence that its model states, or None."""

@@ -293,7 +293,7 @@ def check_copy(folder: Path, url: str) -> None:
     """
     other = Path(marks(folder).get("place", folder))
     try:
-        mirror = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
+        mirror = json.loads((other / "config.json").read_bytes())["train"]["mirror"]
         is_copy = mirror == url and not os.path.samefile(other, folder)
     except (OSError, LookupError, TypeError, ValueError, RecursionError):
         is_copy = False  # the other one was moved or deleted, or is not a run any more

@@ -16,7 +16,7 @@ STATE = ".state.json"
 def marks(folder: Path) -> dict[str, Any]:
     """Returns the marks of a run folder; empty without a readable file of marks."""
     try:
-        read = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        read = json.loads((folder / STATE).read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}

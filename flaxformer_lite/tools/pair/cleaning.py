@@ -25,7 +25,7 @@ TABLE_BITS = 20
 """The logarithm of the places in which three characters in a row are counted; a few share one."""
 
 
-class Rule(NamedTuple):
+class PairRule(NamedTuple):
     """A way to find broken pairs."""
 
     finds: str
@@ -36,7 +36,7 @@ class Rule(NamedTuple):
     """The number of pairs from which on the rule looks at them."""
 
 
-Rules = Mapping[str, Rule]
+Rules = Mapping[str, PairRule]
 """Rules by their names, in the order in which they look at the pairs that are left."""
 
 
@@ -128,29 +128,29 @@ def repeats(pair: Pair) -> bool:
 
 
 RULES: Rules = {
-    "empty": Rule(
+    "empty": PairRule(
         "a side without a letter or a digit",
         each(lambda pair: not all(any(map(str.isalnum, text)) for text in pair[:2])),
     ),
-    "encoding": Rule(
+    "encoding": PairRule(
         "characters that were lost, or UTF-8 that was read as Latin-1 or Windows-1252, in any part of a side",
         each(lambda pair: any(map(is_misread, pair[:2]))),
     ),
-    "markup": Rule("entities or tags of HTML", each(lambda pair: any(map(has_markup, pair[:2])))),
-    "identical": Rule("the same text on both sides", each(lambda pair: plain(pair.source) == plain(pair.target))),
-    "duplicate": Rule("a pair that an earlier line has", duplicate),
-    "length": Rule("one side too long or too short for the other", length, FEW),
-    "language": Rule("another script or language than the rest of its side, or no language at all", language, FEW),
-    "translation": Rule(
+    "markup": PairRule("entities or tags of HTML", each(lambda pair: any(map(has_markup, pair[:2])))),
+    "identical": PairRule("the same text on both sides", each(lambda pair: plain(pair.source) == plain(pair.target))),
+    "duplicate": PairRule("a pair that an earlier line has", duplicate),
+    "length": PairRule("one side too long or too short for the other", length, FEW),
+    "language": PairRule("another script or language than the rest of its side, or no language at all", language, FEW),
+    "translation": PairRule(
         "no more words that translate each other than in two sentences put together by chance", translation, FEW
     ),
 }
 OF_ANSWERS: Rules = {
-    "cut": Rule(
+    "cut": PairRule(
         "a source longer than the teacher reads, or a translation as long as it writes",
         each(lambda pair: pair.label == "cut"),
     ),
-    "repeats": Rule("a translation that says the same again and again, of a source that does not", each(repeats)),
+    "repeats": PairRule("a translation that says the same again and again, of a source that does not", each(repeats)),
 }
 """The rules that look at the translations of a teacher before the others do."""
 

@@ -223,5 +223,5 @@ def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 def parallel(data: Path, name: str) -> ParallelText:
     """Returns the source of a split, which is found from any folder."""
     data = data.absolute()
-    ends = json.loads((data / "made_of.json").read_text(encoding="utf-8"))["ends"]
+    ends = json.loads((data / "made_of.json").read_bytes())["ends"]
     return ParallelText(source=str(data / f"{name}.{ends[0]}"), target=str(data / f"{name}.{ends[1]}"))

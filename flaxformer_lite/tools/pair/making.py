@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.interop.exporting import export_ctranslate2
+from flaxformer_lite.metrics.translations import text_report
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import describe_teachers
-from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data, text_report
+from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.preparing import SPLITS, prepare
@@ -90,7 +91,7 @@ def make(
 def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dict[str, Any]:
     """Returns the scores of a run at its step; new ones replace the export and the report of an earlier step."""
     file = folder / "data" / "scores.json"
-    scores: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
     if scores.get("step") == run.step:
         return scores
     shutil.rmtree(folder / "ctranslate2", ignore_errors=True)
@@ -101,8 +102,8 @@ def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dic
     scores = finite(about | scores)
     save_scores(run, scores, data.pairs, hypotheses)
     if (taught := teacher_scores(folder)).is_file():
-        scores["teacher"] = json.loads(taught.read_text(encoding="utf-8"))
-    write_whole(file, json.dumps(scores, indent=2) + "\n")
+        scores["teacher"] = json.loads(taught.read_bytes())
+    write_json(file, scores)
     return scores
 
 
@@ -135,8 +136,8 @@ def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, An
             note(f"{exported} is made, and its BLEU left out: {error}")
             return None
         scores = options | text_report(texts, [pair.target for pair in data.pairs], data.metrics)
-        write_whole(file, json.dumps(scores, indent=2) + "\n")
-    saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        write_json(file, scores)
+    saved: dict[str, Any] = json.loads(file.read_bytes())
     return saved
 
 

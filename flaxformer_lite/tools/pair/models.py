@@ -18,7 +18,7 @@ from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
-from flaxformer_lite.tools.pair.cleaning import Broken, Rule, Rules
+from flaxformer_lite.tools.pair.cleaning import Broken, PairRule, Rules
 from flaxformer_lite.workdir import open_run
 
 BEST = 0.9
@@ -105,7 +105,7 @@ class Models:
             broken[worst_first[: round(share * len(pairs))]] = True
             return broken
 
-        return {"rating": Rule("one of the worst ratings by --filter", rating)}
+        return {"rating": PairRule("one of the worst ratings by --filter", rating)}
 
     def load_teachers(self, output: Path) -> Run:
         """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""

@@ -42,7 +42,7 @@ def prepare(
     asked = {"files": versions, "columns": [*columns], "keep": sorted(off), **models.asked()}
     data = output / "data"
     if (data / "made_of.json").is_file():
-        before = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
+        before = json.loads((data / "made_of.json").read_bytes())
         if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
@@ -20,11 +20,10 @@ from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.chats.form import warn_of_left_out
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.text.normal_form import plain
-from flaxformer_lite.metrics.translations import MetricConfig, resolve, with_language
+from flaxformer_lite.metrics.translations import MetricConfig, resolve, text_report, with_language
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.scoring import text_report
 from flaxformer_lite.tools import corpus
-from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, Rule, clean, each
+from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES, PairRule, clean, each
 from flaxformer_lite.tools.pair.folder import as_line, parallel, read_lines, write_pairs
 from flaxformer_lite.tools.pair.models import Models
 from flaxformer_lite.workdir import RunFolder
@@ -64,7 +63,7 @@ def score_teachers(run: Run, output: Path, engine: Engine) -> None:
     metrics = resolve(with_language(MetricConfig(), test.target_names()), references)
     scores = {"split": "test", "weights": "teacher", **text_report(texts, references, metrics)}
     note(f"the teacher has BLEU {scores['bleu']:.2f} on {len(pairs):,} sentences held out")
-    write_whole(file, json.dumps(scores, indent=2) + "\n")
+    write_json(file, scores)
 
 
 def teacher_scores(output: Path) -> Path:
@@ -121,7 +120,7 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
     Raises: ValueError if nothing is left.
     """
     held = {plain(text) for name in ("valid", "test") for pair in parallel(data, name).stream() for text in pair[:2]}
-    held_out = Rule("a sentence that is held out", each(lambda pair: plain(pair.target) in held))
+    held_out = PairRule("a sentence that is held out", each(lambda pair: plain(pair.target) in held))
     rules = {**OF_ANSWERS, "held_out": held_out, **RULES}
     cleaned, before = clean([*people, *answers], off, rules), len(people)
     of_answers = {name: [i - before for i in numbers if i >= before] for name, numbers in cleaned.found.items()}
@@ -131,5 +130,5 @@ def filter_answers(people: Sequence[Pair], answers: Sequence[Pair], off: Collect
             f"none of the {len(answers):,} translations of the teacher is kept: look at them in {data / 'answers'}; --from and "
             "--to name the languages, and --keep switches a rule off"
         )
-    facts = json.loads((data / "made_of.json").read_text(encoding="utf-8"))
+    facts = json.loads((data / "made_of.json").read_bytes())
     write_pairs(data / "taught", {"pairs": kept}, answers, of_answers, rules, {"ends": facts["ends"]})
