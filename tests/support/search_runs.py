@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.objectives import Regression, SentenceEmbeddings
+from flaxformer_lite.core.objectives import BaseObjective, Regression, SentenceEmbeddings
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import write_run
@@ -24,8 +24,8 @@ QUERIES = {"q1": CORPUS["d4"], "q2": CORPUS["d0"], "never": "judged"}
 JUDGEMENTS = {("q1", "d4"): 2, ("q1", "d3"): 1, ("q2", "d0"): 1, ("q2", "d7"): 0}
 
 
-def write_search_run(folder: Path, *, reranks: bool) -> Path:
-    """Writes a run that embeds texts, or one that scores pairs."""
+def write_search_run(folder: Path, *, reranks: bool, objective: BaseObjective | None = None) -> Path:
+    """Writes a run that embeds texts, or one that scores pairs; objective: another one than the usual."""
     model = ModelConfig(
         vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0, num_token_types=2,
         pooler=Pooler(num_classes=1) if reranks else None, sentence_embedding=None if reranks else SentenceEmbedding(),
@@ -34,7 +34,7 @@ def write_search_run(folder: Path, *, reranks: bool) -> Path:
     base = tiny_config()
     data = replace(base.data, train=None, eval=None, max_source_length=64)
     train = replace(base.train, text_metrics=())
-    objective = Regression() if reranks else SentenceEmbeddings()
+    objective = objective or (Regression() if reranks else SentenceEmbeddings())
     config = replace(base, model=model, data=data, train=train, weights="last", objective=objective)
     rng = np.random.default_rng(4)
     params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_params(config))

@@ -16,7 +16,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.objectives import Batch, LossTerm
+from flaxformer_lite.core.objectives import Batch
+from flaxformer_lite.core.objectives.losses import Counts
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.runners import Runner, make_runner
 from flaxformer_lite.core.step import TrainState
@@ -213,7 +214,7 @@ def run_of(recording: Recording, params: PyTree = None) -> Run:
 def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
     """Returns the step of the newest checkpoint, and the loss of a row by itself with its parameters, without dropout.
 
-    It is in nats a counted token, and NaN for a row without such a token.
+    The loss is that of an evaluation: of tokens in nats a counted token, and NaN for a row without such a token.
 
     Raises: ValueError if the loss of a row depends on the others.
     """
@@ -225,11 +226,9 @@ def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
         step, params = restore_weights(checkpoints, config, "last", None)
 
     @jax.jit
-    def term(params: PyTree, row: Batch) -> LossTerm:
+    def counts(params: PyTree, row: Batch) -> Counts:
         rows = jax.tree.map(lambda x: x[None], row)
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
-        loss = objective.metrics(outputs, rows)["loss"]
-        assert isinstance(loss, LossTerm)
-        return loss
+        return objective.metrics(outputs, rows)
 
-    return step, lambda row: float(term(params, row).mean)
+    return step, lambda row: objective.report(counts(params, row))["loss"]

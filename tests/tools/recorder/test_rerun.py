@@ -15,8 +15,10 @@ from flaxformer_lite import load
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.core.data import BatchShapes
+from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import DropoutRates, ModelConfig
-from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.objectives import BaseObjective, CausalLM, Regression, Reranking
 from flaxformer_lite.core.step import train_step
 from flaxformer_lite.files.data import TSV, PlainText
 from flaxformer_lite.run.attention import own_targets
@@ -30,6 +32,8 @@ from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command, Said
 from tests.support.experiments import rows, tiniest_config, use_one_device
+from tests.support.objectives import candidate_record, labelled
+from tests.support.search_runs import write_search_run
 
 Typed = Callable[..., Said]
 LINES = [" ".join(f"{word}{i}" for word in ("some", "words", "and", "more")[: 1 + i % 4]) for i in range(40)]
@@ -172,6 +176,29 @@ def test_the_loss_of_a_row_is_that_of_a_batch_without_the_others(recording: Reco
     assert [line[3] for line in lines] == [f"{losses[row.row]:.4f}" for row in recording.rows(3)]
     assert json.loads(typed("rows", 3, "--losses", "--json").lines[0])["loss"] == losses[shown.row]
     assert f", loss {losses[shown.row]:.4f}\n" in typed("rows", 3, "--losses", "--text").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [Regression(), Reranking(num_candidates=3)], ids=lambda one: one.kind)
+def test_a_number_of_a_text_or_of_candidates_has_a_loss_too(
+    objective: BaseObjective, untrained: Recording, tmp_path: Path
+):
+    """Oracle: the squared error by hand, and the cross-entropy of sigmoids of three candidates, one of which is right."""
+    folder = RunFolder(write_search_run(tmp_path / "untrained", reranks=True, objective=objective))
+    records = [labelled([], [5, 6, 7], "2.5")]
+    if isinstance(objective, Reranking):
+        records = [candidate_record([5, 6], [[7], [8, 9], [10]])]
+    config, run = folder.config(), load(str(folder.path))
+    shapes = BatchShapes(bucket_lengths=(16,), max_source_length=16, tokens_per_batch=48)
+    batch = Dataset.training(records, objective, shapes, 3, run.tokenizers.source).batch(0)
+    first = jax.tree.map(lambda x: jnp.asarray(x[:1]), batch)
+    loss_of = row_loss(dataclasses.replace(untrained, folder=folder, config=config))[1]
+    found = loss_of(jax.tree.map(lambda x: x[0], first))
+    task = train_task(config)
+    scores = task.model.apply({"params": run.params}, task.inputs(first)).class_logits
+    z, y = np.asarray(scores, np.float64).ravel(), np.asarray(batch.targets[0], np.float64)
+    by_hand = np.square(z - y) if objective.kind == "regression" else np.log1p(np.exp(np.where(y > 0, -z, z)))
+    assert found == pytest.approx(by_hand.mean(), rel=1e-5)
 
 
 @pytest.mark.slow
