@@ -1,6 +1,7 @@
 """What a row is, in the spellings of other programs. Oracles: the same rows in another spelling, by hand, by pandas and NumPy."""
 
 import json
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data import CSV, TSV, CoNLL, JSONLines, Parquet
-from flaxformer_lite.files.records import Classes, Conversations, Words
+from flaxformer_lite.files.records import READERS, Classes, Conversations, RecordKinds, Words
+from flaxformer_lite.files.records.base import Record
 from flaxformer_lite.files.records.words import pair_of_words
 
 
@@ -128,3 +130,11 @@ def test_a_table_has_conversations(tmp_path: Path):
     assert message(CSV(path=bad, header=True, record=Conversations(messages="chat"))).startswith(
         f"{bad}:2: 'hello' is not"
     )
+
+
+@pytest.mark.parametrize("kind", typing.get_args(RecordKinds), ids=lambda kind: kind.__name__)
+def test_kinds_that_are_read_alike_have_one_reader(kind: type[Record]):
+    """Law: a table of readers by what is read has one for each name; another kind of the name must not have its own."""
+    chosen = READERS[kind.reads]
+    for name in ("reader", "learned"):
+        assert getattr(kind, name).__func__ is getattr(chosen, name).__func__, f"{kind.__name__} and {chosen.__name__}"
