@@ -10,7 +10,7 @@ from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import BaseObjective, Batch
-from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
+from flaxformer_lite.core.objectives.candidates import candidate_arrays
 from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.data.config import DataConfig
@@ -27,8 +27,7 @@ def labelled(source: list[int], target: list[int], label: str) -> TokenPair:
 
 def candidate_record(query: list[int], candidates: list[list[int]], positives: int = 1, *scores: float) -> TokenPair:
     """A query with its candidates, of which the first are positives."""
-    sizes = np.array([*map(len, candidates)])
-    arrays = {POSITIVES: sizes[:positives], NEGATIVES: sizes[positives:], SCORES: np.array(scores, np.float32)}
+    arrays = candidate_arrays([*map(len, candidates)], positives, scores)
     return record(query, [i for text in candidates for i in text])._replace(arrays=arrays)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer_lite.core.text import SpecialIds, Tokenizer
+from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
 from flaxformer_lite.core.text.pairs import Extent
 
 NOTHING: Int[np.ndarray, "0"] = np.zeros(0, np.int32)
@@ -40,12 +40,18 @@ class Pack(NamedTuple):
 
 
 class LabelledText(NamedTuple):
-    """One text, or two, as the model reads them, with the number of their class, or of each of several, or their value."""
+    """One text, or two, as the model reads them, with the number of their class, or of each of several or token, or their value."""
 
     tokens: Int[np.ndarray, "S"]
     """Special ids included."""
     types: Int[np.ndarray, "S"]
-    label: float | tuple[int, ...]
+    label: Any
+    """A number, a tuple of whole numbers, or an array `[S]`."""
+
+    @classmethod
+    def of(cls, read: EncodedText, label: Any) -> "LabelledText":
+        """Returns texts that a tokenizer has read, with their label."""
+        return cls(np.array(read.tokens, np.int32), np.array(read.types, np.int32), label)
 
 
 class Lengths(NamedTuple):

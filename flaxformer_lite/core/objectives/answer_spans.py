@@ -129,10 +129,10 @@ class AnswerSpans(WholeTexts):
         def make(i: int) -> LabelledText:
             one, first = arrays[record[i]], int(start[i])
             window = self.window(one.source.tolist(), one.target.tolist(), first, room, reader)
-            answer, (tokens, types) = one.array(ANSWER), window.read
+            answer = one.array(ANSWER)
             is_inside = len(answer) and first <= answer[0] and answer[-1] < stop[i]
             places = tuple((answer - first + window.before).tolist()) if is_inside else (0, 0)
-            return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), places)
+            return LabelledText.of(window.read, places)
 
         special = len(reader.with_special_tokens([], []).tokens)
         rows = Rows.source_only(special + question + stop - start, make, Spans.one_each(record, start, stop))

@@ -11,6 +11,7 @@ A record (`TokenPair`) of a query with its candidates has
 A record without these arrays is a plain pair: its target is the only candidate, and answers the query.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,15 +40,21 @@ class QueryCandidates(NamedTuple):
     """The positives, then the negatives."""
     num_positives: int
     """At least 1."""
-    scores: Float[np.ndarray, "K"] | None = None
-    """The score of each candidate by a teacher; None without one."""
+    scores: Float[np.ndarray, "K"]
+    """The score of each candidate by a teacher; empty without a teacher."""
 
     @classmethod
     def of(cls, record: TokenPair) -> "QueryCandidates":
         """Returns the parts of a record."""
         positives, negatives, scores = map(record.array, (POSITIVES, NEGATIVES, SCORES))
         candidates = np.split(record.target, np.cumsum([*positives, *negatives], dtype=np.int64)[:-1])
-        return cls(record.source, tuple(candidates), len(positives) or 1, scores if len(scores) else None)
+        return cls(record.source, tuple(candidates), len(positives) or 1, scores)
+
+
+def candidate_arrays(sizes: Sequence[int], positives: int, scores: Sequence[float]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a record whose candidates have these numbers of tokens, those of the positives first."""
+    each = np.array(sizes, np.int32)
+    return {POSITIVES: each[:positives], NEGATIVES: each[positives:], SCORES: np.array(scores, np.float32)}
 
 
 def longest_candidates(arrays: TokenArrays) -> Int[np.ndarray, "I"]:

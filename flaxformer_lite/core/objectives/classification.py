@@ -83,8 +83,7 @@ class LabelledTexts(WholeTexts):
         def make(i: int) -> LabelledText:
             record = arrays[i]
             texts = [record.source, record.target] if len(record.source) else [record.target]
-            tokens, types = reader.truncated([text.tolist() for text in texts], longest.source)
-            return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), values[i])
+            return LabelledText.of(reader.truncated([text.tolist() for text in texts], longest.source), values[i])
 
         num_special = np.where(sizes[:, 0] > 0, two, one)
         return Rows.truncated(num_special, sizes.sum(1), longest.source, make)

@@ -206,7 +206,7 @@ class SentenceEmbeddings(CandidateTexts):
         targets: np.ndarray = np.zeros(1, np.int32)
         if self.criterion == "margin_mse":
             targets = np.zeros(self.num_negatives + 1, np.float32)
-            targets[: len(chosen)] = 0 if record.scores is None else record.scores[chosen]
+            targets[: len(chosen)] = record.scores[chosen] if len(record.scores) else 0
         row = host_row(
             targets,
             np.ones(1, np.float32),

@@ -32,6 +32,35 @@ from flaxformer_lite.core.retrieval.ranking import ndcg, reciprocal_rank
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
+# Losses ---------------------------------------------------------------------------------------------------------------
+
+
+def binary(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    return binary_cross_entropy(scores[..., None], relevance[..., None], present[..., None].astype(scores.dtype))
+
+
+def ranknet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    """Returns log₂(1 + exp(s_j - s_i)) of all candidates i of more relevance than j."""
+    ordered = (relevance[:, :, None] > relevance[:, None, :]) & present[:, :, None] & present[:, None, :]
+    differences = jnp.where(ordered, scores[:, None, :] - scores[:, :, None], 0)
+    return LossTerm((jax.nn.softplus(differences) * ordered).sum() / math.log(2), ordered.sum().astype(scores.dtype))
+
+
+def listnet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
+    wanted = jax.nn.softmax(jnp.where(present, relevance, ABSENT))
+    losses = -(jnp.where(present, jax.nn.log_softmax(scores), 0) * wanted).sum(-1)
+    weights = present.any(-1).astype(scores.dtype)
+    return LossTerm((losses * weights).sum(), weights.sum())
+
+
+CRITERIA: dict[str, Callable[[Array, Array, Array], LossTerm]] = {
+    loss.__name__: loss for loss in (binary, margin_mse, ranknet, listnet)
+}
+"""The losses of scores by their names. A new one stands here, and in a sentence on the setting `criterion`."""
+
+
+# The objective ----------------------------------------------------------------------------------------------------------
+
 
 class RankedPairs(NamedTuple):
     """A query with each of its candidates, or some of them, as the model reads them."""
@@ -57,13 +86,13 @@ class Reranking(CandidateTexts):
     """
 
     kind: Literal["reranking"] = "reranking"
-    criterion: Literal["binary", "margin_mse", "ranknet", "listnet"] = "binary"
-    """binary: the binary cross-entropy of each candidate, a positive or not. margin_mse: the squared error of the score of a
-    positive minus that of each other candidate, against the same difference of the teacher's scores (Hofstätter et al. 2021,
-    arXiv:2010.02666, section 3). ranknet: for each two candidates of different relevance the bits of the probability that their
-    scores have the same order (Burges et al. 2005, "Learning to rank using gradient descent", section 3). listnet: the cross-
-    entropy of the softmax of the scores against that of the relevance (Cao et al. 2007, "Learning to rank: from pairwise approach
-    to listwise approach", section 4)."""
+    criterion: Literal[tuple(CRITERIA)] = "binary"
+    """binary: the binary cross-entropy of each candidate, a positive or not; nats per candidate. margin_mse: the squared error of
+    the score of a positive minus that of each other candidate, against the same difference of the teacher's scores (Hofstätter et
+    al. 2021, arXiv:2010.02666, section 3); per pair. ranknet: for each two candidates of different relevance the bits of the
+    probability that their scores have the same order (Burges et al. 2005, "Learning to rank using gradient descent", section 3);
+    per pair. listnet: the cross-entropy of the softmax of the scores against that of the relevance (Cao et al. 2007, "Learning to
+    rank: from pairwise approach to listwise approach", section 4); nats per query."""
     num_candidates: Annotated[int, Ge(2)] = 8
     """The most candidates of a query that a step reads. In training a query that has more gets others in each epoch, one positive
     always."""
@@ -95,11 +124,11 @@ class Reranking(CandidateTexts):
             query, candidates, num_positives, scores = QueryCandidates.of(arrays[i])
 
             def pair(number: int) -> LabelledText:
-                tokens, types = reader.truncated([query.tolist(), candidates[number].tolist()], longest.source)
+                read = reader.truncated([query.tolist(), candidates[number].tolist()], longest.source)
                 relevance = float(number < num_positives)
-                if scores is not None and self.criterion != "binary":
+                if len(scores) and self.criterion != "binary":
                     relevance = float(scores[number])
-                return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), relevance)
+                return LabelledText.of(read, relevance)
 
             return RankedPairs(Lazy(len(candidates), pair), num_positives)
 
@@ -156,7 +185,7 @@ class Reranking(CandidateTexts):
         return jnp.where(present, logits.astype(accumulation_dtype(logits)), ABSENT), present
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns nats per candidate (binary) or query (listnet), bits per pair (ranknet), or squared differences per pair."""
+        """Returns the term of the criterion, in its unit."""
         scores, present = self.scores(outputs, batch)
         return {self.criterion: CRITERIA[self.criterion](scores, jnp.asarray(batch.targets), present)}
 
@@ -179,32 +208,3 @@ class Reranking(CandidateTexts):
         loss = LossTerm(*np.array(jax.device_get(losses), np.float64).sum(0)[:2])
         mrr, ndcg_ = np.mean(figures, axis=0).tolist()
         return {"loss": loss.mean, "mrr@10": mrr, "ndcg@10": ndcg_}
-
-
-# Losses ---------------------------------------------------------------------------------------------------------------
-
-
-def binary(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
-    return binary_cross_entropy(scores[..., None], relevance[..., None], present[..., None].astype(scores.dtype))
-
-
-def ranknet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
-    """Returns log₂(1 + exp(s_j - s_i)) of all candidates i of more relevance than j."""
-    ordered = (relevance[:, :, None] > relevance[:, None, :]) & present[:, :, None] & present[:, None, :]
-    differences = jnp.where(ordered, scores[:, None, :] - scores[:, :, None], 0)
-    return LossTerm((jax.nn.softplus(differences) * ordered).sum() / math.log(2), ordered.sum().astype(scores.dtype))
-
-
-def listnet(scores: Float[Array, "B K"], relevance: Float[Array, "B K"], present: Bool[Array, "B K"]) -> LossTerm:
-    wanted = jax.nn.softmax(jnp.where(present, relevance, ABSENT))
-    losses = -(jnp.where(present, jax.nn.log_softmax(scores), 0) * wanted).sum(-1)
-    weights = present.any(-1).astype(scores.dtype)
-    return LossTerm((losses * weights).sum(), weights.sum())
-
-
-CRITERIA: dict[str, Callable[[Array, Array, Array], LossTerm]] = {
-    "binary": binary,
-    "margin_mse": margin_mse,
-    "ranknet": ranknet,
-    "listnet": listnet,
-}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.core.data import Lengths, TokenPair
+from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.inputs import Outputs
@@ -40,14 +40,6 @@ class LabelParts(NamedTuple):
     """Whether an entity ends with the word: E and S."""
     type: Int[Any, "C"]
     """The number of the entity's type."""
-
-
-class LabelledPieces(NamedTuple):
-    """A text as the model reads it, special ids included, with the label of each token (`piece_label`)."""
-
-    tokens: Int[np.ndarray, "S"]
-    types: Int[np.ndarray, "S"]
-    labels: Int[np.ndarray, "S"]
 
 
 def piece_label(label: int, first: bool) -> int:
@@ -155,12 +147,12 @@ class TokenLabels(WholeTexts, HeadObjective):
         before, room = around.index(-1), max(longest.source - len(around) + 1, 0)
         kept, sizes = np.flatnonzero(arrays.extents != Extent.REFUSED), arrays.sizes[:, 1]
 
-        def make(i: int) -> LabelledPieces:
+        def make(i: int) -> LabelledText:
             record = arrays[kept[i]]
-            tokens, types = reader.truncated([record.target.tolist()], longest.source)
-            labels, shown = np.zeros(len(tokens), np.int32), record.array(PIECE_LABELS)[:room]
+            read = reader.truncated([record.target.tolist()], longest.source)
+            labels, shown = np.zeros(len(read.tokens), np.int32), record.array(PIECE_LABELS)[:room]
             labels[before : before + len(shown)] = shown
-            return LabelledPieces(np.array(tokens, np.int32), np.array(types, np.int32), labels)
+            return LabelledText.of(read, labels)
 
         read = np.minimum(sizes[kept], room).astype(np.int64)
         too_long = kept[sizes[kept] > room]
@@ -171,10 +163,10 @@ class TokenLabels(WholeTexts, HeadObjective):
         return rows
 
     def example(
-        self, record: LabelledPieces, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+        self, record: LabelledText, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> Batch:
         """Returns a row without the axis B; `extra` is 1 at the first piece of each word."""
-        labels = pad_tokens(record.labels, lengths.source)
+        labels = pad_tokens(record.label, lengths.source)
         first: Any = (labels % 2).astype(np.float32)
         counted: Any = first if self.pieces == "first" else (labels > 0).astype(np.float32)
         return text_row(np.maximum(labels - 1, 0) // 2, counted, record, lengths, special)._replace(extra=first)

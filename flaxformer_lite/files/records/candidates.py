@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES, SCORES
+from flaxformer_lite.core.objectives.candidates import candidate_arrays
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.files.records.base import Field, Reading, Record, text_field
@@ -138,9 +136,5 @@ class CandidateTokenizers(Tokenizers):
         encoded = iter(self.target.encode_batch(list(itertools.chain.from_iterable(texts))))
         for pair, query, one, of_query in zip(pairs, queries, read, texts, strict=True):
             ids = list(itertools.islice(encoded, len(of_query)))
-            if not pair.has_candidates:
-                yield EncodedPair(query, ids[0])
-                continue
-            sizes, first = np.array([*map(len, ids)], np.int32), len(one.positives)
-            arrays = {POSITIVES: sizes[:first], NEGATIVES: sizes[first:], SCORES: np.array(one.scores, np.float32)}
+            arrays = candidate_arrays([*map(len, ids)], len(one.positives), one.scores) if pair.has_candidates else {}
             yield EncodedPair(query, [*itertools.chain.from_iterable(ids)], arrays=arrays)

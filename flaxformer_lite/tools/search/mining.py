@@ -17,12 +17,15 @@ from jaxtyping import Float
 from flaxformer_lite.base.atomic_files import require_absent, write_chunks
 from flaxformer_lite.base.console import Progress, counted, note, warn
 from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT
-from flaxformer_lite.files.records.candidates import TextCandidates
+from flaxformer_lite.files.records.candidates import Candidates, TextCandidates
 from flaxformer_lite.files.text.json_objects import json_object
 from flaxformer_lite.files.text.normal_form import comparable
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.search.folder import lines_of, read_corpus
 from flaxformer_lite.tools.search.searching import counting_cuts, nearest_documents, vector_chunks
+
+ROW = Candidates(negatives=())
+"""The fields of a row."""
 
 
 class Mining(NamedTuple):
@@ -89,16 +92,15 @@ def read_rows(path: Path) -> list[MinedRow]:
     for number, line in enumerate(lines_of(path), 1):
         place = f"{path}:{number}"
         record = json_object(line, place)
-        query = record.get("query")
-        if not isinstance(query, str) or not query.strip():
-            raise ValueError(f"{place}: the query is {str(query)[:60]!r}: it must be a text that is not blank")
         if "negatives" in record:
             raise ValueError(f"{place}: the row has negatives already: remove the field")
         try:
-            candidates = TextCandidates.read([record.get("positive")], [])
+            pair = ROW.pair(record)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}; the field is positive") from None
-        rows.append(MinedRow(record, query, candidates.positives))
+            raise ValueError(f"{place}: {error}") from None
+        if not pair.source.strip():
+            raise ValueError(f"{place}: the query is {pair.source!r}: it must be a text that is not blank")
+        rows.append(MinedRow(record, pair.source, TextCandidates.of_pair(pair).positives))
     if not rows:
         raise ValueError(f"{path}: the file has no row: add some")
     positives = collections.defaultdict[str, list[str]](list)

@@ -69,6 +69,7 @@ def terms_of(criterion: str, z: np.ndarray, y: np.ndarray) -> list[float]:
         return [((z[0] - z[i]) - (y[0] - y[i])) ** 2 for i in range(1, size)]
     if criterion == "ranknet":
         return [np.log2(1 + np.exp(z[j] - z[i])) for i in range(size) for j in range(size) if y[i] > y[j]]
+    assert criterion == "listnet"
     p, q = (np.exp(x) / np.exp(x).sum() for x in (z, y))
     return [-(q * np.log(p)).sum()]
 
@@ -131,7 +132,7 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(criterion: str)
         ]
         theirs = sum(of_rows) / (len(flat) - len(texts))
     else:
-        loss = (losses.RankNetLoss if criterion == "ranknet" else losses.ListNetLoss)(model)
+        loss = {"ranknet": losses.RankNetLoss, "listnet": losses.ListNetLoss}[criterion](model)
         theirs = loss([["q"] * 4, texts], labels)
     theirs.backward()
     value, gradient = loss_and_gradient(criterion, scores, relevance)

@@ -58,7 +58,7 @@ def test_rows_become_queries_with_their_candidates(tmp_path: Path):
         parts = QueryCandidates.of(records[i])
         assert parts.num_positives == len(positives)
         given = row["pos_scores"] if isinstance(row["pos_scores"], list) else [row["pos_scores"]]
-        assert parts.scores is not None and parts.scores.tolist() == [*given, *(row["neg_scores"] or [])]
+        assert parts.scores.tolist() == [*given, *(row["neg_scores"] or [])]
     longest = [max(len(text.encode()) for text in texts_of(records, i)[1]) for i in range(3)]
     assert longest_candidates(records).tolist() == longest
 

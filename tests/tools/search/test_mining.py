@@ -152,7 +152,9 @@ def test_options_out_of_range_are_one_line(words: list[str], message: str, place
     ("line", "message"),
     [
         ('{"query": " ", "positive": "a"}', ":3: the query is ' ': it must be a text that is not blank"),
-        ('{"query": "a"}', ":3: no text answers the query: give at least one positive; the field is positive"),
+        ('{"query": 3, "positive": "a"}', ":3: field query holds int '3': it must be a string"),
+        ('{"query": "a"}', ":3: no field positive; the fields are query"),
+        ('{"query": "a", "positive": []}', ":3: no text answers the query: give at least one positive"),
         ('{"query": "a", "positive": ["b", 3]}', ":3: candidate 2 of the query is '3'"),
         ('{"query": "a", "positive": "b", "negatives": []}', ":3: the row has negatives already: remove the field"),
         ("a", ":3: not JSON"),
