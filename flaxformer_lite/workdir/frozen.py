@@ -9,7 +9,7 @@ import hashlib
 import sys
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,32 +124,19 @@ class WithFrozen(Checkpoints):
         super().__init__(*arguments, **options)
         self._frozen = frozen
 
-    def save(
-        self,
-        step: int,
-        state: Any,
-        meta: dict[str, Any],
-        metrics: dict[str, float] | None = None,
-        *,
-        regular: bool = True,
-    ) -> None:
+    def save(self, step: int, state: Any, *arguments: Any, **options: Any) -> None:
         self.further = {"base": self._frozen.reference(state)}
-        super().save(step, self._frozen.without(state), meta, metrics, regular=regular)
+        super().save(step, self._frozen.without(state), *arguments, **options)
 
     def restore(self, abstract_state: Any, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
         step, state, meta = super().restore(self._frozen.without(abstract_state), step)
         return step, self._frozen.complete_state(state, abstract_state, self.reference(step)), meta
 
     def restore_params(
-        self,
-        abstract_params: PyTree,
-        step: int,
-        *,
-        field: Literal["params", "ema"] = "params",
-        rounded: PyTree | None = None,
+        self, abstract_params: PyTree, step: int, *, rounded: PyTree | None = None, **options: Any
     ) -> PyTree:
-        of_saved = None if rounded is None else self._frozen.saved(rounded)
-        params = super().restore_params(self._frozen.saved(abstract_params), step, field=field, rounded=of_saved)
+        options["rounded"] = None if rounded is None else self._frozen.saved(rounded)
+        params = super().restore_params(self._frozen.saved(abstract_params), step, **options)
         return self._frozen.complete(params, abstract_params, self.reference(step))
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:

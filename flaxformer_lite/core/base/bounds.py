@@ -15,7 +15,7 @@ from operator import ge, gt, le, lt
 from typing import Annotated, Any, ClassVar
 
 import annotated_types
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
 from flaxformer_lite.core.base.suggest import suggest
@@ -29,6 +29,8 @@ PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
 FiniteFloat = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]
 Fraction = Annotated[float, Gt(0), Lt(1)]
+Share = Annotated[float, Ge(0), Le(1)]
+PositiveShare = Annotated[float, Gt(0), Le(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 """A probability, or the weight of the old value in a moving average; 1 is excluded."""
 

@@ -9,11 +9,18 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.core.base.bounds import (
+    Checked,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PositiveShare,
+)
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.layers import accumulation_dtype
 from flaxformer_lite.core.model.norms import Param
@@ -282,7 +289,7 @@ class Rotary(PositionScheme):
     """The longest wave is about 2π · base tokens long; 10000 is usual."""
     layout: Literal["half_split", "interleaved"] = "half_split"
     """half_split: element j is paired with j + h, as in Llama. interleaved: 2j with 2j + 1, as in the paper."""
-    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    fraction: PositiveShare = 1.0
     """Fraction of each head that is rotated, from its first element on."""
     scaling: OptionalRotaryScaling = None
     """Change of the angles for texts longer than those of the original training; None: no change."""

@@ -13,16 +13,25 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from annotated_types import Gt, Le
 
 from flaxformer_lite.core.base.annotations import Resume
-from flaxformer_lite.core.base.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
+from flaxformer_lite.core.base.bounds import (
+    Checked,
+    Fraction,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    PositiveShare,
+    Rate,
+)
 from flaxformer_lite.core.base.tree_paths import leaf_path
 from flaxformer_lite.core.optim.schedules import Noam, Schedule
 from flaxformer_lite.core.optim.selection import scaled
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
+Beta = Annotated[Rate, Resume.ON_REQUEST]
+"""The weight of the old value in a moving average of gradients, or of their squares."""
 
 
 def clip(norm: float) -> optax.GradientTransformation:
@@ -131,9 +140,9 @@ class AdamW(OptimizerAlgorithm):
     """
 
     kind: Literal["adamw"] = "adamw"
-    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
+    b1: Beta = 0.9
     """Weight of the old average of the gradients."""
-    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.98
+    b2: Beta = 0.98
     """Weight of the old average of the squared gradients. 0.98 (Vaswani et al. 2017, section 5.3) averages about 50 steps;
     Adam's own 0.999 averages 1,000, longer than many warm-ups."""
     eps: Annotated[PositiveFloat, Resume.ON_REQUEST] = 1e-8
@@ -161,7 +170,7 @@ class Adafactor(OptimizerAlgorithm):
     """
 
     kind: Literal["adafactor"] = "adafactor"
-    decay_exponent: Annotated[float, Gt(0), Le(1)] = 0.8
+    decay_exponent: PositiveShare = 0.8
     """Decay of the averages: step n gives the old average the weight 1 - n^-decay_exponent (section 7.2 of the paper)."""
     max_update_rms: PositiveFloat | None = 1.0
     """Largest root mean square of one parameter's direction, before the scaling by its size; None: no limit."""
@@ -189,9 +198,9 @@ class Lion(OptimizerAlgorithm):
     """
 
     kind: Literal["lion"] = "lion"
-    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
+    b1: Beta = 0.9
     """Weight of the momentum in the direction; the rest is the current gradient."""
-    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.99
+    b2: Beta = 0.99
     """Weight of the old momentum in the new one."""
     moment_dtype: MomentDtype = None
     """Type of m; None: the type of the parameters."""
@@ -223,9 +232,9 @@ class Muon(OptimizerAlgorithm):
     """Number of Newton-Schulz steps. Fewer leave small singular values small; more only cost time."""
     update_rms: PositiveFloat = 0.2
     """Root mean square of the direction of a matrix, in units of the rate."""
-    b1: Annotated[Rate, Resume.ON_REQUEST] = 0.9
+    b1: Beta = 0.9
     """AdamW's b1, for the other parameters."""
-    b2: Annotated[Rate, Resume.ON_REQUEST] = 0.98
+    b2: Beta = 0.98
     """AdamW's b2, for the other parameters."""
     eps: Annotated[PositiveFloat, Resume.ON_REQUEST] = 1e-8
     """AdamW's eps, for the other parameters."""
@@ -306,7 +315,7 @@ class OptimizerConfig(Checked, at="optimizer"):
     rates: dict[str, PositiveFloat] = field(default_factory=dict, hash=False)
     """Factors of the learning rate by patterns of parameter paths, such as {"encoder/*": 0.1, "*/layers/0/*": 0.5}; those of all
     patterns that match are multiplied."""
-    layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    layer_decay: PositiveShare = 1.0
     """Factor of the learning rate from the head to the highest layer, and from each layer to the one below it; embeddings are the
     lowest. 1: every layer has the same rate."""
     ema_decay: Annotated[Fraction | None, Resume.ON_REQUEST] = None

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import optax
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 from jax import Array
 from jax.typing import ArrayLike
 
-from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Share
 
 PeakRate = Annotated[float, Gt(0), Lt(math.inf), "1e-3 is a usual peak for AdamW"]
 WARMUP_UNIT = "the warm-up is counted in optimizer steps"
@@ -127,7 +127,7 @@ class Cosine(LearningRateSchedule):
     """The highest rate, at the end of the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
-    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
+    final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
@@ -151,7 +151,7 @@ class Linear(LearningRateSchedule):
     """The highest rate, at the end of the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
-    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
+    final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
@@ -195,7 +195,7 @@ class WarmupStableDecay(LearningRateSchedule):
     """Steps of linear warm-up."""
     decay_steps: Annotated[int, Ge(1), "the schedule without decay is constant"]
     """Steps of linear decay, the last ones of the run."""
-    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
+    final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:

@@ -3,9 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from annotated_types import Ge, Gt, Le
+from typing import Any, Literal
 
 from flaxformer_lite.core.base.bounds import (
     LARGEST,
@@ -15,6 +13,8 @@ from flaxformer_lite.core.base.bounds import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PositiveShare,
+    Share,
 )
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, check_token_ids
@@ -31,13 +31,13 @@ class Sampling(Checked, at="decode.sampling"):
     """Divides the logits: below 1 makes probable tokens more probable, 0 always takes the best token."""
     top_k: NonNegativeInt = 0
     """Sample from the k most probable tokens, and those as probable as the last of them; 0: from all tokens."""
-    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    top_p: PositiveShare = 1.0
     """Sample from the fewest most probable tokens whose probabilities sum to top_p or more, of equal ones those with the lowest
     ids; 1: from all tokens.
 
     Reference: Holtzman et al. 2020, arXiv:1904.09751.
     """
-    min_p: Annotated[float, Ge(0), Le(1)] = 0.0
+    min_p: Share = 0.0
     """Sample from tokens at least min_p times as probable as the best one; 0: from all tokens.
 
     Reference: Nguyen et al. 2024, arXiv:2407.01082.

@@ -6,6 +6,7 @@ References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11
 """
 
 import dataclasses
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -89,9 +90,18 @@ def classes_layer(architecture: str, usual: str) -> Names:
     return {"pooler/classes": "qa_outputs" if architecture.endswith(ANSWERING) else usual}
 
 
-def unread_pooler(prefix: str) -> IgnorableTensor:
-    """Returns the pooler that older files have beside a classifier which reads the last layer itself."""
-    return never_read(rf"{prefix}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself")
+def unread(prefix: str, head: str) -> tuple[IgnorableTensor, ...]:
+    """Returns the copies that files have of the tensors of a head, and what no model reads.
+
+    Older files have a pooler beside a classifier which reads the last layer itself.
+    """
+    return (
+        *tied_copies(f"{prefix}.embeddings.word_embeddings.weight", f"{head}.decoder.weight"),
+        *tied_copies(f"{head}.bias", f"{head}.decoder.bias"),
+        never_read(rf"{re.escape(head)}\.bias", "unused: an untied head has a bias of its own"),
+        position_ids(rf"{prefix}\.embeddings\.position_ids"),
+        never_read(rf"{prefix}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself"),
+    )
 
 
 CLASSES = classes_of("Bert")
@@ -169,13 +179,7 @@ BERT = Family(
     read_heads=read_heads,
     architecture=architecture,
     names=names,
-    ignorable=(
-        *tied_copies("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
-        *tied_copies("cls.predictions.bias", "cls.predictions.decoder.bias"),
-        never_read(r"cls\.predictions\.bias", "unused: an untied head has a bias of its own"),
-        position_ids(r"bert\.embeddings\.position_ids"),
-        unread_pooler("bert"),
-    ),
+    ignorable=unread("bert", "cls.predictions"),
 )
 
 # RoBERTa --------------------------------------------------------------------------------------------------------------
@@ -232,13 +236,7 @@ ROBERTA = Family(
     read_heads=read_roberta_heads,
     architecture=classes_of("Roberta").of,
     names=roberta_names,
-    ignorable=(
-        *tied_copies("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
-        *tied_copies("lm_head.bias", "lm_head.decoder.bias"),
-        never_read(r"lm_head\.bias", "unused: an untied head has a bias of its own"),
-        position_ids(r"roberta\.embeddings\.position_ids"),
-        unread_pooler("roberta"),
-    ),
+    ignorable=unread("roberta", "lm_head"),
 )
 
 

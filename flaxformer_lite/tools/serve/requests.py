@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
+from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveInt, PositiveShare, Share
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.tasks.task import Task, Text
@@ -17,7 +18,6 @@ Texts = Text | list[Text]
 """One text, or several."""
 Prompts = Texts | list[int] | list[list[int]]
 """One prompt or several, as texts or token ids."""
-Count = Annotated[int, Ge(1)]
 Code = Annotated[str, MaxLen(100)]
 """The code of a language."""
 
@@ -89,9 +89,9 @@ class DecodingRequest(Asked):
     """The settings of decoding that a request may change."""
 
     temperature: Annotated[float, Ge(0), Le(100)] | None = None
-    top_k: Annotated[int, Ge(0)] | None = None
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
-    min_p: Annotated[float, Ge(0), Le(1)] | None = None
+    top_k: NonNegativeInt | None = None
+    top_p: PositiveShare | None = None
+    min_p: Share | None = None
     repetition_penalty: Annotated[float, Gt(0), Le(100)] | None = None
     seed: Annotated[int, Ge(0), Lt(2**32)] | None = None
     stop: str | Annotated[list[str], MaxLen(16)] | None = None
@@ -117,9 +117,9 @@ class TranslateRequest(Asked):
     texts: Texts
     from_: Annotated[Code | None, Field(alias="from")] = None
     to: Code | None = None
-    beam_size: Count | None = None
-    num_hypotheses: Count | None = None
-    max_new_tokens: Count | None = None
+    beam_size: PositiveInt | None = None
+    num_hypotheses: PositiveInt | None = None
+    max_new_tokens: PositiveInt | None = None
     terms: Annotated[dict[Text, Text], MaxLen(10_000)] | None = None
     placeholders: bool = False
     prefix: Text | list[Text] = ""
@@ -130,8 +130,8 @@ class GenerateRequest(DecodingRequest):
 
     run: str | None = None
     texts: Prompts
-    max_new_tokens: Count | None = None
-    num_hypotheses: Count | None = None
+    max_new_tokens: PositiveInt | None = None
+    num_hypotheses: PositiveInt | None = None
     stream: bool = False
 
 
@@ -186,7 +186,7 @@ class OpenAIRequest(DecodingRequest):
     """The fields that completions and chats share."""
 
     model: str
-    n: Count | None = None
+    n: PositiveInt | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     frequency_penalty: Annotated[Any, neutral(0.0)] = None
@@ -202,7 +202,7 @@ class CompletionRequest(OpenAIRequest):
     """`POST /v1/completions`."""
 
     prompt: Prompts
-    max_tokens: Count | None = None
+    max_tokens: PositiveInt | None = None
     best_of: Annotated[Any, neutral(1)] = None
     echo: Annotated[Any, neutral(False)] = None
     logprobs: Annotated[Any, neutral()] = None
@@ -216,8 +216,8 @@ class ChatRequest(OpenAIRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[dict[str, Any]], MinLen(1), MaxLen(1000), AfterValidator(read_messages)]
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: PositiveInt | None = None
+    max_completion_tokens: PositiveInt | None = None
     logprobs: Annotated[Any, neutral(False)] = None
     top_logprobs: Annotated[Any, neutral()] = None
     tools: Annotated[Any, neutral([])] = None
@@ -238,7 +238,7 @@ class EmbeddingsRequest(Asked):
     model: str
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = None
+    dimensions: PositiveInt | None = None
     prompt: Text | None = None
     """The name of a prompt of the run; OpenAI's clients send it as `extra_body`."""
     user: str | None = None
