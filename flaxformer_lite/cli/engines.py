@@ -9,12 +9,6 @@ from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights, own_settings
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, uses_cpu
 
-FOR_JAX = (
-    *("ensemble", "terms", "placeholders", "prefix", "minimum_risk", "best_by", "samples", "temperature"),
-    *("mesh.tensor", "mesh.fsdp"),
-)
-"""Options that only JAX obeys, by the names of their values."""
-
 
 def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
     """Returns the run of `RUN` as CTranslate2 reads it; None: JAX answers. A line says which, and `engine` too.
@@ -48,5 +42,5 @@ def without_jax(arguments: argparse.Namespace) -> EngineRun | None:
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Raises: CannotAnswer that lists the typed options that only JAX obeys."""
-    if typed := [f"--{name.replace('_', '-')}" for name in FOR_JAX if vars(arguments)[name]]:
+    if typed := [mark.option for name, mark in arguments.marks.items() if mark.of_jax and vars(arguments)[name]]:
         raise CannotAnswer(f"CTranslate2 does not obey {', '.join(typed)}: leave it out")

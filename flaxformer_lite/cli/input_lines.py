@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
-from flaxformer_lite.cli.options import add_weights
+from flaxformer_lite.cli.options import add_option, add_run, add_weights
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.files.text.files import (
@@ -189,15 +189,16 @@ def add_arguments(
     parser: argparse.ArgumentParser, engine: str | None = None, kind: str = "text files, plain or gzipped"
 ) -> None:
     """Adds the arguments of commands that process lines with a run. engine: see `add_weights`. kind: of the files."""
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument("files", metavar="FILE", nargs="*", default=[], help=f"{kind}; default: stdin")
+    add_run(parser)
+    add_option(parser, "files", decides=False, metavar="FILE", nargs="*", default=[], help=f"{kind}; default: stdin")
     if kind != JSON_LINES:
         add_column(parser)
     add_weights(parser, engine=engine)
 
 
 def add_column(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add_option(
+        parser,
         "--column",
         metavar="COLUMN",
         action="append",

@@ -22,7 +22,7 @@ from flaxformer_lite import tasks
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
 from flaxformer_lite.cli import commands, task_command
-from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
+from flaxformer_lite.cli.options import add_imports, add_option, as_typed, import_typed
 from flaxformer_lite.core.base.suggest import suggest
 
 COMMANDS = {
@@ -130,7 +130,13 @@ def run(name: str, words: Sequence[str]) -> None:
     command.add_arguments(parser)
     if name not in READ_NO_RUN:
         add_imports(parser)
-    parser.add_argument("--quiet", action="store_true", help="write only results, warnings and errors: no progress")
+    add_option(
+        parser,
+        "--quiet",
+        decides=False,
+        action="store_true",
+        help="write only results, warnings and errors: no progress",
+    )
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     verbosity.quiet = arguments.quiet

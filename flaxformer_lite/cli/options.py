@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
@@ -15,12 +15,42 @@ SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transform
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
 
 
+class Mark(NamedTuple):
+    """The part of an option in the answers of a command."""
+
+    option: str
+    decides: bool
+    """Whether the value decides the answers: a folder of answers that was begun with another value is refused."""
+    of_jax: bool
+    """Whether only JAX obeys the option."""
+    is_setting: bool
+    """Whether the option is for a setting of `decode`."""
+
+
+def add_option(
+    parser: argparse.ArgumentParser,
+    *names: str,
+    decides: bool = True,
+    of_jax: bool = False,
+    is_setting: bool = False,
+    **about: Any,
+) -> None:
+    """Adds an option with its `Mark`, which `marks` of the arguments has. about: keywords of `add_argument`."""
+    added = parser.add_argument(*names, **about)
+    mark = Mark(names[0], decides, of_jax, is_setting)
+    parser.set_defaults(marks={**(parser.get_default("marks") or {}), added.dest: mark})
+
+
+def add_run(parser: argparse.ArgumentParser, about: str = "the run folder") -> None:
+    """Adds the argument for the folder of a run."""
+    add_option(parser, "folder", decides=False, metavar="RUN", help=about)
+
+
 def add_setting(
     parser: argparse.ArgumentParser, option: str, setting: str, kind: Callable[[str], Any], metavar: str, about: str
 ) -> None:
     """Adds an option for the setting `decode.{setting}`, for example `beam_size` or `sampling.top_k`."""
-    parser.add_argument(option, dest=setting, type=kind, metavar=metavar, help=about)
-    parser.set_defaults(settings={**(parser.get_default("settings") or {}), setting: option})
+    add_option(parser, option, dest=setting, type=kind, metavar=metavar, help=about, is_setting=True)
 
 
 def add_weights(
@@ -30,8 +60,9 @@ def add_weights(
 
     engine: the default of `--engine`; None: the command has one engine, JAX.
     """
-    parser.add_argument("--weights", help=f"last, best, ema or average:N; default: {default}")
-    parser.add_argument(
+    add_option(parser, "--weights", help=f"last, best, ema or average:N; default: {default}")
+    add_option(
+        parser,
         "--weights-dtype",
         choices=WEIGHTS_DTYPES if engine is None else (*WEIGHTS_DTYPES, "int8"),
         default=WEIGHTS_DTYPES[0],
@@ -40,7 +71,8 @@ def add_weights(
         + "; default: float32",
     )
     if engine is not None:
-        parser.add_argument(
+        add_option(
+            parser,
             "--engine",
             choices=ENGINES,
             default=engine,
@@ -48,8 +80,10 @@ def add_weights(
             f"{engine}",
         )
     for axis in ("tensor", "fsdp"):
-        parser.add_argument(
+        add_option(
+            parser,
             f"--mesh.{axis}",
+            of_jax=True,
             type=int,
             metavar="N",
             help=f"devices that divide the model, as train.mesh.{axis} does; default: the fewest that have the memory",
@@ -93,8 +127,10 @@ def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
-    settings: dict[str, str] = getattr(arguments, "settings", {})
-    return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
+    marks: dict[str, Mark] = getattr(arguments, "marks", {})
+    return {
+        name: mark.option for name, mark in marks.items() if mark.is_setting and getattr(arguments, name) is not None
+    }
 
 
 def as_typed(message: str, arguments: argparse.Namespace) -> str:
@@ -109,50 +145,71 @@ def as_typed(message: str, arguments: argparse.Namespace) -> str:
 
 def add_translation(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `translate` and `evaluate` share, but those of `add_weights`."""
-    parser.add_argument(
+    add_option(
+        parser,
         "--ensemble",
+        decides=False,
+        of_jax=True,
         metavar="RUN",
         action="append",
         default=[],
         help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
     )
-    parser.add_argument(
-        "--from", dest="source_language", metavar="CODE", help="language of the texts, of data.languages"
+    add_option(
+        parser, "--from", dest="source_language", metavar="CODE", help="language of the texts, of data.languages"
     )
-    parser.add_argument("--to", dest="target_language", metavar="CODE", help="language of the translations")
-    parser.add_argument(
+    add_option(parser, "--to", dest="target_language", metavar="CODE", help="language of the translations")
+    add_option(
+        parser,
         "--terms",
+        decides=False,
+        of_jax=True,
         metavar="FILE",
         help="terms, in each line a text of a source, a tab, and the text that its translation then has",
     )
-    parser.add_argument(
-        "--placeholders", action="store_true", help="keep tags, {names}, %%s and addresses of sources as they are"
+    add_option(
+        parser,
+        "--placeholders",
+        of_jax=True,
+        action="store_true",
+        help="keep tags, {names}, %%s and addresses of sources as they are",
     )
-    parser.add_argument("--prefix", metavar="TEXT", help="the beginning of every translation")
+    add_option(parser, "--prefix", of_jax=True, metavar="TEXT", help="the beginning of every translation")
     beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
     add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
     add_setting(parser, "--alpha", "alpha", float, "A", alpha)
-    parser.add_argument(
+    add_option(
+        parser,
         "--minimum-risk",
+        of_jax=True,
         choices=("chrf", "bleu"),
         help="choose the candidate that is most like all candidates by this metric; they are the answers of the beam",
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--best-by",
+        of_jax=True,
         metavar="RUN",
         help="choose the candidate that this run rates best, such as an imported MetricX, or a COMET without reference",
     )
-    parser.add_argument(
-        "--samples", type=int, metavar="N", help="candidates of --minimum-risk or --best-by: N samples, no beam"
+    add_option(
+        parser,
+        "--samples",
+        of_jax=True,
+        type=int,
+        metavar="N",
+        help="candidates of --minimum-risk or --best-by: N samples, no beam",
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="of the samples; default: 1")
+    add_option(parser, "--temperature", of_jax=True, type=float, metavar="T", help="of the samples; default: 1")
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:
     """Adds the option for the files and modules that define classes of a run's config.json, or families."""
-    parser.add_argument(
+    add_option(
+        parser,
         "--import",
+        decides=False,
         dest="imports",
         metavar="FILE.py|MODULE",
         action="append",

@@ -13,6 +13,7 @@ from flaxformer_lite.base.atomic_files import require_writable
 from flaxformer_lite.base.console import counted, note
 from flaxformer_lite.cli.answering import Answer, Answering, answer_lines, printed, with_headers
 from flaxformer_lite.cli.input_lines import LINES_AT_ONCE, LineChunk
+from flaxformer_lite.cli.options import add_option
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.files.text.tables import container
 from flaxformer_lite.tools import corpus
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     from flaxformer_lite.engine.engine_run import EngineRun
     from flaxformer_lite.run import Run
 
-NO_FACTS = (
-    *("folder", "ensemble", "files", "terms", "prompts", "output", "pieces", "part", "join"),
-    *("quiet", "imports", "flags", "settings"),
-)
-"""Arguments that decide no answer, or that the manifest has under another name."""
 COMPRESSIONS = (*corpus.PACKERS, ".zst")
 """Compressions that are read; answers to zstd, which Python does not write, are not packed."""
 Write = Callable[[LineChunk], bytes]
@@ -35,19 +31,25 @@ Write = Callable[[LineChunk], bytes]
 def add_output(parser: argparse.ArgumentParser, command: str, file: str = "") -> None:
     """Adds the options of a folder of answers. file: the name of the one file that `-o` may be too."""
     parser.set_defaults(command=command)
-    parser.add_argument(
+    add_option(
+        parser,
         "-o",
         "--output",
+        decides=False,
         metavar=f"{file}|OUT/" if file else "OUT/",
         help=("one new file, or " if file else "")
         + "a folder of pieces; killed, the same command goes on with the missing ones",
     )
     pieces = f"lines in a piece of OUT/; default: {LINES_AT_ONCE}"
-    parser.add_argument("--pieces", type=int, metavar="N", help=pieces)
+    add_option(parser, "--pieces", decides=False, type=int, metavar="N", help=pieces)
     share = "the share of OUT/ that this process answers, such as 3/8; default: its place in SLURM or a TPU pod, or all"
-    parser.add_argument("--part", metavar="K/N", help=share)
-    parser.add_argument(
-        "--join", action="store_true", help="make one file of OUT/ if all pieces are there; alone without FILEs"
+    add_option(parser, "--part", decides=False, metavar="K/N", help=share)
+    add_option(
+        parser,
+        "--join",
+        decides=False,
+        action="store_true",
+        help="make one file of OUT/ if all pieces are there; alone without FILEs",
     )
 
 
@@ -162,12 +164,13 @@ def pieces_of(blocks: Iterable[tuple[LineChunk, Write]]) -> Iterator[corpus.Piec
 def facts(arguments: argparse.Namespace, run: "Run | EngineRun", rater: "Run | None") -> dict[str, Any]:
     """Returns what decides the answers: the weights, the configs and the options. Names of folders may differ between hosts."""
     terms, origin = getattr(arguments, "terms", None), [*run.origin, *([] if rater is None else rater.origin)]
+    deciding = {"command", *(name for name, mark in arguments.marks.items() if mark.decides)}
     return {
         "run": Path(arguments.folder).absolute().name,
         "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
         "files": [Path(file).name for file in arguments.files],
         "pieces": arguments.pieces or LINES_AT_ONCE,
-        **{name: value for name, value in vars(arguments).items() if name not in NO_FACTS},
+        **{name: value for name, value in vars(arguments).items() if name in deciding},
         "steps": [step for step, _, _ in origin],
         "settings_of_runs": [settings for _, settings, _ in origin],
         "parameters": [params for *_, params in origin],

@@ -1,6 +1,7 @@
 """The command of a task: lines in, its answers out."""
 
 import argparse
+import functools
 import importlib
 import io
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
-from flaxformer_lite.cli.options import chosen_weights
+from flaxformer_lite.cli.options import add_option, chosen_weights
 from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import Columns, TaskLines
 
@@ -35,7 +36,7 @@ class TaskCommand:
         parser.set_defaults(output=None, pieces=None)
         if self.lines.output:
             add_output(parser, self.name, self.lines.output)
-        self.lines.add_arguments(parser)
+        self.lines.add_arguments(functools.partial(add_option, parser))
         if self.lines.output == "":
             add_output(parser, self.name)
 

@@ -32,8 +32,8 @@ class TaskLines(ABC, Generic[Answer]):
     """Whether the number of the input line stands before each line of an answer; a bad line then has none."""
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds the options that this command has beside those of all tasks."""
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        """Adds the options that this command has beside those of all tasks: `add` takes what `add_argument` takes."""
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Self:

@@ -18,7 +18,7 @@ from flaxformer_lite.base.sealed_files import read_sealed
 from flaxformer_lite.cli import output
 from flaxformer_lite.cli.answering import Answering, answer_lines
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
-from flaxformer_lite.cli.main import command_of
+from flaxformer_lite.cli.main import COMMANDS, Parser, command_of, run
 from flaxformer_lite.cli.task_command import TaskAnswering
 from flaxformer_lite.cli.task_command import write as write_task
 from flaxformer_lite.files.text.files import line_chunks
@@ -110,6 +110,37 @@ def test_a_long_work_shows_its_activity_speed_and_time_left(tmp_path: Path, monk
     write(parsed("translate", tmp_path / "a", tmp_path / "b", "-o", f"{tmp_path}/out/", "--pieces", "2"), Shouting())
     assert shown[:3] == [("shouting", 0, 2), ("shouting", 1, 2), ("corpus", "2 lines answered")]
     assert re.fullmatch(r"4 lines answered, [\d,.]+ a second, 100% read, 0 s left", cast(Any, shown[-1])[1])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_beside_a_folder_of_answers_has_its_mark(name: str, monkeypatch: pytest.MonkeyPatch):
+    """By hand: the options that decide no answer, or whose values stand in the manifest under another name."""
+
+    def stop(parser: argparse.ArgumentParser, words: object) -> None:
+        stopped.append(parser)
+        raise SystemExit
+
+    stopped = list[argparse.ArgumentParser]()
+    monkeypatch.setattr(Parser, "parse_known_intermixed_args", stop)
+    with pytest.raises(SystemExit):
+        run(name, ["RUN"])
+    options, marks = {action.dest for action in stopped[0]._actions} - {"help"}, stopped[0].get_default("marks")
+    if "join" in options:
+        assert marks.keys() == options
+        beside = {
+            "folder",
+            "ensemble",
+            "files",
+            "terms",
+            "prompts",
+            "output",
+            "pieces",
+            "part",
+            "join",
+            "quiet",
+            "imports",
+        }
+        assert {option for option, mark in marks.items() if not mark.decides} == beside & options
 
 
 def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):

@@ -12,11 +12,11 @@ RUN/hypotheses/, in TREC's form.
 
 import argparse
 
-from flaxformer_lite.cli.options import add_translation, add_weights
+from flaxformer_lite.cli.options import add_run, add_translation, add_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("others", metavar="RUN2", nargs="*", default=[], help="other runs, compared with the first")
     parser.add_argument(
         "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"

@@ -8,7 +8,7 @@ The system must support the model. An imported run is exported bit for bit. Adap
 
 import argparse
 
-from flaxformer_lite.cli.options import SYSTEMS
+from flaxformer_lite.cli.options import SYSTEMS, add_run
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 FAMILIES = (
@@ -20,7 +20,7 @@ FAMILIES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, if its names depend on it")
     parser.add_argument(

@@ -6,9 +6,11 @@ that are cut otherwise is printed. Fine-tune the new run on pairs of the languag
 
 import argparse
 
+from flaxformer_lite.cli.options import add_run
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("output", metavar="NEW", help="the new run folder")
     parser.add_argument("--language", metavar="CODE", required=True, help="code of the new language, such as xyz_Latn")
     parser.add_argument("--like", metavar="CODE", required=True, help="a related language of the run")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, add_column, chosen_blocks, text_columns
-from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
+from flaxformer_lite.cli.options import add_option, add_run, add_setting, add_weights, chosen_weights, typed_settings
 from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
 
 if TYPE_CHECKING:
@@ -26,12 +26,20 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument(
-        "prompts", metavar="PROMPT", nargs="*", default=[], help='the text to continue, "" for none; default: stdin'
+    add_run(parser)
+    add_option(
+        parser,
+        "prompts",
+        decides=False,
+        metavar="PROMPT",
+        nargs="*",
+        default=[],
+        help='the text to continue, "" for none; default: stdin',
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--file",
+        decides=False,
         dest="files",
         metavar="FILE",
         action="append",
@@ -39,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a file with one prompt on each line",
     )
     add_column(parser)
-    parser.add_argument("--chat", action="store_true", help="answer the prompts as messages of one conversation")
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt of --chat")
-    parser.add_argument(
-        "--ids", action="store_true", help="read and write token ids separated by spaces; BOS is not added"
+    add_option(parser, "--chat", action="store_true", help="answer the prompts as messages of one conversation")
+    add_option(parser, "--system", metavar="TEXT", help="the system prompt of --chat")
+    add_option(
+        parser, "--ids", action="store_true", help="read and write token ids separated by spaces; BOS is not added"
     )
     most = "most tokens to write; default: decode.max_new_tokens, or 100"
     add_setting(parser, "--max-new-tokens", "max_new_tokens", int, "N", most)
@@ -51,11 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "--top-p", "sampling.top_p", float, "P", "draw from the best tokens with this probability")
     add_setting(parser, "--min-p", "sampling.min_p", float, "P", "draw from tokens P times as probable as the best")
     add_setting(parser, "--repetition-penalty", "repetition_penalty", float, "X", "above 1: repeat less")
-    parser.add_argument(
-        "--stop", metavar="TEXT", action="append", default=[], help="stop before this text; may be repeated"
+    add_option(
+        parser, "--stop", metavar="TEXT", action="append", default=[], help="stop before this text; may be repeated"
     )
-    parser.add_argument(
-        "--seed", type=int, metavar="N", help="seed of the draws, together with the number of the prompt; default: 0"
+    add_option(
+        parser,
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed of the draws, together with the number of the prompt; default: 0",
     )
     add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
     add_setting(parser, "--beam-size", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")

@@ -7,9 +7,11 @@ one is damaged or missing.
 
 import argparse
 
+from flaxformer_lite.cli.options import add_run
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder, or a folder of tokens")
+    add_run(parser, "the run folder, or a folder of tokens")
     parser.add_argument("--step", type=int, help="the checkpoint to show; default: the newest")
     parser.add_argument("--weights", help="last, best, ema or average:N; default: last")
     parser.add_argument("--verify", action="store_true", help="compare every file with what was written")

@@ -7,11 +7,11 @@ ROWS has JSON lines with a `query` and one or several texts that answer it in `p
 import argparse
 from pathlib import Path
 
-from flaxformer_lite.cli.options import add_weights, chosen_weights
+from flaxformer_lite.cli.options import add_run, add_weights, chosen_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder, of a model that embeds")
+    add_run(parser, "the run folder, of a model that embeds")
     parser.add_argument("rows", metavar="ROWS", help="JSON lines with query and positive")
     parser.add_argument(
         "--corpus",

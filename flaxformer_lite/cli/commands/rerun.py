@@ -10,10 +10,11 @@ import json
 import re
 
 from flaxformer_lite.base.console import Progress
+from flaxformer_lite.cli.options import add_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("step", metavar="STEP", type=int, help="the first step that is repeated")
     parser.add_argument(
         "--without", metavar="ROW|FILE:LINE", required=True, help="the row or the line that is left out"

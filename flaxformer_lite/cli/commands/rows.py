@@ -10,10 +10,11 @@ import re
 from functools import partial
 
 from flaxformer_lite.base.console import Progress, note
+from flaxformer_lite.cli.options import add_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("steps", metavar="STEP", help="the step, or a range such as 1000-1010")
     parser.add_argument("--losses", action="store_true", help="add the loss of each row, by the newest checkpoint")
     group = parser.add_mutually_exclusive_group()

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from flaxformer_lite.base.console import Progress, note
+from flaxformer_lite.cli.options import add_run
 
 if TYPE_CHECKING:  # it needs JAX
     from flaxformer_lite.run.recording import Recording
@@ -21,7 +22,7 @@ MOST_RECORDS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    add_run(parser)
     parser.add_argument("text", metavar="TEXT", nargs="?", help="a part of a source or of a target")
     parser.add_argument("--file", help="a file of the training data, with --line")
     parser.add_argument("--line", type=int, metavar="N", help="the number of the line, from 1")

@@ -9,7 +9,7 @@ import argparse
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
-from flaxformer_lite.cli.options import add_setting, add_translation
+from flaxformer_lite.cli.options import add_option, add_setting, add_translation
 from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
 
 
@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_translation(parser)
     n_best = "write the N best of the beam; default: decode.num_hypotheses, if above 1"
     add_setting(parser, "--n-best", "num_hypotheses", int, "N", n_best)
-    parser.add_argument("--scores", action="store_true", help="add a tab and the score to each line")
-    parser.add_argument(
-        "--ids", action="store_true", help="read and write token ids separated by spaces; EOS is not added"
+    add_option(parser, "--scores", action="store_true", help="add a tab and the score to each line")
+    add_option(
+        parser, "--ids", action="store_true", help="read and write token ids separated by spaces; EOS is not added"
     )
     add_output(parser, "translate")
 

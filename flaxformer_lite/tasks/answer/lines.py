@@ -5,9 +5,8 @@ the tab. --format jsonl writes one JSON object for each line: answer, start, sto
 are read in overlapping windows. A line that is not UTF-8, or that lacks its text, is reported, and its answer is empty.
 """
 
-import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,10 +27,8 @@ class Lines(TaskLines["FoundAnswer"]):
     texts = 2
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--format", choices=("text", "jsonl"), default="text", help="answers alone, or with places; default: text"
-        )
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        add("--format", choices=("text", "jsonl"), default="text", help="answers alone, or with places; default: text")
 
     def columns(self, model: "TextModel") -> Columns["FoundAnswer"]:
         if self.format == "text":

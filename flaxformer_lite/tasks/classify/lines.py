@@ -6,9 +6,8 @@ A line is one text, or two texts separated by a tab if the run was trained on pa
 UTF-8, is reported, and its answer is empty. The result for a TSV or CSV is the same table with the answers as further columns.
 """
 
-import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,8 @@ class Lines(TaskLines["ClassPrediction"]):
     texts = None
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        add(
             "--scores",
             action="store_true",
             help="write the probabilities of all classes, one JSON object for each line",

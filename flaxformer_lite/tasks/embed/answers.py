@@ -3,12 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 from jaxtyping import Float
 
+from flaxformer_lite.core.base.bounds import PositiveInt
 from flaxformer_lite.core.model.inputs import check_one_stack
 from flaxformer_lite.core.predictions.encoder import predict_embeddings
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
@@ -34,7 +33,7 @@ class Embed(Task[str, Vector]):
 
     prompt: Text | None = None
     """The name of the one of `objective.prompts` that stands before each text; "": none; None: the run's own."""
-    width: Annotated[int, Ge(1)] | None = None
+    width: PositiveInt | None = None
     """The number of values of a vector, its first ones scaled to length 1 (`objective.widths`); None: the whole vector."""
 
     name = "embed"

@@ -7,7 +7,7 @@ more column.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -31,10 +31,10 @@ class Lines(TaskLines[Any]):
     output = "FILE.npy"
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
-        parser.add_argument("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
-        parser.add_argument("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        add("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
+        add("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
+        add("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Lines":

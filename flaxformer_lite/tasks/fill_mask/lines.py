@@ -4,7 +4,7 @@ Results are lines `index ||| mask ||| token ||| probability`, the most probable 
 of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no result but a warning on stderr.
 """
 
-import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,8 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
     numbered = True
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--top", type=int, default=5, metavar="K", help="number of tokens for each mask; default: 5"
-        )
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        add("--top", type=int, default=5, metavar="K", help="number of tokens for each mask; default: 5")
 
     def __post_init__(self) -> None:
         if self.top < 1:

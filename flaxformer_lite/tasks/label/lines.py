@@ -8,7 +8,7 @@ words, is reported, and its answer is empty.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +31,14 @@ class Lines(TaskLines["LabelledWords"]):
     doing = "labelling"
 
     @classmethod
-    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    def add_arguments(cls, add: Callable[..., None]) -> None:
+        add(
             "--format",
             choices=("jsonl", "conll"),
             default="jsonl",
             help="spans as JSON, or words with labels; default: jsonl",
         )
-        parser.add_argument(
-            "--words", metavar="FIELD", help="the lines are JSON objects; this field has the words of each, a list"
-        )
+        add("--words", metavar="FIELD", help="the lines are JSON objects; this field has the words of each, a list")
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> "Lines":
