@@ -1,6 +1,7 @@
 """The train step and the evaluation step; the loop around them is in `training/loop.py`.
 
-`train_step` is a pure function of the state and a batch. It names no model and no objective: both are parts of a `TrainTask`.
+`train_step` is a pure function of the state and a batch. This file names no objective, and no output or feature of a model: model
+and objective are parts of a `TrainTask`, and the objective says what a loss over a whole batch reads of each micro-batch.
 Dropout, like the data, is a function of (seed, step). No random state is stored, so any step can be repeated.
 """
 
@@ -90,7 +91,7 @@ def compares_rows(task: TrainTask) -> bool:
 
 
 def joint_outputs(task: TrainTask, params: PyTree, batch: Batch, key: Array | None = None) -> Outputs:
-    """Returns the vectors of the whole batch, computed one micro-batch at a time. key: None for no dropout.
+    """Returns the outputs that the loss compares, of the whole batch: one micro-batch at a time. key: None for no dropout.
 
     The backward pass computes each micro-batch again. So memory holds the activations of one, and the gradient is that of the whole
     batch.
@@ -99,15 +100,14 @@ def joint_outputs(task: TrainTask, params: PyTree, batch: Batch, key: Array | No
     """
 
     @functools.partial(jax.checkpoint, prevent_cse=False)  # the loop keeps the two computations apart
-    def vectors(group: tuple[Int[Array, ""], Batch]) -> tuple[Float[Array, "R K D"], Float[Array, ""] | None]:
+    def compared(group: tuple[Int[Array, ""], Batch]) -> PyTree:
         number, rows = group
         rngs = None if key is None else {"dropout": jax.random.fold_in(key, number)}
         outputs: Any = task.model.apply({"params": params}, task.inputs(rows), rngs=rngs)
-        return outputs.embedding.reshape(len(rows.weights), -1, outputs.embedding.shape[-1]), outputs.log_scale
+        return task.objective.compared(outputs, rows)
 
-    made, log_scales = jax.lax.map(vectors, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
-    log_scale = None if log_scales is None else log_scales.mean()  # all are the parameter
-    return Outputs(embedding=made.swapaxes(0, 1).reshape(-1, made.shape[-1]), log_scale=log_scale)
+    groups = (jnp.arange(task.num_micro_batches), micro_batches(task, batch))
+    return task.objective.joined(jax.lax.map(compared, groups))
 
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:

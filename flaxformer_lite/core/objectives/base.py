@@ -64,6 +64,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         terms       device            the model, Batch  →  {name: LossTerm}, the sum that training minimises; by default `loss`
         loss        device            Outputs, Batch  →  {name: LossTerm}
         metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
+        compared    device            Outputs, Batch of a micro-batch  →  arrays that a loss over all rows reads
+        joined      device            those of all micro-batches  →  Outputs of the whole batch, for `loss` and `metrics`
         report      host, once        the totals over all batches  →  {metric name: number}
         text_metrics  host, once      translations and references, as texts  →  {metric name: number}
 
@@ -86,7 +88,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     then truncates records to `data.max_source_length` and `data.max_target_length`, each with a warning. False: `make_rows` fits
     the whole records."""
     rows_independent: ClassVar[bool] = True
-    """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
+    """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices. False:
+    micro-batches need `compared` and `joined`."""
     decoder_special_ids: ClassVar[tuple[str, ...]] = ()
     """The special ids (fields of `SpecialIds`) that the decoder learns, so that `decode` must have the same ones."""
     prompt_attention: ClassVar[PromptAttention] = "causal"
@@ -207,6 +210,20 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
             "loss": cross_entropy(stats, batch.targets, batch.weights),
             "accuracy": accuracy(stats, batch.targets, batch.weights),
         }
+
+    def compared(self, outputs: Outputs, batch: Batch) -> PyTree:
+        """Returns arrays of a micro-batch, all that a loss over all rows reads of its outputs."""
+        raise NotImplementedError(
+            f"{type(self).__qualname__}.rows_independent is False: define `compared` and `joined`, or set "
+            "train.num_micro_batches to 1"
+        )
+
+    def joined(self, groups: PyTree) -> Outputs:
+        """Returns the outputs of the whole batch. Each array of `groups` has a first axis, of M micro-batches.
+
+        Row r of the batch is row r // M of micro-batch r mod M.
+        """
+        raise NotImplementedError
 
     def text_metrics(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Returns figures of translations as texts, under `text_metric_names`: of `data.eval` in training, and in `evaluate`."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.core.base.suggest import suggest
@@ -240,6 +240,17 @@ class SentenceEmbeddings(CandidateTexts):
         vectors = Vectors.of(outputs, batch, self.temperature)
         (_, loss), *_ = self.terms_of(vectors, batch)
         return {"loss": loss, "accuracy": accuracy(*vectors.forward())}
+
+    def compared(self, outputs: Outputs, batch: Batch) -> PyTree:
+        """Returns the vectors of each row, `[R, K, D]`, and the factor of the cosines."""
+        assert outputs.embedding is not None
+        return outputs.embedding.reshape(len(batch.weights), -1, outputs.embedding.shape[-1]), outputs.log_scale
+
+    def joined(self, groups: PyTree) -> Outputs:
+        """Returns the vectors of all rows, those of a row side by side."""
+        vectors, log_scales = groups
+        log_scale = None if log_scales is None else log_scales.mean()  # all are the parameter
+        return Outputs(embedding=vectors.swapaxes(0, 1).reshape(-1, vectors.shape[-1]), log_scale=log_scale)
 
 
 def digest(text: Int[np.ndarray, "_"]) -> np.int32:

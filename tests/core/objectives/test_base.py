@@ -5,10 +5,12 @@ import dataclasses
 import typing
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite.core import objectives
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import (
     CausalLM,
     Classification,
@@ -20,6 +22,7 @@ from flaxformer_lite.core.objectives import (
     SpanCorruption,
     default_objective,
 )
+from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from tests.support.objectives import record, theirs, unmasked
 from tests.support.paths import ROOT
@@ -43,6 +46,16 @@ def test_an_objective_knows_its_model():
         with pytest.raises(ValueError, match=words) as caught:
             objective.check_model(model)
         assert "\n" not in str(caught.value)
+
+
+def test_an_objective_that_compares_rows_says_what_it_reads_of_each():
+    class Comparing(Seq2Seq):
+        rows_independent = False
+
+    with pytest.raises(
+        NotImplementedError, match=r"Comparing\.rows_independent is False: define `compared` and `joined`"
+    ):
+        Comparing().compared(Outputs(), Batch(Inputs(), jnp.zeros((1, 1), int), jnp.ones((1, 1))))
 
 
 @pytest.mark.parametrize(
