@@ -7,9 +7,9 @@ The alphabet of every shape in this package:
     H head width   F feed-forward width        V vocabulary              L layers
 
 `transformer.py` and `attention.py` are the forward pass. Its parts, a file each: `layers.py` (dense, dropout, feed-forward),
-`norms.py`, `positions.py`, `masks.py`, `contexts.py` (masks and positions of a stack, the decode cache), `inputs.py`, `config.py`.
-`fast.py` and `kernels.py` compute the same faster. Attention variants, position schemes and norms are values, each in the file of
-its subject.
+`heads.py` (what reads the last layer), `estimation.py` (the parts of COMET), `norms.py`, `positions.py`, `masks.py`, `contexts.py`
+(masks and positions of a stack, the decode cache), `inputs.py`, `config.py`. `fast.py` and `kernels.py` compute the same faster.
+Attention variants, position schemes and norms are values, each in the file of its subject.
 
 The mathematics are plain functions; the Linen modules only hold parameters. Dropout is on exactly when a module is applied
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.
@@ -19,15 +19,14 @@ from flaxformer_lite.core.model.attention import Attention, DotProduct, MultiHea
 from flaxformer_lite.core.model.config import (
     POST_NORM,
     PRE_NORM,
-    Estimator,
     LanguageModelHead,
-    LayerMix,
     ModelConfig,
     Pooler,
     Residual,
     SentenceEmbedding,
     SlidingWindow,
 )
+from flaxformer_lite.core.model.estimation import Estimator, LayerMix
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates, FeedForward, Normal
 from flaxformer_lite.core.model.lora import LoRA

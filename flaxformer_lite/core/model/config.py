@@ -9,16 +9,16 @@ from annotated_types import Ge, Le
 from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
-from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Width
 from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct
+from flaxformer_lite.core.model.estimation import Estimator, LayerMix
 from flaxformer_lite.core.model.layers import Activation, DropoutRates, Initializer, XavierUniform
 from flaxformer_lite.core.model.lora import LoRA
 from flaxformer_lite.core.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.core.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 
-# What is built before any array, such as names of layers and rows of sines, fits in memory.
 NumLayers = Annotated[int, Ge(0), Le(10_000)]
-Width = Annotated[int, Ge(1), Le(2**24)]
+"""As `Width`: names of layers fit in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,35 +126,6 @@ class SentenceEmbedding(Checked, at="model.sentence_embedding"):
     def width(self, d_model: int) -> int:
         """Returns the width of the vector, in a model of that width."""
         return self.dense[-1].width if self.dense else d_model
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerMix(Checked, at="model.layer_mix"):
-    """The encoder's output as a learned mix of its embeddings and all layers: a factor times the weighted sum.
-
-    Reference: Peters et al. 2018, arXiv:1802.05365, section 3.2.
-    """
-
-    weights: Literal["softmax", "sparsemax"] = "softmax"
-    """Function that makes the weights sum to 1. sparsemax: most are 0 (Martins & Astudillo 2016, arXiv:1602.02068, section 2)."""
-    normalize: bool = False
-    """Before the sum, scale each layer to mean 0 and variance 1 over all tokens of a text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimator(Checked, at="model.estimator"):
-    """A number for a translation, from the vectors of its source, of itself and perhaps of a reference: dense layers over them.
-
-    They read the vectors of the translation and of the reference (without one, the source), and the product and the absolute
-    difference of the translation's with each other one.
-
-    Reference: Rei et al. 2020, arXiv:2009.09025, section 2.4 (COMET).
-    """
-
-    reference: bool = True
-    """Whether a reference is read."""
-    widths: tuple[Width, ...] = (3072, 1024)
-    """Width of each dense layer before the one that gives the number; tanh follows each."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The Transformer: embeddings below, stacks of layers in the middle, heads on top. The alphabet is in `model/__init__.py`.
 
 `Transformer` is the encoder–decoder, or one of the two alone. `Stack` repeats a `Block`: self-attention, cross-attention and
-feed-forward, with the residual commands around each. `Head` and `Pooling` read the last layer. A stack reads all tokens at once
-(`__call__`), or the next ones with a decode cache (`step`); `contexts.py` builds the masks of both.
+feed-forward, with the residual commands around each. A stack reads all tokens at once (`__call__`), or the next ones with a decode
+cache (`step`); `contexts.py` builds the masks of both. The heads are in `heads.py`.
 """
 
 import functools
@@ -17,14 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.attention import MultiHeadAttention
-from flaxformer_lite.core.model.config import (
-    Estimator,
-    LanguageModelHead,
-    LayerMix,
-    ModelConfig,
-    Pooler,
-    SentenceEmbedding,
-)
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.contexts import (
     CachedKeyValue,
     DecodeCache,
@@ -35,6 +28,8 @@ from flaxformer_lite.core.model.contexts import (
     encoder_context,
     step_context,
 )
+from flaxformer_lite.core.model.estimation import Estimation, MixedLayers
+from flaxformer_lite.core.model.heads import Head, Pooling, TextVector
 from flaxformer_lite.core.model.inputs import (
     Inputs,
     LazyLogits,
@@ -45,17 +40,9 @@ from flaxformer_lite.core.model.inputs import (
     for_each_target,
     tokens_of,
 )
-from flaxformer_lite.core.model.layers import (
-    ACTIVATIONS,
-    DTYPES,
-    Dense,
-    FeedForward,
-    accumulation_dtype,
-    apply_dropout,
-    product_dtype,
-)
+from flaxformer_lite.core.model.layers import DTYPES, FeedForward, apply_dropout, product_dtype
 from flaxformer_lite.core.model.masks import AttentionMask, LayerMasks, combine_masks, own_mask, structured_mask
-from flaxformer_lite.core.model.norms import Normalize, unit_length
+from flaxformer_lite.core.model.norms import Normalize
 from flaxformer_lite.core.model.positions import PositionScheme
 from flaxformer_lite.core.parallel.sharding import constrain_sharding
 
@@ -94,7 +81,7 @@ class Transformer(nn.Module):
             if c.sentence_embedding.learned_temperature:
                 self.log_scale = self.param("log_scale", nn.initializers.zeros, (), jnp.float32)
         if c.estimator is not None:
-            self.estimator = Estimation(c, c.estimator)
+            self.estimator = Estimation(c.estimator, c.initializer.kernel())
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
@@ -114,7 +101,7 @@ class Transformer(nn.Module):
         if c.sentence_embedding is not None:
             embedding = self.sentence_embedding(last, mask)
             if c.estimator is not None and self.is_initializing():
-                self.rate(embedding, embedding, embedding)
+                self.estimator(embedding, embedding, embedding)  # no other call of the model reads it
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
         scores = None if c.head is None else self.scores(last).within(c.output_size)
@@ -136,12 +123,6 @@ class Transformer(nn.Module):
         tokens = tokens_of(inputs, "target")
         context = decoder_context(self.config, inputs, tokens, memory)
         return self.decoder(self.embed(tokens, self.target_table), context)
-
-    def rate(
-        self, source: Float[Array, "B E"], translation: Float[Array, "B E"], reference: Float[Array, "B E"]
-    ) -> Float[Array, "B"]:
-        """Returns the number of each translation by the vectors of the texts; a reference that is not read is ignored."""
-        return self.estimator(source, translation, reference)
 
     # Embeddings and logits --------------------------------------------------------------------------------------------
 
@@ -260,7 +241,7 @@ class Stack(nn.Module):
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
         if self.config.layer_mix is not None and not self.causal:
-            self.layer_mix = MixedLayers(self.config.layer_mix, self.num_layers + 1)
+            self.layer_mix = MixedLayers(self.config.layer_mix)
 
     def __call__(
         self, x: Float[Array, "B T D"], context: SequenceContext, mask: Bool[Array, "B T"] | None = None
@@ -307,8 +288,7 @@ class Stack(nn.Module):
 
     def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Returns the last layer after the commands of `residual.final`."""
-        dropout = residual_dropout(self, self.config)
-        return apply_commands(self.config.residual.final, x, None, norm=self.final_norm, dropout=dropout)
+        return residual_commands(self, self.config.residual.final, x, self.final_norm)
 
     @property
     def kinds(self) -> "LayerKind":
@@ -475,28 +455,29 @@ class Block(nn.Module):
 
     def before(self, norm: Normalize, x: Array) -> Array:
         """Returns a sublayer's input: the commands of `residual.pre`."""
-        dropout = residual_dropout(self, self.config)
-        return apply_commands(self.config.residual.pre, x, None, norm=norm, dropout=dropout)
+        return residual_commands(self, self.config.residual.pre, x, norm)
 
     def before_first(self, norm: Normalize, x: Array, is_first: Bool[Array, ""] | None) -> Array:
         """Returns the first sublayer's input: in the first layer the commands of `residual.first`, if it has such."""
         usual, commands = self.before(norm, x), self.config.residual.first
         if is_first is None or commands is None:
             return usual
-        first = apply_commands(commands, x, None, norm=norm, dropout=residual_dropout(self, self.config))
+        first = residual_commands(self, commands, x, norm)
         return jnp.where(is_first, first, usual)
 
     def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
         """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
-        dropout = residual_dropout(self, self.config)
-        x = apply_commands(self.config.residual.post, h, residual, norm=norm, dropout=dropout)
+        x = residual_commands(self, self.config.residual.post, h, norm, residual)
         return constrain_sharding(x, "B T D")
 
 
-def residual_dropout(module: nn.Module, config: ModelConfig) -> Callable[[Array], Array]:
-    """Returns the dropout of a residual command, by the module's random key."""
-    rate, scaling = config.dropout.residual_rate, config.dropout.residual_scaling
-    return lambda x: apply_dropout(module, x, rate, scaling)
+def residual_commands(
+    module: Stack | Block, commands: str, x: Float[Array, "*B D"], norm: Normalize, residual: Array | None = None
+) -> Float[Array, "*B D"]:
+    """Applies residual commands to `x`, with the dropout of a module and by its random key."""
+    rates = module.config.dropout
+    dropout = functools.partial(apply_dropout, module, rate=rates.residual_rate, scaling=rates.residual_scaling)
+    return apply_commands(commands, x, residual, norm=norm, dropout=dropout)
 
 
 def apply_commands(
@@ -525,184 +506,6 @@ def remat_block(remat: str, *, in_loop: bool) -> type[Block]:
     policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
     # Without a loop the compiler would merge the recomputation with the first computation, and store its result.
     return nn.remat(Block, policy=policy, prevent_cse=not in_loop)
-
-
-# Heads ------------------------------------------------------------------------------------------------------------------
-
-
-class Head(nn.Module):
-    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`.
-
-    In a search the kernel may be the variable `kernel` of the collection `step`: see `step_copies`.
-    """
-
-    config: ModelConfig
-    settings: LanguageModelHead
-    vocab_size: int
-
-    @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
-        c, settings = self.config, self.settings
-        dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), self.vocab_size
-        if settings.transform is not None:
-            like = {"dtype": dtype, "kernel_init": kernel_init, "lora": c.lora, "precision": c.matmul_dtype}
-            h = Dense(c.d_model, use_bias=settings.transform_bias, name="transform", **like)(hidden)
-            hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
-        if self.has_variable("step", "kernel"):
-            kernel: Array = self.get_variable("step", "kernel")
-        elif table is None:
-            kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32)
-        else:
-            kernel = table.T
-        hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
-        bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
-        if bias is not None and kernel.shape[1] < vocab_size:
-            bias = bias[: kernel.shape[1]]
-        return LazyLogits(
-            hidden=hidden,
-            kernel=kernel,
-            bias=bias,
-            soft_cap=settings.soft_cap,
-            chunk=settings.loss_chunk,
-            matmul_dtype=c.matmul_dtype,
-        )
-
-
-class Pooling(nn.Module):
-    """Module for a pooler and its classes; parameters `dense`, `norm` and `classes`, if it has them."""
-
-    config: ModelConfig
-    settings: Pooler
-
-    @nn.compact
-    def __call__(
-        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
-    ) -> tuple[Float[Array, "B *T D"], Float[Array, "B *T C"] | None]:
-        c, settings = self.config, self.settings
-
-        def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
-            like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
-            return Dense(width, use_bias=bias, name=name, precision=c.matmul_dtype, **like)
-
-        if settings.token in ("each", "late_mean"):
-            pooled = hidden
-        elif settings.token == "mean":
-            pooled = mean_token(hidden, mask).astype(hidden.dtype)
-        else:
-            pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
-        if settings.activation is not None:
-            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense", settings.dense_bias)(pooled))
-        pooled = Normalize(c.norm, name="norm")(pooled) if settings.norm else pooled
-        pooled = mean_token(pooled, mask).astype(hidden.dtype) if settings.token == "late_mean" else pooled
-        classes = settings.num_classes
-        return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
-
-
-def mean_token(hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B D"]:
-    """Returns the mean over the tokens of each text, in at least float32; 0 for a text without tokens."""
-    x = hidden.astype(accumulation_dtype(hidden))
-    if mask is None:
-        return x.mean(1)
-    return jnp.where(mask[..., None], x, 0).sum(1) / jnp.maximum(mask.sum(1), 1)[:, None]
-
-
-def last_token(
-    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
-) -> Float[Array, "B D"]:
-    """Returns the vector of each text's last token: at position `last`; None: the last token that is not padding."""
-    if last is None:
-        if mask is None:
-            return hidden[:, -1]
-        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-
-
-class TextVector(nn.Module):
-    """Module for the vector of a text; parameters `dense_0`, `dense_1` and so on, for each of its dense layers."""
-
-    config: ModelConfig
-    settings: SentenceEmbedding
-
-    @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B E"]:
-        def projected(x: Float[Array, "B D"]) -> Float[Array, "B E"]:
-            like: dict[str, Any] = {"dtype": x.dtype, "kernel_init": self.config.initializer.kernel()}
-            for i, layer in enumerate(self.settings.dense):
-                x = Dense(layer.width, use_bias=layer.bias, name=f"dense_{i}", **like)(x)
-                x = ACTIVATIONS[layer.activation][0](x)
-            return x
-
-        return sentence_embedding(self.settings, hidden, mask, projected)
-
-
-def sentence_embedding(
-    settings: SentenceEmbedding,
-    hidden: Float[Array, "B T D"],
-    mask: Bool[Array, "B T"] | None,
-    projected: Callable[[Array], Array] = lambda x: x,
-) -> Float[Array, "B E"]:
-    """Returns one vector for each text, in at least float32; `projected` applies the dense layers."""
-    x = hidden.astype(accumulation_dtype(hidden))
-    shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
-    if settings.pooling == "mean":
-        vector = mean_token(hidden, mask)
-    elif settings.pooling == "max":
-        vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
-    else:
-        vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
-    vector = projected(vector)
-    return unit_length(vector) if settings.normalize else vector
-
-
-class MixedLayers(nn.Module):
-    """Module for the mix of an encoder's layers; parameters `weights` `[L]` and `factor`."""
-
-    settings: LayerMix
-    num_layers: int
-
-    @nn.compact
-    def __call__(self, layers: Float[Array, "L B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B T D"]:
-        weights = self.param("weights", nn.initializers.zeros, (self.num_layers,), jnp.float32)
-        factor = self.param("factor", nn.initializers.ones, (1,), jnp.float32)
-        x = layers.astype(accumulation_dtype(layers))
-        if self.settings.normalize:
-            shown = None if mask is None else mask[None, ..., None]
-            x = (x - x.mean((2, 3), keepdims=True, where=shown)) / jnp.sqrt(
-                x.var((2, 3), keepdims=True, where=shown) + 1e-12
-            )
-        shares = jax.nn.softmax(weights) if self.settings.weights == "softmax" else sparsemax(weights)
-        return (factor * jnp.tensordot(shares, x, 1)).astype(layers.dtype)
-
-
-def sparsemax(x: Float[Array, "L"]) -> Float[Array, "L"]:
-    """Returns the nearest point of the simplex: numbers that are at least 0 and sum to 1.
-
-    Reference: Martins & Astudillo 2016, arXiv:1602.02068, algorithm 1.
-    """
-    descending = jnp.sort(x)[::-1]
-    excess = (jnp.cumsum(descending) - 1) / jnp.arange(1, len(x) + 1)
-    return jnp.maximum(x - excess[(descending > excess).sum() - 1], 0)
-
-
-class Estimation(nn.Module):
-    """Module for the rating of a translation; parameters `dense_0` and so on, one more than `widths`."""
-
-    config: ModelConfig
-    settings: Estimator
-
-    @nn.compact
-    def __call__(
-        self, source: Float[Array, "B E"], translation: Float[Array, "B E"], reference: Float[Array, "B E"]
-    ) -> Float[Array, "B"]:
-        others = [reference, source] if self.settings.reference else [source]
-        features = [translation, others[0]]
-        for other in others:
-            features += [translation * other, jnp.abs(translation - other)]
-        x = jnp.concatenate(features, -1)
-        for i, width in enumerate((*self.settings.widths, 1)):
-            x = jnp.tanh(x) if i else x
-            x = Dense(width, name=f"dense_{i}", dtype=x.dtype, kernel_init=self.config.initializer.kernel())(x)
-        return x[:, 0]
 
 
 # Single layers, for models of one's own --------------------------------------------------------------------------------

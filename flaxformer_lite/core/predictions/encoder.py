@@ -135,6 +135,8 @@ def rate(
     translation: Float[Array, "B E"],
     reference: Float[Array, "B E"],
 ) -> Float[Array, "B"]:
-    """Returns the numbers of `Transformer.rate`."""
-    ratings: Array = model.apply(variables, source, translation, reference, method="rate")  # type: ignore[assignment]
+    """Returns the number of each translation, by `model.estimator`, which ignores a reference that it does not read."""
+    ratings: Any = model.apply(
+        variables, source, translation, reference, method=lambda bound, *texts: bound.estimator(*texts)
+    )
     return ratings

@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.heads import Pooling, TextVector, last_token
 from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.transformer import Pooling, TextVector, Transformer, last_token, sentence_embedding
+from flaxformer_lite.core.model.transformer import Transformer
 from tests.support.limits import assert_close
 
 RNG = np.random.default_rng(4)
 HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)
 SHOWN = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+
+
+CONFIG = ModelConfig(vocab_size=3, d_model=3, num_heads=1)
+
+
+def vector_of(hidden, mask, **settings):
+    """The vector without dense layers, and so without parameters."""
+    return TextVector(CONFIG, SentenceEmbedding(**settings)).apply({}, jnp.asarray(hidden), mask)
 
 
 def one_by_one(pooling: str) -> np.ndarray:
@@ -24,18 +33,15 @@ def one_by_one(pooling: str) -> np.ndarray:
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
 def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
     wanted = one_by_one(pooling)
-    found = sentence_embedding(
-        SentenceEmbedding(pooling=pooling, normalize=False), jnp.asarray(HIDDEN), jnp.asarray(SHOWN)
+    assert_close(vector_of(HIDDEN, jnp.asarray(SHOWN), pooling=pooling, normalize=False), wanted)
+    assert_close(
+        vector_of(HIDDEN, jnp.asarray(SHOWN), pooling=pooling), wanted / np.sqrt((wanted**2).sum(1, keepdims=True))
     )
-    assert_close(found, wanted)
-    found = sentence_embedding(SentenceEmbedding(pooling=pooling), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
-    assert_close(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)))
 
 
 def test_dense_layers_follow_the_pooling_and_come_before_the_length():
     layers = (DenseLayer(width=5, activation="tanh"), DenseLayer(width=2, bias=False))
-    config = ModelConfig(vocab_size=3, d_model=3, num_heads=1)
-    vector = TextVector(config, SentenceEmbedding(dense=layers))
+    vector = TextVector(CONFIG, SentenceEmbedding(dense=layers))
     kernels, bias = [RNG.normal(size=shape) for shape in ((3, 5), (5, 2))], RNG.normal(size=5)
     params = {"dense_0": {"kernel": kernels[0], "bias": bias}, "dense_1": {"kernel": kernels[1]}}
     shapes = jax.eval_shape(vector.init, jax.random.key(0), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))["params"]
@@ -49,8 +55,7 @@ def test_dense_layers_follow_the_pooling_and_come_before_the_length():
 def test_a_late_mean_is_that_of_the_classes_of_each_token():
     """By loops: the logits of each token that is not padding, and their mean."""
     settings = {"activation": "gelu", "norm": True, "num_classes": 2}
-    config = ModelConfig(vocab_size=3, d_model=3, num_heads=1)
-    each, late = (Pooling(config, Pooler(token=token, **settings)) for token in ("each", "late_mean"))
+    each, late = (Pooling(CONFIG, Pooler(token=token, **settings)) for token in ("each", "late_mean"))
     variables = each.init(jax.random.key(0), jnp.asarray(HIDDEN), None)
     _, of_tokens = each.apply(variables, jnp.asarray(HIDDEN), None)
     wanted = [row[shown].mean(0) for row, shown in zip(np.asarray(of_tokens), SHOWN, strict=True)]
@@ -65,9 +70,7 @@ def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, n
     shown = jnp.asarray(SHOWN).at[1].set(False)
 
     def total(hidden: jax.Array) -> jax.Array:
-        return jnp.square(
-            sentence_embedding(SentenceEmbedding(pooling=pooling, normalize=normalize), hidden, shown)
-        ).sum()
+        return jnp.square(vector_of(hidden, shown, pooling=pooling, normalize=normalize)).sum()
 
     value, gradient = jax.value_and_grad(total)(jnp.asarray(HIDDEN))
     assert np.isfinite(value) and np.isfinite(gradient).all()
@@ -75,8 +78,7 @@ def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, n
 
 def test_without_a_mask_all_are_tokens():
     np.testing.assert_array_equal(last_token(jnp.asarray(HIDDEN), None), HIDDEN[:, -1])
-    found = sentence_embedding(SentenceEmbedding(normalize=False), jnp.asarray(HIDDEN), None)
-    assert_close(found, HIDDEN.mean(1))
+    assert_close(vector_of(HIDDEN, None, normalize=False), HIDDEN.mean(1))
 
 
 @pytest.mark.slow
