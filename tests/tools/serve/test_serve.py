@@ -28,7 +28,6 @@ from flaxformer_lite.files.records import Classes
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.run import Run
-from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import use_one_device
@@ -36,7 +35,21 @@ from tests.support.served import ENDLESS, FakeModel, as_run, runs
 from tests.support.text_runs import of_tokens
 from tests.support.tokenizers import NAMES, bytes_joined
 
-pytestmark = needs.starlette
+pytest.importorskip("uvicorn", reason=f"uvicorn {needs.TEST_ALL}")
+pytest.importorskip("httpx2", reason=f"httpx2 {needs.TEST_ALL}")
+from starlette.datastructures import Headers
+from starlette.testclient import TestClient
+
+from flaxformer_lite.tools.pages import digest
+from flaxformer_lite.tools.serve.app import make_app
+from flaxformer_lite.tools.serve.chat_process import ChatProcess
+from flaxformer_lite.tools.serve.guard import Guard
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
+from flaxformer_lite.tools.serve.metrics import Metrics
+from flaxformer_lite.tools.serve.requests import ChatRequest, CompletionRequest, DecodingRequest
+from flaxformer_lite.tools.serve.runs import Key, ServedRun
+from tests.support.toy_task import ASKED, PLACES, serve_it
+
 LIMITS: dict[str, Any] = {"seconds": 20.0, "queue": 8, "texts": 4, "new_tokens": 64, "body_bytes": 4000}
 
 MADE: list["Served"] = []
@@ -47,11 +60,6 @@ class Served:
     """An application with a client, and the model that answers it."""
 
     def __init__(self, runs: dict[str, Run], *, limits: dict[str, Any] | None = None, **options: Any) -> None:
-        from starlette.testclient import TestClient
-
-        from flaxformer_lite.tools.serve.app import make_app
-        from flaxformer_lite.tools.serve.limits import Limits
-
         self.app = make_app(runs, Limits(**LIMITS | (limits or {})), **options)
         self.service = self.app.state.service
         self.model = self.service.worker.model = FakeModel(self.service.runs)
@@ -175,7 +183,6 @@ def test_a_task_has_its_endpoint_without_code_of_the_server(
     three_runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ):
     """By hand: the request of a task with fields, its options, its answers as JSON, and each mistake at its place."""
-    from tests.support.toy_task import ASKED, PLACES, serve_it
 
     serve_it(monkeypatch)
     served, one = Served({"pairs": three_runs["pairs"], "texts": three_runs["texts"]}), {"word": "c", "text": "cd"}
@@ -306,9 +313,6 @@ def test_streams_are_the_whole_answer_in_parts(served: Served):
 
 def test_usage_with_a_stop_string_is_the_same_whole_and_streamed(three_runs: dict[str, Run]):
     """Law: text, tokens and the reason of the end do not depend on how an answer is sent; a stop string's tokens count."""
-    from flaxformer_lite.tools.serve.limits import Limits
-    from flaxformer_lite.tools.serve.runs import Key, ServedRun
-
     run = ServedRun("documents", three_runs["documents"], Limits())
     (free,) = run.decode(*decode_arguments(run, []))[0]
     for stop in ([free.text[1]], [free.text[4:6]], ["nowhere"], []):
@@ -323,10 +327,6 @@ def test_usage_with_a_stop_string_is_the_same_whole_and_streamed(three_runs: dic
 
 def test_an_answer_in_a_chat_begins_a_text(three_runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch):
     """Law: the tokens that SentencePiece makes of an answer are that answer, whole and streamed; a continuation has its space."""
-    from flaxformer_lite.tools.serve.limits import Limits
-    from flaxformer_lite.tools.serve.requests import ChatRequest, CompletionRequest
-    from flaxformer_lite.tools.serve.runs import Key, ServedRun
-
     pieces = SentencePiece().train(["to be or not to be", "that is the question"], 60)
     changed = dataclasses.replace(three_runs["documents"], tokenizers=Tokenizers(pieces, pieces))
     run, ids = ServedRun("documents", changed, Limits()), pieces.encode("to be")
@@ -342,8 +342,6 @@ def test_an_answer_in_a_chat_begins_a_text(three_runs: dict[str, Run], monkeypat
 
 
 def decode_arguments(run: Any, stop: list[str]) -> Any:
-    from flaxformer_lite.tools.serve.requests import DecodingRequest
-
     job = run.generation_job(["Once upon"], DecodingRequest(stop=stop))
     return job.key.program, job.items
 
@@ -658,11 +656,6 @@ def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
 )
 def test_a_page_is_the_servers_own_as_the_browser_says(host: str, headers: dict[str, str], own: bool):
     """Law: a page's origin is the Host header's (RFC 6454, section 5), or the browser says so (Fetch Metadata)."""
-    from starlette.datastructures import Headers
-
-    from flaxformer_lite.tools.serve.guard import Guard
-    from flaxformer_lite.tools.serve.limits import Refusal
-    from flaxformer_lite.tools.serve.metrics import Metrics
 
     async def app(*arguments: Any) -> None: ...
 
@@ -778,8 +771,6 @@ def test_a_stream_that_fails_ends_with_an_error_in_openais_shape(served: Served,
 
 
 def test_the_last_line_counts_how_requests_ended():
-    from flaxformer_lite.tools.serve.metrics import Metrics
-
     metrics = Metrics()
     assert metrics.summary() == "requests: none"
     for path, status, count in (
@@ -792,8 +783,6 @@ def test_the_last_line_counts_how_requests_ended():
 
 
 def test_the_page_is_whole_and_runs_no_other_script(served: Served):
-    from flaxformer_lite.tools.pages import digest
-
     response = served.client.get("/")
     policy, text = response.headers["content-security-policy"], response.text
     script, style = (text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0] for tag in ("script", "style"))
