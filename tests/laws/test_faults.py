@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disks import mount, small_disk
 from tests.support.disturbed_runs import NEVER_SAID, Scene
 from tests.support.experiments import use_one_device
 
 MOST_LINES = 25
 """Lines on stderr of a run that fails: those of its start, its rows, and a few on the failure."""
-
-
-def mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *map(str, words)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +31,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system that can be made smaller, or read-only."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        mount("-t", "tmpfs", "-o", "size=64m", "none", disk)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
+    yield from small_disk(tmp_path / "disk", "64m")
 
 
 def start_training(scene: Scene, run: Path) -> subprocess.Popen:

@@ -12,7 +12,6 @@ import random
 import re
 import resource
 import signal
-import subprocess
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.tools.corpus import Corpus, Part, digest, join, part_of_process, typed_part
 from flaxformer_lite.tools.corpus.writing import Speed
 from tests.support.corpora import ENDING, LINES, NUMBER, SIZE, answer_corpus, content, pieces, reverse, start_worker
+from tests.support.disks import mount, small_disk
 
 JOINED = f"answers{ENDING}"
 
@@ -89,9 +89,8 @@ def test_a_start_with_other_facts_or_lines_is_refused_by_name(tmp_path: Path, wh
     with pytest.raises(ValueError, match=r"ending = '\.txt\.gz'"):
         answer_corpus(tmp_path / "facts", ending=".txt")
     changed = [*LINES[:6], "another", *LINES[7:]]
-    with pytest.raises(
-        ValueError, match=r"in\.txt, lines 6 to 10 are not .*0000001\.txt\.gz answers: the input has ch"
-    ):
+    message = r"in\.txt, lines 6 to 10 are not .*0000001\.txt\.gz answers: the input has ch"
+    with pytest.raises(ValueError, match=message):
         answer_corpus(tmp_path / "facts", pieces(changed), beam_size=4)
     with pytest.raises(ValueError, match="number_of_lines = 93, and this start has 90: the input has changed; restore"):
         answer_corpus(tmp_path / "facts", pieces(LINES[:90]), beam_size=4)
@@ -150,9 +149,8 @@ def test_two_inputs_of_one_name_are_not_mixed(tmp_path: Path, killed: bool):
         others = pieces([line.upper() for line in LINES])
         kept = {index: replace(piece, source=piece.source) for index, piece in enumerate(pieces())}
         mixed = (piece if index % 2 else kept[index] for index, piece in enumerate(others))
-        with pytest.raises(
-            ValueError, match=r"begun with content_of_lines = .*the input has changed; restore it, or ch"
-        ):
+        message = r"begun with content_of_lines = .*the input has changed; restore it, or ch"
+        with pytest.raises(ValueError, match=message):
             answer_corpus(old, mixed, part=Part(2, 2))
     with pytest.raises(ValueError, match=r"several inputs: start the command with its FILEs"):
         join(old)
@@ -217,22 +215,19 @@ def test_links_of_a_strangers_folder_write_nothing_outside(tmp_path: Path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"9" * 5000, b"[" * 100_000, b'{"sha256": 1}'])
+RECORDS: tuple[Any, ...] = ({}, [], {"lines": 5, "source": 1, "answers": ""}, {"lines": None, "source": ""})
+GARBLED = (b"", b"{", b"\xff", b"[]", b"9" * 5000, b"[" * 100_000, b'{"sha256": 1}')
+
+
+@pytest.mark.parametrize("content", [*GARBLED, *(json.dumps(sealed(record)).encode() for record in RECORDS)])
 def test_a_garbled_file_of_a_corpus_is_refused_in_one_line(tmp_path: Path, content: bytes):
+    """A record of another form is that of no finished piece."""
     answer_corpus(tmp_path)
     (tmp_path / "0000003.json").write_bytes(content)
     with pytest.raises(ValueError, match="lacks 1 of 19 pieces: 0000003"):
         join(tmp_path)
     (tmp_path / "corpus.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"corpus\.json is garbled"):
-        join(tmp_path)
-
-
-@pytest.mark.parametrize("record", [{}, [], {"lines": 5, "source": 1, "answers": ""}, {"lines": None, "source": ""}])
-def test_a_record_of_another_form_is_no_finished_piece(tmp_path: Path, record: Any):
-    answer_corpus(tmp_path)
-    (tmp_path / "0000003.json").write_text(json.dumps(sealed(record)))
-    with pytest.raises(ValueError, match="lacks 1 of 19 pieces: 0000003"):
         join(tmp_path)
 
 
@@ -253,9 +248,8 @@ def test_a_piece_that_fails_twice_is_left_for_the_next_start(
     tmp_path: Path, whole: Mapping[str, bytes], capsys: pytest.CaptureFixture
 ):
     answer = failing({LINES[0]: 1, LINES[5]: 2, LINES[10]: 2, LINES[20]: 9}, RuntimeError("no luck"))
-    with pytest.raises(
-        Failure, match=r"^3 pieces failed twice: in\.txt, lines 6 to 10; .*lines 21 to 25; start the sa"
-    ):
+    message = r"^3 pieces failed twice: in\.txt, lines 6 to 10; .*lines 21 to 25; start the sa"
+    with pytest.raises(Failure, match=message):
         answer_corpus(tmp_path, pieces(answer=answer))
     said = capsys.readouterr().err
     assert said.count("is tried again") == 4 and said.count("is left for the next start") == 3
@@ -290,9 +284,8 @@ def test_an_interruption_and_a_full_disk_leave_whole_pieces(
 
     monkeypatch.setattr("flaxformer_lite.tools.corpus.folder.write_chunks", write)
     for finished in range(2, NUMBER, 2):
-        with pytest.raises(
-            (KeyboardInterrupt, Failure), match=r"^$|out: No space left .* are kept: repair it, and start"
-        ):
+        message = r"^$|out: No space left .* are kept: repair it, and start"
+        with pytest.raises((KeyboardInterrupt, Failure), match=message):
             answer_corpus(tmp_path / "out")
         assert len([*(tmp_path / "out").glob(f"0*{ENDING}")]) == finished
     answer_corpus(tmp_path / "out")
@@ -462,15 +455,7 @@ def test_a_file_that_is_too_large_is_a_message(tmp_path: Path):
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 128 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", disk], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
+    yield from small_disk(tmp_path / "disk", "128k")
 
 
 @pytest.mark.slow
@@ -482,10 +467,10 @@ def test_a_full_and_a_read_only_disk_are_messages(disk: Path, tmp_path: Path, wh
     done = sorted(out.glob(f"0*{ENDING}"))
     assert 0 < len(done) < NUMBER and all(file.read_bytes() == whole[file.name] for file in done)
     (disk / "another").unlink()
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    mount("-o", "remount,ro", disk)
     with pytest.raises(ValueError, match="not writable"):
         answer_corpus(out)
-    subprocess.run(["mount", "-o", "remount,rw,size=1m", disk], check=True)
+    mount("-o", "remount,rw,size=1m", disk)
     answer_corpus(out)
     join(out)
     assert content(out) == whole

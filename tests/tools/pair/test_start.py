@@ -70,9 +70,8 @@ def test_codes_are_for_the_models_that_name_languages(nllb: str):
     Oracle of what a teacher says: `translate`.
     """
     import_hf(nllb, "several")
-    marian = dataclasses.replace(
-        RunFolder("several").config().data.languages, source="none", target="source", direction=()
-    )
+    languages = RunFolder("several").config().data.languages
+    marian = dataclasses.replace(languages, source="none", target="source", direction=())
     assert Models(start=nllb, source="en", target="fra_Latn").directed(marian).direction == ("", "fra_Latn")
     both, one = Models(teachers=("one",), start=nllb, **DIRECTION), load("several")
     directed = both.in_direction(one).tokenizers
@@ -94,14 +93,11 @@ def test_a_refused_direction_leaves_the_folder_free(nllb: str):
     """A model that was imported by mistake is imported no more; `--to` alone has the model's own source."""
     shutil.copytree(nllb, "other")
     files = write(Path(), PAIRS)
-    for models, message in (
-        (Models(start="other", source="eng_Lat"), "^from is 'eng_Lat'.*perhaps you meant eng_Latn"),
-        (
-            Models(teachers=("other",), source="fra_Latn", target="eng_Lat"),
-            "^to is 'eng_Lat'.*perhaps you meant eng_Latn",
-        ),
+    for models, name in (
+        (Models(start="other", source="eng_Lat"), "from"),
+        (Models(teachers=("other",), source="fra_Latn", target="eng_Lat"), "to"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^{name} is 'eng_Lat'.*perhaps you meant eng_Latn"):
             preparing.prepare(files, (), Path("run"), None, (), models)
     config = preparing.prepare(files, (), Path("run"), None, (), Models(start=nllb, target="eng_Latn"))
     assert config.data.languages.direction == ("eng_Latn", "eng_Latn")
@@ -109,25 +105,16 @@ def test_a_refused_direction_leaves_the_folder_free(nllb: str):
 
 
 @pytest.mark.parametrize(
-    ("direction", "message"),
+    ("source", "target", "message"),
     [
-        (
-            {"source": "eng_Latn", "target": "fra_Latn"},
-            "for one new language, but of --from eng_Latn and --to fra_Latn",
-        ),
-        ({"source": "xyz_Latn", "target": "abc_Latn"}, "has none: leave --like and --pieces out, or name one of its"),
+        ("eng_Latn", "fra_Latn", "for one new language, but of --from eng_Latn and --to fra_Latn"),
+        ("xyz_Latn", "abc_Latn", "has none: leave --like and --pieces out, or name one of its"),
     ],
 )
-def test_one_of_two_languages_is_new(direction: dict[str, str], message: str, nllb: str):
+def test_one_of_two_languages_is_new(source: str, target: str, message: str, nllb: str):
+    models = Models(start=nllb, like="eng_Latn", pieces=300, source=source, target=target)
     with pytest.raises(ValueError, match=message):
-        preparing.prepare(
-            write(Path(), PAIRS),
-            (),
-            Path("run"),
-            None,
-            (),
-            Models(start=nllb, like="eng_Latn", pieces=300, **direction),
-        )
+        preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
 
 
 @pytest.mark.slow
@@ -139,9 +126,7 @@ def test_from_a_teacher_and_a_start_to_the_cards_of_exports(
     monkeypatch.setattr(TextTranslator, "translate", lambda self, texts, **_: [known[text] for text in texts])
     monkeypatch.setattr(teaching, "labelled", lambda run, texts, *_: [("", known[text]) for text in texts])
     monkeypatch.setattr("flaxformer_lite.tools.pair.making.report_once", lambda folder: None)
-    monkeypatch.setattr(
-        "flaxformer_lite.tools.pair.teaching.clean", lambda pairs, *_: Cleaned([*range(len(pairs))], {})
-    )
+    monkeypatch.setattr(teaching, "clean", lambda pairs, *_: Cleaned([*range(len(pairs))], {}))
     models, told = Models(teachers=(nllb,), start=nllb, share=0.25, **DIRECTION), list[str]()
     made = make(write(Path(), PAIRS), Path("run"), models=models, tell=told.append)
     assert made is not None and made.scores["teacher"]["sentences"] == made.scores["sentences"] > 0
@@ -187,6 +172,5 @@ def test_a_teacher_without_a_card_has_an_unknown_licence(nllb: str):
     assert RunFolder("elsewhere/mine").as_teacher() == {"name": "mine", "license": None}
     Path("mine").mkdir()
     Path("mine/imported.json").write_text('{"added_languages": ["xyz"]}')
-    assert RunFolder("mine").as_teacher() == {"name": "mine", "license": None}, (
-        "a run of our own, with one more language"
-    )
+    ours = RunFolder("mine").as_teacher()
+    assert ours == {"name": "mine", "license": None}, "a run of our own, with one more language"

@@ -46,8 +46,6 @@ def test_between_slices_the_network_counts():
     network = found["all-reduce", "between slices"]
     assert (network.count, network.bytes) == (3, 3e9)
     both = [Collective("all-gather", 1e9, (), 1), Collective("all-gather", 2e9, (), 1, hidden=True)]
-    assert [(e.bytes, e.hidden) for e in sum_collectives(Program(collectives=both), mesh, slices)] == [
-        (2e9, True),
-        (1e9, False),
-    ]
+    found = [(e.bytes, e.hidden) for e in sum_collectives(Program(collectives=both), mesh, slices)]
+    assert found == [(2e9, True), (1e9, False)]
     assert network.seconds == pytest.approx(3 * 2 * 0.75 / 3.125)

@@ -51,18 +51,10 @@ def test_the_settings_that_differ_from_the_defaults_are_a_line_a_group():
     """Oracle: by hand."""
     config = load_config("quickstart")
     lines = describe_settings(replace(config, optimizer=replace(config.optimizer, ema_decay=0.5), weights="ema"))
-    assert [line.split()[0] for line in lines] == [
-        "data",
-        "train",
-        "optimizer",
-        "model",
-        "objective",
-        "decode",
-        "weights",
-    ]
-    assert lines[1].split(maxsplit=1)[1] == (
-        "steps 800, eval_every 400, checkpoint_every 400, text_metrics ('exact_match',)"
-    )
+    groups = "data train optimizer model objective decode weights"
+    assert [line.split()[0] for line in lines] == groups.split()
+    told = "steps 800, eval_every 400, checkpoint_every 400, text_metrics ('exact_match',)"
+    assert lines[1].split(maxsplit=1)[1] == told
     assert lines[2].split()[1:3] == ["schedule.kind", "'Cosine',"] and lines[6].split(maxsplit=1)[1] == "weights 'ema'"
 
 

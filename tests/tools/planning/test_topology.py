@@ -82,7 +82,6 @@ def test_without_the_compiler_the_way_to_it_is_named(monkeypatch: pytest.MonkeyP
 
 def test_an_old_jax_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "__version_info__", (0, 7, 2))
-    with pytest.raises(
-        ValueError, match=r"compiling for TPUs needs JAX 0\.10 or newer, and this is .*: use an environment"
-    ):
+    message = r"compiling for TPUs needs JAX 0\.10 or newer, and this is .*: use an environment"
+    with pytest.raises(ValueError, match=message):
         describe_slice("v5e:1x1")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,15 +66,17 @@ class Translating(Run):
         return ["bb" for _ in texts]
 
 
-def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """What a model is asked whose weights of attention are always the same."""
+    asked: list[list[Any]] = []
+    weights = lambda run, inputs: asked.append(list(inputs)) or WEIGHTS  # noqa: E731
+    monkeypatch.setattr("flaxformer_lite.run.run.attention_weights", weights)
+    return asked
+
+
+def test_attention_is_by_default_that_of_the_own_translation(asked: list[list[Any]]):
     """Law: without a target it is the translation's."""
-    asked: list[list[list[int]]] = []
-
-    def record(run: Run, tokens: list[int]) -> AttentionWeights:
-        asked.append(list(tokens))
-        return WEIGHTS
-
-    monkeypatch.setattr("flaxformer_lite.run.run.attention_weights", record)
     run = Translating()
     assert run.attention("a") is run.attention("a", "bb") is WEIGHTS
     assert asked[0] == asked[1] and len(asked[0][1]) == 3
@@ -86,15 +89,8 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return runs(tmp_path_factory.mktemp("families"))
 
 
-def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatch: pytest.MonkeyPatch):
+def test_each_family_reads_texts_of_its_own(families: dict[str, Run], asked: list[list[Any]], monkeypatch):
     """Law: an encoder alone reads a text, in which a mask is a token; a decoder alone reads a prompt with its continuation."""
-    asked: list[list[list[int]]] = []
-
-    def record(run: Run, inputs: list[int]) -> AttentionWeights:
-        asked.append(list(inputs))
-        return WEIGHTS
-
-    monkeypatch.setattr("flaxformer_lite.run.run.attention_weights", record)
     families["texts"].attention("ab[MASK]")
     letters = families["texts"].required_tokenizers.source
     assert asked.pop() == [letters.with_special_tokens([*letters.encode("ab"), 30]).tokens, [], 0]
@@ -110,22 +106,14 @@ def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatc
     assert asked[2] == [[], ids, len(ids) - 3]
 
 
-def test_a_token_across_the_end_of_a_prompt_is_not_of_the_prompt(
-    families: dict[str, Run], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_token_across_the_end_of_a_prompt_is_not_of_the_prompt(families, asked: list[list[Any]], monkeypatch):
     """By hand: a tokenizer with one token for "cd" reads "abc" + "def" as a, b, cd, e, f."""
-    read, asked = ByteTokenizer.encode, []
-
-    def record(run: Run, inputs: tuple[object, ...]) -> AttentionWeights:
-        asked.append(inputs)
-        return WEIGHTS
-
+    read = ByteTokenizer.encode
     monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: read(self, text.replace("cd", "g")))
     monkeypatch.setattr(CausalLM, "prompt_attention", "full")
-    monkeypatch.setattr("flaxformer_lite.run.run.attention_weights", record)
     families["documents"].attention("abc", "def")
     ids = encode_prompt(families["documents"].required_tokenizers.target, "abgef", 2)
-    assert asked == [([], ids, len(ids) - 3)]
+    assert asked == [[[], ids, len(ids) - 3]]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("texts", "encoder"), ("documents", "decoder")])
@@ -144,9 +132,8 @@ def test_a_stack_alone_has_its_own_attention(families: dict[str, Run], name: str
 def test_a_metric_that_no_row_has_is_refused_with_those_there(tmp_path: Path):
     run = Run(RunFolder(tmp_path), tiny_config(), {}, None, 0)
     run.folder.append({"step": 1, "split": "train", "loss": 2.0, "gradient_norm": 1.0})
-    with pytest.raises(
-        ValueError, match="'gradient_nrom': it has loss, gradient_norm; perhaps you meant gradient_norm"
-    ):
+    message = "'gradient_nrom': it has loss, gradient_norm; perhaps you meant gradient_norm"
+    with pytest.raises(ValueError, match=message):
         plot_curves(run, metric="gradient_nrom")
 
 
