@@ -16,6 +16,7 @@ from flaxformer_lite.files.data import CSV, JSONLines, Mixture
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes, Documents, Pairs
 from flaxformer_lite.run import Run
+from flaxformer_lite.tasks import NAMES
 from tests.support.commands import Command
 from tests.support.limits import assert_close
 from tests.support.text_runs import numbers, text_run, token_run, trained_on
@@ -95,6 +96,10 @@ USES = (
     Use("places", "answer", "a\tbcd|b\tc|c\tab", {b"\xff": UTF8, b"a": "1 texts separated by tabs: there must be 2"}),
 )  # fmt: skip
 """A new task, and an option that reads or writes lines in another way, is a row."""
+
+
+def test_each_task_has_a_row():
+    assert {use.words.split()[0] for use in USES} == NAMES.keys()
 
 
 @pytest.fixture(scope="module")

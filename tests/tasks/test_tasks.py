@@ -72,7 +72,7 @@ def test_each_name_has_its_lines_and_one_task():
         assert module.__doc__ and module.Lines.verb and module.Lines.doing, name
 
 
-USES = {
+USERS = {
     "answer": set(),
     "classify": {"tasks.rank"},
     "embed": {"tasks.rank", "tasks.rate", "tools.search", "tools.serve"},
@@ -86,13 +86,13 @@ USES = {
 
 def test_a_task_is_named_by_few():
     """Law: what must change with a task is in its folder; a use of a task from elsewhere is written down above."""
-    package, found = Path(flaxformer_lite.__file__).parent, {name: set[str]() for name in USES}
+    package, found = Path(flaxformer_lite.__file__).parent, {name: set[str]() for name in USERS}
     for path in package.rglob("*.py"):
         folder = ".".join(path.relative_to(package).parts[:2])
         for name in re.findall(r"flaxformer_lite\.tasks\.(\w+)\.", path.read_text(encoding="utf-8")):
             if not folder.startswith("run.") and folder not in ("tasks.__init__.py", f"tasks.{name}"):
                 found[name].add(folder)
-    assert found == USES
+    assert found == USERS
 
 
 def test_lines_load_no_jax():
