@@ -25,7 +25,7 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.workdir import RunFolder
-from tests.support.experiments import normal_params, tiny_config, use_one_device
+from tests.support.experiments import normal_params, tiny_config, use_one_device, with_train
 
 MODEL = ModelConfig(vocab_size=149, d_model=16, num_heads=4, d_ff=24, num_encoder_layers=1, num_decoder_layers=1)
 DATES = ["20 November 2026", "1 May 1999", "3 nov 2030", "", "Monday, 4 July 1988"] * 5
@@ -33,6 +33,11 @@ MESHES = {"rows": None, "tensor": MeshConfig(tensor=2), "fsdp": MeshConfig(data=
 each_mesh = pytest.mark.parametrize(
     "name", ["tensor", *(pytest.param(n, marks=pytest.mark.slow) for n in ("rows", "fsdp"))]
 )
+
+
+def tokenizers() -> Tokenizers:
+    tokenizer = Characters().train([str(i) for i in range(10)] + DATES, 149)
+    return Tokenizers(tokenizer, tokenizer)
 
 
 def config() -> Config:
@@ -44,9 +49,8 @@ def config() -> Config:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("devices") / "run"
-    tokenizer = Characters().train([str(i) for i in range(10)] + DATES, 149)
     params = jax.tree.map(lambda x: x / 2, normal_params(config(), 3))
-    write_run(RunFolder(path), config(), 7, params, "a test", tokenizers=Tokenizers(tokenizer, tokenizer))
+    write_run(RunFolder(path), config(), 7, params, "a test", tokenizers=tokenizers())
     return path
 
 
@@ -79,19 +83,13 @@ def test_translations_and_metrics_are_those_of_one_device(name: str, folder: Pat
 
 @each_mesh
 def test_predictions_for_texts_are_those_of_one_device(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    model = dataclasses.replace(
-        MODEL, num_decoder_layers=0, pooler=Pooler(num_classes=3), sentence_embedding=SentenceEmbedding()
-    )
+    heads = {"pooler": Pooler(num_classes=3), "sentence_embedding": SentenceEmbedding()}
+    model = dataclasses.replace(MODEL, num_decoder_layers=0, **heads)
     encoder = dataclasses.replace(
-        config(),
-        model=model,
-        objective=MaskedLM(mask_token=148),
-        train=dataclasses.replace(config().train, text_metrics=()),
+        with_train(config(), text_metrics=()), model=model, objective=MaskedLM(mask_token=148)
     )
-    tokenizer = Characters().train([str(i) for i in range(10)] + DATES, 149)
     path = folder.parent / f"encoder_{name}"
-    tokenizers = Tokenizers(tokenizer, tokenizer)
-    write_run(RunFolder(path), encoder, 1, normal_params(encoder, 5), "a test", tokenizers=tokenizers)
+    write_run(RunFolder(path), encoder, 1, normal_params(encoder, 5), "a test", tokenizers=tokenizers())
     many = flaxformer_lite.load(path, mesh=MESHES[name])
     use_one_device(monkeypatch)
     one, exact = flaxformer_lite.load(path), name == "rows"
@@ -168,9 +166,8 @@ def test_the_fewest_devices_of_a_group_that_have_the_memory_are_chosen():
     assert workload().parameter_bytes(1) == sum(sizes)
     for share, tensor in ((1.0, 1), (0.99, 2), (0.52, 2), (0.48, 4)):
         assert place(workload(), memory=int(share * whole / 0.9) + 1).tensor == tensor
-    with pytest.raises(
-        ValueError, match=r"does not fit: with train\.mesh\.tensor 4 of 8 devices a device needs .* GiB"
-    ):
+    message = r"does not fit: with train\.mesh\.tensor 4 of 8 devices a device needs .* GiB"
+    with pytest.raises(ValueError, match=message):
         place(workload(), memory=whole // 8)
 
 
@@ -213,9 +210,7 @@ def test_the_line_names_groups_and_tensor(folder: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
-def test_a_model_that_no_group_holds_is_refused_with_the_figures_and_the_remedy(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_model_that_no_group_holds_is_refused_with_the_figures_and_the_remedy(folder: Path, monkeypatch):
     monkeypatch.setattr("flaxformer_lite.core.search.devices.memory_of", lambda device: 2**14)
     figures = r"does not fit: .* of 8 devices .* GiB, .* for parameters, .* of its 0\.00 GiB"
     with pytest.raises(ValueError, match=figures + r".*: use weights_dtype bfloat16, .*batch_tokens, or more devices"):

@@ -1,8 +1,8 @@
 """Laws of a loaded run: it scores and translates as the trainer did, it has the requested weights, its limits are the config's."""
 
 import dataclasses
-import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from flaxformer_lite.run.searches import Kept
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiniest_config, use_one_device, with_train
+from tests.support.experiments import rows, tiniest_config, use_one_device, with_train
 from tests.support.limits import assert_close
 from tests.support.served import as_run, runs
 from tests.support.tokenizers import NAMES, bytes_joined
@@ -56,16 +56,13 @@ def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
     """Law: the metrics are those of the evaluation while training, the translations those in its folder."""
     pairs = list(CONFIG.data.eval.open())
     run = flaxformer_lite.load(folder)
-    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
-    metrics = run.metrics(pairs)
+    row, metrics = rows(folder)[-1], run.metrics(pairs)
     assert metrics == {name: pytest.approx(row[name], rel=1e-5) for name in ("loss", "accuracy", "perplexity")}
     by_part = run.metrics(pairs, parts={"first": slice(0, 7), "others": slice(7, None)})
-    first = {f"first/{name}": pytest.approx(value, rel=1e-5) for name, value in run.metrics(pairs[:7]).items()}
-    assert {name: value for name, value in by_part.items() if not name.startswith("others/")} == {
-        **{name: pytest.approx(value, rel=1e-5) for name, value in metrics.items()},
-        **first,
-    }
-    assert by_part["others/loss"] != by_part["first/loss"]
+    expected = metrics | {f"first/{name}": value for name, value in run.metrics(pairs[:7]).items()}
+    assert {name: by_part.pop(name) for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert by_part and all(name.startswith("others/") for name in by_part)
+    assert by_part["others/loss"] != pytest.approx(expected["first/loss"], rel=1e-5)
     kept = (folder / "hypotheses" / "eval-step-00000004.txt").read_text().split("\n")[:-1]
     assert run.translate([pair.source for pair in pairs]) == kept
 
@@ -97,7 +94,7 @@ def test_translations_have_terms_and_beginnings_or_a_warning_says_why_not(untrai
 def test_a_run_is_described_in_four_lines(folder: Path, untrained: Run):
     """Oracle: the lines, with the score of metrics.jsonl."""
     run = flaxformer_lite.load(folder)
-    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    row = rows(folder)[-1]
     count = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     assert repr(run).splitlines() == [
         f"Run {folder}",
@@ -111,17 +108,10 @@ def test_a_run_is_described_in_four_lines(folder: Path, untrained: Run):
 
 def test_weights_are_the_requested_ones(folder: Path):
     """Oracle: the mean of two checkpoints in NumPy; all others differ."""
-    params = {
-        words: jax.tree.leaves(flaxformer_lite.load(folder, **dict(words)).params)
-        for words in (
-            (("step", 2),),
-            (("step", 4),),
-            (("weights", "ema"),),
-            (("weights", "ema"), ("step", 2)),
-            (("weights", "average:2"),),
-        )
-    }
-    first, last, ema, first_ema, mean = ([np.asarray(leaf) for leaf in leaves] for leaves in params.values())
+    of_ema = {"weights": "ema"}
+    asked: list[Any] = [{"step": 2}, {"step": 4}, of_ema, of_ema | {"step": 2}, {"weights": "average:2"}]
+    params = [jax.tree.leaves(flaxformer_lite.load(folder, **words).params) for words in asked]
+    first, last, ema, first_ema, mean = ([np.asarray(leaf) for leaf in leaves] for leaves in params)
     for m, a, b in zip(mean, first, last, strict=True):
         assert_close(m, (a + b) / 2, 1e-6)
     assert len({b"".join(leaf.tobytes() for leaf in leaves) for leaves in (first, last, ema, first_ema, mean)}) == 5
@@ -132,7 +122,7 @@ def test_weights_are_the_requested_ones(folder: Path):
 
 def test_weights_in_bfloat16_score_nearly_the_same(folder: Path):
     """Oracle: the loss with float32 weights; it moves, and by less than 0.5 %."""
-    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    row = rows(folder)[-1]
     loss = flaxformer_lite.load(folder, weights_dtype="bfloat16").metrics(list(CONFIG.data.eval.open()))["loss"]
     assert 1e-6 < abs(loss / row["loss"] - 1) < 5e-3
 
@@ -219,9 +209,8 @@ def test_a_source_leaves_room_for_all_special_ids(capsys: pytest.CaptureFixture)
     model = dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40), vocab_size=300)
     run = as_run(dataclasses.replace(CONFIG, model=model), tokenizer, Path("nowhere"))
     long, whole = run.hypotheses(["1" * 60, "1" * 38])
-    assert capsys.readouterr().err == (
-        "warning: line 1: the source has 60 tokens and was cut to 38 (data.max_source_length)\n"
-    )
+    cut = "warning: line 1: the source has 60 tokens and was cut to 38 (data.max_source_length)\n"
+    assert capsys.readouterr().err == cut
     assert long == whole
     assert len(run.attention("1" * 60, "2").source_pieces) == 40
 
@@ -234,14 +223,11 @@ def test_weights_that_are_not_finite_give_empty_answers_with_one_warning(
 ):
     """Law: one empty answer a text, of the lowest score, and one line that says why; an empty text has its empty answer."""
     found, said = runs(tmp_path), []
-    spoiled = {
-        name: dataclasses.replace(run, params=jax.tree.map(lambda x: x * np.float32(number), run.params))
-        for name, run in found.items()
-    }
+    spoil = lambda run: dataclasses.replace(run, params=jax.tree.map(lambda x: x * np.float32(number), run.params))  # noqa: E731
     why = "no answer has a finite score, so it is empty: the weights have infinite or undefined numbers"
-    answers = spoiled["pairs"].hypotheses(["ab", "", "c"], warn=said.append, first_line=5, **settings)
+    answers = spoil(found["pairs"]).hypotheses(["ab", "", "c"], warn=said.append, first_line=5, **settings)
     assert answers == [[("", -np.inf)], [("", 0.0)], [("", -np.inf)]]
-    assert spoiled["documents"].completions(["ab"], warn=said.append, **settings) == [[("", -np.inf)]]
+    assert spoil(found["documents"]).completions(["ab"], warn=said.append, **settings) == [[("", -np.inf)]]
     assert [line.partition(";")[0] for line in said] == [f"line 5 and 1 more: {why}", f"prompt 0: {why}"]
 
 
