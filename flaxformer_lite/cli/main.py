@@ -22,7 +22,8 @@ from flaxformer_lite import tasks
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
 from flaxformer_lite.cli import commands, task_command
-from flaxformer_lite.cli.options import add_imports, add_option, as_typed, import_typed
+from flaxformer_lite.cli.options import add_imports, add_option, import_typed, spelled
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
 COMMANDS = {
@@ -173,7 +174,7 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
-        fail(as_typed(str(error), arguments))
+        fail(str(Mistake.of(error, spelled=getattr(error, "spelled", {}) | spelled(arguments))))
     except Failure as error:
         fail(str(error), status=1)
     except MemoryError:

@@ -1,7 +1,6 @@
 """Options that several commands share: settings of decoding, weights, translation, and `--import`."""
 
 import argparse
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,14 +132,11 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def as_typed(message: str, arguments: argparse.Namespace) -> str:
-    """Returns a message with the options that were typed in place of their settings."""
-    for setting, option in typed_options(arguments).items():
-        message = re.sub(rf"\bdecode\.{re.escape(setting)}\b", option, message)
-    if "mesh.tensor" in vars(arguments):
-        message = message.replace("train.mesh.data -1, ", "")
-        message = re.sub(r"\btrain\.mesh\.(?=tensor|fsdp)", "--mesh.", message)
-    return message
+def spelled(arguments: argparse.Namespace) -> dict[str, str]:
+    """Returns the options that stand for settings in messages, by the paths of the settings: typed ones, and those of the mesh."""
+    decode = {f"decode.{setting}": option for setting, option in typed_options(arguments).items()}
+    mesh = [axis for axis in ("tensor", "fsdp") if f"mesh.{axis}" in vars(arguments)]
+    return decode | {f"train.mesh.{axis}": f"--mesh.{axis}" for axis in mesh}
 
 
 def add_translation(parser: argparse.ArgumentParser) -> None:

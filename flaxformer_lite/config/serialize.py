@@ -14,6 +14,7 @@ from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, v
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
 from flaxformer_lite.core.base.bounds import accepts, cut, violation
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
 FORMAT = 1
@@ -90,10 +91,10 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
         return float(tree) if is_whole and float in parts and accepts(hint, tree) and abs(tree) < 1e300 else tree
     if not isinstance(tree, dict) or (kind == "" and "" not in variants):
         form = f"have a kind, one of {', '.join(map(repr, variants))}" if "" not in variants else "be a JSON object"
-        raise ValueError(f"{setting} is {cut(repr(tree))}: it must {form}")
+        raise Mistake(f"{setting} is {cut(repr(tree))}: it must {form}", setting)
     if str(kind) not in variants:
         known = f"one of {', '.join(map(repr, variants))}{suggest(str(kind), variants)}"
-        raise ValueError(f"{setting}.kind is {cut(repr(kind))}: it must be {known}")
+        raise Mistake(f"{setting}.kind is {cut(repr(kind))}: it must be {known}", f"{setting}.kind")
     return build(variants[str(kind)], tree, setting)
 
 
@@ -106,14 +107,16 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
         path = f"{setting}.{name}".lstrip(".")
         if name not in hints:
             near = renamed(path) or similar(path, list(MARKS))
-            raise ValueError(f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}")
+            raise Mistake(
+                f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}", path
+            )
         values[name] = from_tree(subtree, hints[name], path)
         if message := violation(owner, name, values[name], path):
-            raise ValueError(message)
+            raise Mistake(message, path)
     for name in required(owner):
         if name not in values:
             path = f"{setting}.{name}".lstrip(".")
-            raise ValueError(f"there is no {path}: it has no default, set it")
+            raise Mistake(f"there is no {path}: it has no default, set it", path)
     return owner(**values)
 
 

@@ -10,6 +10,7 @@ import os
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import add_weights, chosen_engine, chosen_weights
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.tools.serve import Limits
 
 LIMIT_OPTIONS = {
@@ -59,9 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--port is {arguments.port}: it must be between 0 and 65535")
     try:
         limits = Limits(**{name: getattr(arguments, name) for name in LIMIT_OPTIONS})
-    except ValueError as error:
-        setting = str(error).split()[0]
-        raise ValueError(str(error).replace(setting, LIMIT_OPTIONS[setting.removeprefix("serve.")][0])) from None
+    except Mistake as error:
+        error.spelled = {f"serve.{name}": option for name, (option, *_) in LIMIT_OPTIONS.items()}
+        raise
     for package in ("jinja2", "prometheus_client", "starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             message = f'serve needs {package}, which is not installed: pip install "flaxformer-lite[serve]"'

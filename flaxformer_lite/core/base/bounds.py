@@ -18,6 +18,7 @@ import annotated_types
 from annotated_types import Ge, Gt, Le, Lt
 
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
 LARGEST = 2**31 - 1
@@ -84,10 +85,11 @@ class Checked:
         cls._path = cls._path if at is None else at
 
     def __post_init__(self) -> None:
-        """Checks every field. Raises: ValueError with the setting, its value, the legal values and the default."""
+        """Checks every field. Raises: Mistake with the setting, its value, the legal values and the default."""
         for name in (field.name for field in dataclasses.fields(self)):  # type: ignore[arg-type]  # of a subclass
-            if message := violation(type(self), name, getattr(self, name), f"{self._path}.{name}".lstrip(".")):
-                raise ValueError(message)
+            path = f"{self._path}.{name}".lstrip(".")
+            if message := violation(type(self), name, getattr(self, name), path):
+                raise Mistake(message, path)
 
 
 def violation(owner: type, name: str, value: Any, setting: str) -> str | None:

@@ -46,7 +46,8 @@ class MeshConfig(Checked, at="train.mesh"):
 
 
 def in_words(sizes: Sequence[int]) -> str:
-    return ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
+    """Returns the sizes as messages have them, without one that takes the rest."""
+    return ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True) if size != -1)
 
 
 def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -16,6 +16,7 @@ from flaxformer_lite.core.base.bounds import (
     PositiveShare,
     Share,
 )
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD, check_token_ids
 
@@ -105,19 +106,22 @@ class DecodeConfig(Checked, at="decode"):
         if self.max_length_ratio == self.max_length_extra == 0:
             raise ValueError("decode.max_length_ratio and decode.max_length_extra are both 0: raise one of them")
         if self.length_penalty == "none" and self.alpha != 1:
-            raise ValueError(
+            raise Mistake(
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
-                "leave decode.alpha at 1.0, or choose average or gnmt"
+                "leave decode.alpha at 1.0, or choose average or gnmt",
+                "decode.alpha",
             )
         if self.sampling is not None and self.beam_size > 1:
-            raise ValueError(
+            raise Mistake(
                 f"decode.beam_size is {self.beam_size} but decode.sampling is set: set decode.beam_size to 1, or remove "
-                "decode.sampling"
+                "decode.sampling",
+                "decode.beam_size",
             )
         if self.sampling is None and self.num_hypotheses > self.beam_size:
-            raise ValueError(
+            raise Mistake(
                 f"decode.num_hypotheses is {self.num_hypotheses} but decode.beam_size is {self.beam_size}: "
-                "decode.num_hypotheses must be between 1 and decode.beam_size"
+                "decode.num_hypotheses must be between 1 and decode.beam_size",
+                "decode.num_hypotheses",
             )
 
     @property

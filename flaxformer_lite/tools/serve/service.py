@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.run import Run
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
@@ -64,8 +64,11 @@ class Service:
         try:
             return await asyncio.to_thread(make, *arguments, **options)
         except ValueError as error:
-            in_fields = re.sub(r"\bdecode\.(sampling\.)?", "", str(error))  # a request's fields have the short names
-            raise Refusal(422, in_fields) from None
+            mistake = Mistake.of(
+                error, spelled={"decode.sampling.": "", "decode.": ""}
+            )  # a request has the short names
+            field = mistake.setting.rpartition(".")[2]
+            raise Refusal(422, str(mistake), param=field or None) from None
 
     def check_most(self, name: str, count: int | None) -> None:
         """Raises: Refusal if a request asks for more new tokens, beams or answers than the server allows; `name` is its field."""
