@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import re
 import shlex
 import sys
 import types
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
 from flaxformer_lite.cli.options import add_option, add_run, add_weights
 from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.base.mistake import Mistake, known
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.files.text.files import (
     BadLine,
@@ -48,24 +48,24 @@ class BadLines:
         self.numbers: set[int] = set()
         """Counted from 1."""
 
-    def add(self, number: int, message: str) -> None:
-        """Adds a line; the message names it, and why it has no answer."""
+    def add(self, number: int, mistake: ValueError) -> None:
+        """Adds a line, with the mistake for which it has no answer."""
         self.numbers.add(number)
         if len(self.numbers) <= MOST_BAD_LINES:
             last = "; further ones are not listed" if len(self.numbers) == MOST_BAD_LINES else ""
-            warn(f"{message}; its answer is empty{last}")
+            warn(f"{mistake}; its answer is empty{last}")
 
     def of(self, name: str) -> BadLine:
         """Returns a function that adds the lines of a source that are no text."""
-        return lambda number, reason: self.add(number, f"{name}, line {number}: {reason}")
+        return lambda number, reason: self.add(number, Mistake(reason, f"{name}, line {number}"))
 
 
 class NoBadLines(BadLines):
     """The bad lines of a source in which one mistake stops all."""
 
-    def add(self, number: int, message: str) -> None:
-        """Raises: ValueError with the message."""
-        raise ValueError(message)
+    def add(self, number: int, mistake: ValueError) -> None:
+        """Raises: the mistake."""
+        raise mistake
 
 
 class TableRow(NamedTuple):
@@ -131,7 +131,7 @@ class LineChunk:
             try:
                 asked.append(read(self, number))
             except ValueError as error:
-                self.bad.add(line, str(error))
+                self.bad.add(line, error)
         return line in self.bad.numbers
 
     @property
@@ -139,18 +139,12 @@ class LineChunk:
         """Returns whether no line has an answer, after all have been looked at."""
         return all(self.before + number in self.bad.numbers for number in range(1, len(self.lines) + 1))
 
-    def place(self, number: int) -> str:
-        """Returns source and number of line `number` of the chunk, for messages."""
-        return f"{self.name}, {self.unit} {self.before + number + 1}"
-
     def token_ids(self, number: int) -> list[int]:
         """Returns the token ids in line `number` of the chunk. Raises: ValueError if it contains anything else."""
         words = self.lines[number].split()
         if not all(word.isdecimal() for word in words):
             line = self.lines[number][:40]
-            raise ValueError(
-                f"{self.place(number)}: {line!r} is no list of token ids: write numbers separated by spaces"
-            )
+            raise ValueError(f"{line!r} is no list of token ids: write numbers separated by spaces")
         return [int(word) for word in words]
 
     def warn(self, line: str) -> None:
@@ -170,15 +164,9 @@ class LineChunk:
             say = stack.enter_context(one_of_each(self.warn))
             yield {"progress": update, "warn": say, "first_line": self.before + 1}
 
-    @contextlib.contextmanager
-    def naming(self, number: int) -> Iterator[None]:
-        """Adds the place of line `number` of the chunk to errors, in place of the number of a source, prompt or line."""
-        try:
-            yield
-        except ValueError as error:
-            message, place = str(error), self.place(number)
-            named = re.match(r"(source|prompt|line) \d+", message)
-            raise ValueError(place + message[named.end() :] if named else f"{place}: {message}") from None
+    def naming(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Adds the place of line `number` of the chunk to a mistake that is raised within."""
+        return known(file=f"{self.name}, {self.unit} {self.before + number + 1}")
 
 
 LineReader = Callable[[LineChunk, int], Any]
@@ -214,9 +202,7 @@ def columns(block: LineChunk, number: int, wanted: int | None = None) -> Sequenc
         return block.rows[number].texts
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
-        raise ValueError(
-            f"{block.place(number)}: {len(texts)} texts separated by tabs: there must be {wanted or 'one or two'}"
-        )
+        raise ValueError(f"{len(texts)} texts separated by tabs: there must be {wanted or 'one or two'}")
     return texts
 
 
@@ -403,13 +389,13 @@ def table_blocks(
         rows = list[TableRow]()
         for (line, cells), (next_line, _) in itertools.islice(pairs, size):
             blank = is_blank(cells)
-            reasons = list[str]()
+            mistakes = list[Mistake]()
             while undecoded and (number := next(iter(undecoded))) < next_line:
-                reasons.append(f"{number}: {undecoded.pop(number)}")
+                mistakes.append(Mistake(undecoded.pop(number), path, number))
             if not blank and (wrong := table.wrong(cells, max(read))):
-                reasons.append(f"{line}: {wrong}")
-            if reasons:
-                bad.add(before + len(rows) + 1, f"{path}:{reasons[0]}")
+                mistakes.append(Mistake(wrong, path, line))
+            if mistakes:
+                bad.add(before + len(rows) + 1, mistakes[0])
             cells = [""] * table.width if blank else cells
             present = cells + [""] * (table.width - len(cells))
             texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)
@@ -432,9 +418,9 @@ def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProg
     bad, rows = BadLines(), columns.sources[path].asked(progress)
     for before in itertools.count(0, size):
         asked = list[tuple[Any, ...]]()
-        for _, number, texts in itertools.islice(rows, size):
-            if isinstance(texts, ValueError):
-                bad.add(before + len(asked) + 1, f"{path}:{number}: {texts}")
+        for *_, texts in itertools.islice(rows, size):
+            if isinstance(texts, Mistake):
+                bad.add(before + len(asked) + 1, texts)
                 texts = BLANK
             asked.append(texts[:width])
         if not asked:

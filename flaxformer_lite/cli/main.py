@@ -174,7 +174,7 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
-        fail(str(Mistake.of(error, spelled=getattr(error, "spelled", {}) | spelled(arguments))))
+        fail(str(Mistake.of(error).spelled(spelled(arguments))))
     except Failure as error:
         fail(str(error), status=1)
     except MemoryError:

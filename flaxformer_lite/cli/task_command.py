@@ -73,8 +73,8 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
 
     def read(self, block: LineChunk, number: int) -> Any:
         wanted = self.form.texts
-        texts = [block.lines[number]] if wanted in (0, 1) and not block.rows else columns(block, number, wanted)
         with block.naming(number):
+            texts = [block.lines[number]] if wanted in (0, 1) and not block.rows else columns(block, number, wanted)
             read = self.form.read(texts)
             self.task.check_asked(self.model, self.form.asked(read), number)
         return read

@@ -178,8 +178,8 @@ class TranslatingIds(Translating):
     """Translations of token ids, as token ids."""
 
     def read(self, block: LineChunk, number: int) -> list[int]:
-        source = block.token_ids(number)
         with block.naming(number):
+            source = block.token_ids(number)
             self.translator.check_sources([source])
         return source
 

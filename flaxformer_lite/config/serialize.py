@@ -13,7 +13,7 @@ from flaxformer_lite.config.renamed import renamed
 from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
-from flaxformer_lite.core.base.bounds import accepts, cut, violation
+from flaxformer_lite.core.base.bounds import accepts, check_value, cut
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
@@ -65,7 +65,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise Mistake.of(error, file=name) from None
 
 
 def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
@@ -91,10 +91,10 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
         return float(tree) if is_whole and float in parts and accepts(hint, tree) and abs(tree) < 1e300 else tree
     if not isinstance(tree, dict) or (kind == "" and "" not in variants):
         form = f"have a kind, one of {', '.join(map(repr, variants))}" if "" not in variants else "be a JSON object"
-        raise Mistake(f"{setting} is {cut(repr(tree))}: it must {form}", setting)
+        raise Mistake(f"{setting} is {cut(repr(tree))}: it must {form}", setting=setting)
     if str(kind) not in variants:
         known = f"one of {', '.join(map(repr, variants))}{suggest(str(kind), variants)}"
-        raise Mistake(f"{setting}.kind is {cut(repr(kind))}: it must be {known}", f"{setting}.kind")
+        raise Mistake(f"{setting}.kind is {cut(repr(kind))}: it must be {known}", setting=f"{setting}.kind")
     return build(variants[str(kind)], tree, setting)
 
 
@@ -108,15 +108,14 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
         if name not in hints:
             near = renamed(path) or similar(path, list(MARKS))
             raise Mistake(
-                f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}", path
+                f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}", setting=path
             )
         values[name] = from_tree(subtree, hints[name], path)
-        if message := violation(owner, name, values[name], path):
-            raise Mistake(message, path)
+        check_value(owner, name, values[name], path)
     for name in required(owner):
         if name not in values:
             path = f"{setting}.{name}".lstrip(".")
-            raise Mistake(f"there is no {path}: it has no default, set it", path)
+            raise Mistake(f"there is no {path}: it has no default, set it", setting=path)
     return owner(**values)
 
 

@@ -86,10 +86,10 @@ class EngineRun:
     def weights(self, search: Searches) -> None:
         return None
 
-    def check_source(self, source: Sequence[int], name: str) -> None:
+    def check_source(self, source: Sequence[int]) -> None:
         """Raises: ValueError for an id that is outside the vocabulary; CannotAnswer for padding within a source."""
-        check_token_ids(source, self.sizes.source_ids, f"{name} has")
-        without_padding(source, self.decode.pad_id, name)
+        check_token_ids(source, self.sizes.source_ids, "has")
+        without_padding(source, self.decode.pad_id)
 
 
 def open_engine(wanted: RunWeights) -> EngineRun:

@@ -5,6 +5,7 @@ import os
 from types import ModuleType
 
 from flaxformer_lite.base.hardware import has_nvidia_device, has_tpu
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import ENGINES
 
@@ -15,12 +16,11 @@ MOST_ALPHA = 30
 INSTALL = 'pip install "flaxformer-lite[ctranslate2]"'
 
 
-class CannotAnswer(ValueError):
+class CannotAnswer(Mistake):
     """CTranslate2 cannot answer, and JAX could; the message is the reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}, or choose engine jax")
-        self.reason = reason
 
 
 def is_chosen(engine: str, weights_dtype: str | None) -> bool:

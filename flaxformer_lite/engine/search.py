@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.base.groups import groups_of
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search import Forced, Request
 from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
 from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
-from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
+from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed
 
 NO_PENALTY = 1e-30
@@ -123,20 +124,21 @@ class EngineSearch:
 
     def row(self, number: int, request: Request) -> SearchedRow:
         """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
-        config, name, source = request.settings or self.config, f"source {request.number(number)}", [*request.source]
+        config, source = request.settings or self.config, [*request.source]
         if request.settings is not None:
             check_vocabulary(config, self.sizes.target_ids)
             check_obeyed(config)
-        if request.forced != Forced():
-            raise CannotAnswer(f"{name} has terms or a beginning: leave them out for CTranslate2")
-        check_token_ids(source, self.sizes.source_ids, f"{name} has")
-        check_lengths("source", [len(source)], self.sizes.max_positions, request.number(number))
+        with known(subject=f"source {request.number(number)}"):
+            if request.forced != Forced():
+                raise CannotAnswer("has terms or a beginning: leave them out for CTranslate2")
+            check_token_ids(source, self.sizes.source_ids, "has")
+            check_length(len(source), self.sizes.max_positions)
+            tokens = without_padding(source, config.pad_id)
         limits = (config.max_length(len(source)), request.limit, self.sizes.max_positions)
         limit = min(one for one in limits if one is not None)
-        source = without_padding(source, config.pad_id, name)
         first = [] if config.forced_bos_id is None else [config.forced_bos_id]
         room = limit - (config.forced_eos_id is not None)
-        return SearchedRow(number, [str(i) for i in source], [str(i) for i in (config.start_id, *first)], room)
+        return SearchedRow(number, [str(i) for i in tokens], [str(i) for i in (config.start_id, *first)], room)
 
     def with_early_ends(self, rows: Sequence[SearchedRow]) -> list[SearchedRow]:
         """Returns the rows, with `early_end` where a beam other than the best may end directly after the forced token.
@@ -200,11 +202,11 @@ class EngineSearch:
         return [*itertools.islice(ranked, config.num_hypotheses)] or [NO_ANSWER]
 
 
-def without_padding(source: Sequence[int], pad_id: int, name: str) -> list[int]:
+def without_padding(source: Sequence[int], pad_id: int) -> list[int]:
     """Returns a source without the padding behind it. Raises: CannotAnswer for padding within, which JAX would leave out."""
     tokens = [*source]
     while tokens and tokens[-1] == pad_id:
         tokens.pop()
     if pad_id in tokens:
-        raise CannotAnswer(f"{name} has decode.pad_id {pad_id} within: leave it out")
+        raise CannotAnswer(f"has decode.pad_id {pad_id} within: leave it out")
     return tokens

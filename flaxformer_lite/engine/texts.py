@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
@@ -34,8 +35,8 @@ class Searcher(Protocol):
     def weights(self, search: Any) -> Any:
         """Returns the parameters as a search reads them, kept for the next call."""
 
-    def check_source(self, source: Sequence[int], name: str) -> None:
-        """Raises: ValueError for token ids that no search reads."""
+    def check_source(self, source: Sequence[int]) -> None:
+        """Raises: ValueError, in words that follow the source's name, for token ids that no search reads."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,12 @@ class TextTranslator:
     def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
         """Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`."""
         for number, source in enumerate(sources):
-            self.searcher.check_source(source, f"source {number}")
-            if len(source) > self.form.most:
-                raise ValueError(
-                    f"source {number} has {len(source)} ids but data.max_source_length is {self.form.most}: shorten it"
-                )
+            with known(subject=f"source {number}"):
+                self.searcher.check_source(source)
+                if len(source) > self.form.most:
+                    raise ValueError(
+                        f"has {len(source)} ids but data.max_source_length is {self.form.most}: shorten it"
+                    )
 
 
 def in_own_direction(run: Directed) -> Directed:

@@ -112,9 +112,9 @@ class RunSearcher:
         weights = self.kept.laid_out[key] = search.lay_out(*({"params": now} for now in params))
         return weights
 
-    def check_source(self, source: Sequence[int], name: str) -> None:
+    def check_source(self, source: Sequence[int]) -> None:
         """Raises: ValueError for an id that is outside the vocabulary."""
-        check_token_ids(source, self.members[0].config.model.vocab_size, f"{name} has")
+        check_token_ids(source, self.members[0].config.model.vocab_size, "has")
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
         """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as these do; ValueError, OSError."""

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import Transformer
@@ -206,8 +207,7 @@ class Task(ABC, Generic[Asked, Answer]):
     def check_asked(self, model: TextModel, asked: Asked, line: int) -> None:
         """Raises: ValueError if this has no answer, and must have one."""
         if (reason := self.refusal(model, asked)) and not self.warns:
-            message = f"line {line} {reason}"
-            raise ValueError(message)
+            raise Mistake(reason, subject=f"line {line}")
 
     def answers(self, model: TextModel, asked: Sequence[Asked], **reporting: Unpack[Reporting]) -> list[Answer]:
         """Returns the answer to each. Raises: ValueError as `check`, and if one has no answer."""

@@ -48,7 +48,8 @@ class Repeating(Answering[int]):
 
     def read(self, block: LineChunk, number: int) -> int:
         if not block.lines[number].isdecimal():
-            raise ValueError(f"{block.place(number)}: no number")
+            with block.naming(number):
+                raise ValueError("no number")
         return int(block.lines[number])
 
     def answers(self, block: LineChunk) -> tuple[int, ...]:

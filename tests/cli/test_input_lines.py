@@ -6,6 +6,7 @@ import pytest
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import BadLines, LineChunk, TextColumns, chosen_blocks, columns, table_blocks
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.files.data import TSV
 from flaxformer_lite.tools.pair.folder import read_pairs
 from tests.support.files import file
@@ -35,38 +36,36 @@ def test_chunks_know_the_share_of_all_files_that_has_been_read(tmp_path: Path):
 def test_token_ids_and_columns_of_a_line():
     assert CHUNK.token_ids(0) == [7, 8]
     assert (columns(CHUNK, 1), columns(CHUNK, 2)) == (["a", "b"], ["c"])
-    with pytest.raises(
-        ValueError, match=r"^in\.txt, line 42: 'a\\tb' is no list of token ids: write numbers separated by sp"
-    ):
+    with pytest.raises(ValueError, match=r"^'a\\tb' is no list of token ids: write numbers separated by sp"):
         CHUNK.token_ids(1)
-    with pytest.raises(ValueError, match=r"^in\.txt, line 43: 1 texts separated by tabs: there must be 2$"):
+    with pytest.raises(ValueError, match=r"^1 texts separated by tabs: there must be 2$"):
         columns(CHUNK, 2, 2)
 
 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        ("source 0 has 9 ids", "in.txt, line 42 has 9 ids"),
-        ("prompt 6: it is empty", "in.txt, line 42: it is empty"),
-        ("a prompt is empty", "in.txt, line 42: a prompt is empty"),
+        (Mistake("has 9 ids", subject="source 0"), "in.txt, line 42 has 9 ids"),
+        (ValueError("a prompt is empty"), "in.txt, line 42: a prompt is empty"),
     ],
 )
-def test_errors_of_a_line_get_its_place(error: str, message: str):
+def test_errors_of_a_line_get_its_place(error: ValueError, message: str):
     with pytest.raises(ValueError) as caught, CHUNK.naming(1):
-        raise ValueError(error)
+        raise error
     assert str(caught.value) == message
 
 
 def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixture):
     """Oracle: parts written by hand. A line that was bad when it was read is not checked again."""
     bad = BadLines()
-    bad.add(43, "in.txt, line 43: not UTF-8")
+    bad.add(43, Mistake("not UTF-8", "in.txt, line 43"))
     chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad, index=50)
 
     def read(chunk: LineChunk, number: int) -> str:
         assert number != 2
         if not chunk.lines[number]:
-            raise ValueError(f"{chunk.place(number)}: it is empty")
+            with chunk.naming(number):
+                raise ValueError("it is empty")
         return chunk.lines[number].upper()
 
     found = list(chunk.answerable(read))

@@ -40,7 +40,8 @@ class Shouting(Answering[str]):
 
     def read(self, block: LineChunk, number: int) -> str:
         if block.lines[number].isdecimal():
-            raise ValueError(f"{block.place(number)}: a number")
+            with block.naming(number):
+                raise ValueError("a number")
         return block.lines[number]
 
     def answers(self, block: LineChunk) -> Iterator[str]:

@@ -31,8 +31,8 @@ class Copying:
     def weights(self, search: Any) -> str:
         return "of the run"
 
-    def check_source(self, source: Sequence[int], name: str) -> None:
-        check_token_ids(source, 12, f"{name} has")
+    def check_source(self, source: Sequence[int]) -> None:
+        check_token_ids(source, 12, "has")
 
     def generate(self, weights: str, requests: Sequence[Request], progress: Any) -> list[list[Hypothesis]]:
         assert weights == "of the run"

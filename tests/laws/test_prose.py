@@ -51,11 +51,11 @@ def test_later_sentences_open_with_their_noun_too(path: Path):
 
 
 def raised(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yields line and text of every ValueError that is raised with a literal message; a blank stands for what is filled in."""
+    """Yields line and text of every mistake that is raised with a literal message; a blank stands for what is filled in."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
             name, message = node.exc.func, node.exc.args[0]
-            if not (isinstance(name, ast.Name) and name.id == "ValueError"):
+            if not (isinstance(name, ast.Name) and name.id in ("ValueError", "Mistake")):
                 continue
             if isinstance(message, ast.Constant):
                 yield node.lineno, str(message.value)

@@ -172,8 +172,8 @@ class ContinuingIds(Continuing):
     """The token ids that continue token ids."""
 
     def read(self, block: LineChunk, number: int) -> list[int]:
-        prompt = block.token_ids(number)
         with block.naming(number):
+            prompt = block.token_ids(number)
             self.run.generator.check_prompts([prompt], self.decoder)
         return prompt
 

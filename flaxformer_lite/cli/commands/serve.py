@@ -61,8 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         limits = Limits(**{name: getattr(arguments, name) for name in LIMIT_OPTIONS})
     except Mistake as error:
-        error.spelled = {f"serve.{name}": option for name, (option, *_) in LIMIT_OPTIONS.items()}
-        raise
+        raise error.spelled({f"serve.{name}": option for name, (option, *_) in LIMIT_OPTIONS.items()}) from None
     for package in ("jinja2", "prometheus_client", "starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             message = f'serve needs {package}, which is not installed: pip install "flaxformer-lite[serve]"'

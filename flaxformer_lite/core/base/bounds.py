@@ -87,17 +87,15 @@ class Checked:
     def __post_init__(self) -> None:
         """Checks every field. Raises: Mistake with the setting, its value, the legal values and the default."""
         for name in (field.name for field in dataclasses.fields(self)):  # type: ignore[arg-type]  # of a subclass
-            path = f"{self._path}.{name}".lstrip(".")
-            if message := violation(type(self), name, getattr(self, name), path):
-                raise Mistake(message, path)
+            check_value(type(self), name, getattr(self, name), f"{self._path}.{name}".lstrip("."))
 
 
-def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
-    """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
+def check_value(owner: type, name: str, value: Any, setting: str) -> None:
+    """Checks a value of the field `name` of a dataclass type. Raises: Mistake with the legal values and the default."""
     hint = type_hints(owner)[name]
     accepted = accepts(hint, value)
     if accepted and (not isinstance(value, int | float) or in_float32(value)):
-        return None
+        return
     parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
     kinds = {one if isinstance(one, type) else type(one) for one in parts}
     kinds |= {int} if float in kinds else set()
@@ -113,7 +111,8 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
         remedies.append(f"the default is {default!r}")
     words = [item for item in items if isinstance(item, str)]
     near = suggest(words[0], [choice for choice in parts if isinstance(choice, str)]) if words else ""
-    return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies]) + near
+    sentence = "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies]) + near
+    raise Mistake(sentence, setting=setting)
 
 
 def in_float32(value: float) -> bool:

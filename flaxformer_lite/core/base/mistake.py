@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class Mistake(ValueError):
     """A mistake of the user's. Whoever knows a field sets it, and `str` puts all of them together.
 
@@ -14,17 +14,14 @@ class Mistake(ValueError):
     """
 
     sentence: str
+    file: str = ""
+    """The file, or another place, such as "stdin, line 3"."""
+    line: int = 0
+    """The number of a line of the file, from 1; 0: the whole file."""
     setting: str = ""
     """The path of the setting with a wrong value, such as decode.beam_size; empty: it is not known, or there is none."""
     subject: str = ""
     """The subject of the sentence, such as "prompt 3", if it does not begin with its own; a place stands for it."""
-    file: str = ""
-    line: int = 0
-    """The number of a line of the file, from 1; 0: the whole file."""
-    unit: str = ""
-    """The name of what is counted in place of lines, such as "row"."""
-    spelled: Mapping[str, str] = field(default_factory=dict)
-    """Other spellings of settings, such as options, by their paths."""
 
     @classmethod
     def of(cls, error: ValueError, **fields: Any) -> "Mistake":
@@ -33,15 +30,17 @@ class Mistake(ValueError):
         vars(mistake).update(fields)
         return mistake
 
+    def spelled(self, names: Mapping[str, str]) -> "Mistake":
+        """Returns the mistake with other names of settings, such as options, in place of their paths."""
+        for path, name in names.items():
+            self.sentence = self.sentence.replace(path, name)
+        return self
+
     def __str__(self) -> str:
-        sentence = self.sentence
-        for path, spelling in self.spelled.items():
-            sentence = sentence.replace(path, spelling)
-        number = f", {self.unit} {self.line}" if self.unit else f":{self.line}"
-        place = self.file + (number if self.line else "")
-        if not place:
-            return f"{self.subject} {sentence}".lstrip()
-        return place + (": " if not self.subject else " " if self.unit else ": it ") + sentence
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        if self.subject:
+            return f"{place}: it {self.sentence}" if self.line else f"{place or self.subject} {self.sentence}"
+        return f"{place}: {self.sentence}" if place else self.sentence
 
 
 @contextlib.contextmanager

@@ -116,8 +116,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """The numbers by which the model rates a translation; None: it rates none."""
         return None
 
-    def label_value(self, label: str, record: str) -> Any:
-        """Returns a label as a number, or as several. Raises: ValueError for an illegal one; `record` names its record."""
+    def label_value(self, label: str) -> Any:
+        """Returns a label as a number, or as several. Raises: ValueError for an illegal one, whose subject is the record."""
         raise NotImplementedError
 
     @property

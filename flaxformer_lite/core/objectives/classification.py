@@ -1,7 +1,6 @@
 """Objectives on whole texts: a row is one text or two. Classification and regression predict classes, or a number, of it."""
 
 import contextlib
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flaxformer_lite.core.base.bounds import FiniteFloat, Fraction, PositiveFloat, check_places
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
@@ -76,8 +76,9 @@ class LabelledTexts(WholeTexts):
         sizes = arrays.sizes
         values: list[Any] = [0.0] * len(arrays)
         if tokenizer is not None:
-            names = (f"record {number} of the data" for number in itertools.count(1))
-            values = list(map(self.label_value, arrays.labels, names))
+            for number, label in enumerate(arrays.labels):
+                with known(subject=f"record {number + 1} of the data"):
+                    values[number] = self.label_value(label)
         one, two = (len(reader.truncated([[]] * texts, 0).tokens) for texts in (1, 2))
 
         def make(i: int) -> LabelledText:
@@ -163,18 +164,18 @@ class Classification(LabelledTexts, HeadObjective):
         super().check_model(model)
         check_pooler(model, len(self.classes), f"objective.kind '{self.kind}' needs")
 
-    def label_value(self, label: str, record: str) -> int | tuple[int, ...]:
+    def label_value(self, label: str) -> int | tuple[int, ...]:
         if not self.several:
-            return self.class_number(label, record)
-        return tuple(self.class_number(name, record) for name in label_names(label))
+            return self.class_number(label)
+        return tuple(self.class_number(name) for name in label_names(label))
 
-    def class_number(self, label: str, record: str) -> int:
+    def class_number(self, label: str) -> int:
         if label not in self.classes:
             few = ", ".join(self.classes[:10]) + (", …" if len(self.classes) > 10 else "")
             is_list = not self.several and label_names(label) != [label]
             more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
-                f"{record} has the label {label[:60]!r}, which is none of objective.classes ({few}): add it there, "
+                f"has the label {label[:60]!r}, which is none of objective.classes ({few}): add it there, "
                 f"or correct the data (data.train.record.label names the labels){more}"
             )
         return self.classes.index(label)
@@ -266,14 +267,14 @@ class Regression(LabelledTexts):
                     f"objective.{name} is {text!r}, but training reads a source and its translation as a pair: set it to ''"
                 )
 
-    def label_value(self, label: str, record: str) -> float:
+    def label_value(self, label: str) -> float:
         try:
             value = float(label)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
             raise ValueError(
-                f"{record} has the label {label[:60]!r}, which is no finite number: correct the data "
+                f"has the label {label[:60]!r}, which is no finite number: correct the data "
                 "(data.train.record.label names the labels)"
             )
         return value

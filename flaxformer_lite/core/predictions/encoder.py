@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import shifted, text_inputs
@@ -21,7 +22,7 @@ from flaxformer_lite.core.placement.batches import (
     plan_batches,
 )
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement, Prepared
-from flaxformer_lite.core.text.special_ids import EncodedText, check_lengths
+from flaxformer_lite.core.text.special_ids import EncodedText, check_length
 
 
 class BatchPredictor:
@@ -64,7 +65,9 @@ class BatchPredictor:
         Raises: ValueError if a text is longer than the model's positions.
         """
         limit = self.config.positions.max_positions
-        check_lengths("text", [len(text.tokens) for text in texts], limit)
+        for number, text in enumerate(texts):
+            with known(subject=f"text {number}"):
+                check_length(len(text.tokens), limit)
 
         def prepared(batch: InputBatch) -> Prepared:
             shape = (batch.rows, min(batch.length, limit or batch.length))

@@ -14,6 +14,7 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Key
 
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.placement.batches import (
@@ -33,7 +34,7 @@ from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
 from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, laid_out, step_layouts
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention, check_vocabulary
 from flaxformer_lite.core.search.terms import row_terms
-from flaxformer_lite.core.text.special_ids import check_lengths, check_token_ids
+from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
 
 Watch = Callable[[int], Callable[[list[int]], int | None]]
 """Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
@@ -228,16 +229,14 @@ class Decoder:
                 "repetition_penalty, and sampling's temperature, top_p and min_p; make another Decoder for them"
             )
         for i, request in enumerate(requests):
-            number = request.number(i)
             check_seed(request.seed)
-            check_token_ids(request.source, self.models[0].config.vocab_size, f"{name} {number} has")
-            check_lengths(name, [len(request.source)], self.max_positions, number)
-            if not self.has_encoder and len(request.source) == 0:
-                raise ValueError(
-                    f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id"
-                )
-            if request.forced != Forced() and (reason := self.why_not(request.source, request.forced, request.limit)):
-                raise ValueError(f"{name} {number}: it {reason}")
+            with known(subject=f"{name} {request.number(i)}"):
+                check_token_ids(request.source, self.models[0].config.vocab_size, "has")
+                check_length(len(request.source), self.max_positions)
+                if not self.has_encoder and len(request.source) == 0:
+                    raise ValueError("has no tokens: a prompt has at least 1 token, for example decode.bos_id")
+                if reason := self.why_not(request.source, request.forced, request.limit):
+                    raise ValueError(reason)
 
     def why_not(self, source: Sequence[int], forced: Forced, limit: int | None = None) -> str:
         """Returns why the answer to a source cannot have the forced tokens; "" if it can."""

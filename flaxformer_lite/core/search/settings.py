@@ -109,19 +109,19 @@ class DecodeConfig(Checked, at="decode"):
             raise Mistake(
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
                 "leave decode.alpha at 1.0, or choose average or gnmt",
-                "decode.alpha",
+                setting="decode.alpha",
             )
         if self.sampling is not None and self.beam_size > 1:
             raise Mistake(
                 f"decode.beam_size is {self.beam_size} but decode.sampling is set: set decode.beam_size to 1, or remove "
                 "decode.sampling",
-                "decode.beam_size",
+                setting="decode.beam_size",
             )
         if self.sampling is None and self.num_hypotheses > self.beam_size:
             raise Mistake(
                 f"decode.num_hypotheses is {self.num_hypotheses} but decode.beam_size is {self.beam_size}: "
                 "decode.num_hypotheses must be between 1 and decode.beam_size",
-                "decode.num_hypotheses",
+                setting="decode.num_hypotheses",
             )
 
     @property

@@ -1,6 +1,6 @@
 """Token ids: those that stand for no text, their checks before they reach a model, and cuts of texts that are too long."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -71,13 +71,10 @@ def check_token_ids(ids: Iterable[int | None], vocab_size: int, where: str) -> N
             )
 
 
-def check_lengths(name: str, lengths: Sequence[int], max_positions: int | None, first_index: int = 0) -> None:
-    """Raises: ValueError if a sequence is longer than `max_positions`, counting sequences from `first_index`."""
-    for i, length in enumerate(lengths, first_index):
-        if max_positions is not None and length > max_positions:
-            raise ValueError(
-                f"{name} {i} has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it"
-            )
+def check_length(length: int, max_positions: int | None) -> None:
+    """Raises: ValueError, in words that follow the text's name, if it is longer than `max_positions`."""
+    if max_positions is not None and length > max_positions:
+        raise ValueError(f"has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it")
 
 
 def truncated(ids: Ids, most: int, name: str, setting: str, too_long: TooLong) -> Ids:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import BaseObjective
 from flaxformer_lite.core.text import Tokenizers
@@ -43,22 +44,23 @@ def tell_refused(
     for (setting, treatment), rows in located(refused, origin, pairs, first).items():
         tell_bad_rows(treatment, len(rows), reasons(rows, tokenizers), setting)
     for rows in located(partly, origin, pairs, first).values():
-        warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(reasons(rows, tokenizers))}")
+        warn_once(f"{len(rows)} rows were not read as a whole: {'; '.join(map(str, reasons(rows, tokenizers)))}")
 
 
 def check_labels(
     records: TokenArrays, objective: BaseObjective, origin: Origin | None, pairs: Sequence[Pair] = ()
 ) -> None:
-    """Raises: ValueError, with file and line, for the first record whose label the objective does not know."""
+    """Raises: Mistake, with file and line, for the first record whose label the objective does not know."""
     if objective.reads != "classes":
         return
     labels = list(records.labels)
     for label in dict.fromkeys(labels):
         try:
-            objective.label_value(label, "it")
+            objective.label_value(label)
         except ValueError as error:
-            ((row,),) = located({labels.index(label)}, origin, pairs).values()
-            raise ValueError(f"{row.files[1]}:{row.number}: {error}") from None
+            (((setting, _), (row,)),) = located({labels.index(label)}, origin, pairs).items()
+            mistake = Mistake.of(error, file=row.files[1], line=row.number, subject="it")
+            raise mistake.spelled({"data.train.record": f"{setting or 'data.train'}.record"}) from None
 
 
 Rule = tuple[str | None, str]
@@ -80,10 +82,10 @@ def located(
     return rules
 
 
-def reasons(rows: Sequence[LocatedPair], tokenizers: Tokenizers) -> list[str]:
-    """Returns the places of the first rows, each with the reason."""
+def reasons(rows: Sequence[LocatedPair], tokenizers: Tokenizers) -> list[Mistake]:
+    """Returns what is wrong with the first rows."""
     listed = []
     for row in rows[:MOST_LISTED]:
         assert isinstance(row.pair, Pair)
-        listed.append(f"{row.files[1]}:{row.number}: {tokenizers.refusal(row.pair)}")
+        listed.append(Mistake(tokenizers.refusal(row.pair) or "", row.files[1], row.number))
     return listed

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.records import Pairs, Record, RecordKinds
 from flaxformer_lite.files.records.base import BLANK, FileRow
@@ -17,8 +18,8 @@ MOST_LISTED = 10
 
 
 class LocatedPair(NamedTuple):
-    pair: Pair | str
-    """The pair, with blank sides for a blank row; a string says why the row is not a pair."""
+    pair: Pair | Mistake
+    """The pair, with blank sides for a blank row; or the mistake in a row that is no pair."""
     files: tuple[str, str]
     """The names of the files of the source and of the target."""
     number: int
@@ -90,16 +91,18 @@ class LocatedSource(DataSource):
             yield row.pair
 
 
-def tell_bad_rows(treatment: str, number: int, listed: Sequence[str], setting: str | None) -> None:
-    """Warns of bad rows if the treatment is to drop them. listed: the first of them. Raises: ValueError for another treatment."""
+def tell_bad_rows(treatment: str, number: int, listed: Sequence[Mistake], setting: str | None) -> None:
+    """Warns of bad rows if the treatment is to drop them. listed: the first of them. Raises: Mistake for another treatment."""
     if not listed:
         return
     if treatment == "drop":
         warn_once(f"{number} bad rows were left out, the first of them: {listed[0]}")
         return
-    count = f"{number} bad rows, the first of them: " if number > 1 else ""
-    other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
-    raise ValueError(count + "; ".join(listed) + other)
+    mistake = listed[0]
+    if number > 1:
+        mistake = Mistake(f"{number} bad rows, the first of them: {'; '.join(map(str, listed))}")
+    mistake.sentence += f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
+    raise mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +134,15 @@ class TextSource(LocatedSource):
         return file_versions(self._origin)
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
-        has_pairs, num_bad, bad = False, 0, list[str]()
+        has_pairs, num_bad, bad = False, 0, list[Mistake]()
         for row in self._rows(progress):
             pair, files, number = row
-            if isinstance(pair, str):
+            if isinstance(pair, Mistake):
                 num_bad += 1
                 if len(bad) < MOST_LISTED:
-                    bad.append(f"{files[1]}:{number}: {pair}")
+                    bad.append(pair)
                 if number == 1 and self.bad_rows == "error":
-                    raise ValueError(bad[-1])  # the settings are wrong, rather than all rows
+                    raise pair  # the settings are wrong, rather than all rows
                 continue
             if bad and self.bad_rows == "error":
                 continue  # the other bad rows are to be listed too
@@ -150,7 +153,8 @@ class TextSource(LocatedSource):
             elif self.empty_lines == "error":
                 side = "source" if no_source else "target" if self.record.has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
-                raise ValueError(f"{files[not no_source]}:{number}: the {side} is empty; correct the data{other}")
+                sentence = f"the {side} is empty; correct the data{other}"
+                raise Mistake(sentence, files[not no_source], number)
         tell_bad_rows(self.bad_rows, num_bad, bad, setting)
         if not has_pairs:
             raise ValueError(f"{self._origin}: no {'pair of sentences' if self.record.has_source else 'text'} in it")
@@ -176,7 +180,7 @@ class RecordSource(Checked, TextSource, at="data"):
 
     def _rows(self, progress: ReadProgress) -> Iterator[LocatedPair]:
         for file, number, pair in self._read(self.record.pair, progress):
-            yield LocatedPair(str(pair) if isinstance(pair, ValueError) else pair, (file, file), number)
+            yield LocatedPair(pair, (file, file), number)
 
     def asked(self, progress: ReadProgress = ignore_progress) -> Iterator[FileRow]:
         """Yields what commands ask of each row (`Record.asked`), or its error; `BLANK` for a blank one."""
@@ -185,9 +189,10 @@ class RecordSource(Checked, TextSource, at="data"):
     def _read(self, read: Callable[[Any], Any], progress: ReadProgress) -> Iterator[FileRow]:
         """Yields what is read of each row, or its error; `BLANK` for a blank one."""
         for file, number, row in self.record.rows(self._fields(progress)):
-            if row is not BLANK and not isinstance(row, ValueError):
-                try:
-                    row = read(row)
-                except ValueError as error:
-                    row = error
+            try:
+                if isinstance(row, ValueError):
+                    raise row
+                row = row if row is BLANK else read(row)
+            except ValueError as error:
+                row = Mistake.of(error, file=file, line=number)
             yield file, number, row

@@ -137,7 +137,7 @@ class ColumnSource(RecordSource):
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
         if not self.header:
             first = list(itertools.islice(self._rows(ignore_progress), MOST_COMPARED))
-            texts = [[] if isinstance(row.pair, str) else list(filter(None, row.pair[:2])) for row in first]
+            texts = [list(filter(None, row.pair[:2])) if isinstance(row.pair, Pair) else [] for row in first]
             if first and looks_like_a_header(texts):
                 warn_once(
                     f"{first[0].files[1]}:1: this row looks like a header ({', '.join(map(repr, texts[0]))}), and is read like the "

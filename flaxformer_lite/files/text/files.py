@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.base.remote_files import is_url, matching_urls, open_filesystem, reading
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
 LONGEST_LINE = 2**28
@@ -166,7 +167,7 @@ def stream_lines(
     for chunk in with_newlines(iter(lambda: stream.read1(2**18), b""), name):
         held += len(chunk)
         if held > LONGEST_LINE:
-            raise ValueError(f"{name}:{count + 1}: a line of more than {LONGEST_LINE:,} bytes: split it")
+            raise Mistake(f"a line of more than {LONGEST_LINE:,} bytes: split it", name, count + 1)
         whole, end, rest = chunk.rpartition(b"\n")
         if end:
             lines = _lines(b"".join([*parts, whole, end]), name, count, bad_line)
@@ -244,7 +245,7 @@ def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> 
                 zeros = " and zeros, as in UTF-16" if b"\0" in line else ""
                 reason = f"not UTF-8 (byte 0x{line[error.start]:02x}{zeros}); convert it, for example with iconv"
                 if bad_line is None:
-                    raise ValueError(f"{name}:{number}: {reason}") from None
+                    raise Mistake(reason, name, number) from None
                 bad_line(number, reason)
                 lines.append("")
     if codecs.BOM_UTF8 in content:

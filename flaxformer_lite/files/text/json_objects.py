@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.files.text.files import in_utf8
 
 
@@ -28,11 +29,9 @@ def object_in(line: str) -> dict[str, Any]:
 
 
 def json_object(line: str, place: str) -> dict[str, Any]:
-    """Returns the JSON object in a line. Raises: ValueError, with the place, as `object_in`."""
-    try:
+    """Returns the JSON object in a line. Raises: Mistake, with the place, as `object_in`."""
+    with known(file=place):
         return object_in(line)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
 
 
 def field_value(record: object, field: int | str) -> Any:

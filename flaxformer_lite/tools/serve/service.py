@@ -64,11 +64,9 @@ class Service:
         try:
             return await asyncio.to_thread(make, *arguments, **options)
         except ValueError as error:
-            mistake = Mistake.of(
-                error, spelled={"decode.sampling.": "", "decode.": ""}
-            )  # a request has the short names
-            field = mistake.setting.rpartition(".")[2]
-            raise Refusal(422, str(mistake), param=field or None) from None
+            in_fields = {"decode.sampling.": "", "decode.": ""}  # a request's fields have the short names
+            mistake = Mistake.of(error).spelled(in_fields)
+            raise Refusal(422, str(mistake), param=mistake.setting.rpartition(".")[2] or None) from None
 
     def check_most(self, name: str, count: int | None) -> None:
         """Raises: Refusal if a request asks for more new tokens, beams or answers than the server allows; `name` is its field."""

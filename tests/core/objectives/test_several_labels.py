@@ -140,9 +140,9 @@ def test_figures_of_several_labels_equal_counts():
 def test_lists_of_labels_where_a_text_has_one_are_told_of_the_setting():
     objective = Classification(classes=("art", "sea"))
     with pytest.raises(ValueError, match=r"any number of labels a text, set objective\.labels to 'several'$"):
-        objective.label_value('["art"]', "record 1 of the data")
+        objective.label_value('["art"]')
     with pytest.raises(ValueError, match=r"record\.label names the labels\)$"):
-        objective.label_value("[art]", "record 1 of the data")
+        objective.label_value("[art]")
 
 
 @pytest.mark.parametrize(
