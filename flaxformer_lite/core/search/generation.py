@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.search.decoder import Watch
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
@@ -64,7 +65,7 @@ def check_generates(model: ModelConfig) -> None:
 def check_stop(stop: Sequence[str]) -> None:
     """Raises: ValueError if `stop` is one string, or contains an empty one."""
     if isinstance(stop, str) or not all(stop):
-        raise ValueError(f"stop is {stop!r}: it must be a list of strings that are not empty")
+        raise Mistake(f"stop is {stop!r}: it must be a list of strings that are not empty", setting="stop")
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:

@@ -79,6 +79,10 @@ class Served:
         response = self.post(path, body, **headers)
         error = response.json()["error"]
         assert list(error) == ["message", "type", "param", "code"]
+        field = error["message"].partition(" is ")[0]
+        assert not (isinstance(body, dict) and field in body) or error["param"] == field, (
+            "a field with a wrong value is named for programs too"
+        )
         return response.status_code, error["message"]
 
 
