@@ -59,18 +59,8 @@ def test_there_is_no_ratio_where_the_rounds_of_the_baseline_differ(sides: Module
 
 def toy(tmp_path: Path, shape: str, *words: str) -> tuple[dict, str]:
     """Returns the figures of a model's toy form, and what it prints."""
-    command = [
-        sys.executable,
-        str(FOLDER / "gpu.py"),
-        "--toy",
-        "--shape",
-        shape,
-        "--steps",
-        "1",
-        "--rounds",
-        "1",
-        *words,
-    ]
+    few = "--toy --steps 1 --rounds 1 --shape"
+    command = [sys.executable, str(FOLDER / "gpu.py"), *few.split(), shape, *words]
     environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
     command += ["--json", str(tmp_path / "found")]
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -103,9 +93,8 @@ def test_the_toy_form_runs_beside_pytorch(shape: str, tmp_path: Path):
 @pytest.mark.slow
 def test_a_mistake_is_a_readable_line():
     command = [sys.executable, str(FOLDER / "gpu.py"), "--toy", "--shape", "llama_1b", "model.d_model=33"]
-    found = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 1 and "model.d_model" in found.stderr and "Traceback" not in found.stderr
     assert found.stderr.splitlines()[-1].startswith("llama_1b: plan failed")
 

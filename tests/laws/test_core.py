@@ -170,14 +170,8 @@ def test_a_batch_a_step_an_evaluation_and_a_search_touch_nothing():
 
 WITHOUT_JAX = (
     *("core.base.bounds", "core.text", "core.data", "core.search", "core.search.forced", "core.search.settings"),
-    *(
-        "files.tokenizers",
-        "files.chats.chat",
-        "files.chats.messages",
-        "files.text.terms",
-        "files.text.tables",
-        "metrics.translations",
-    ),
+    *("files.tokenizers", "files.chats.chat", "files.chats.messages", "files.text.terms", "files.text.tables"),
+    "metrics.translations",
 )
 
 

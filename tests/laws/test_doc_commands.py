@@ -26,33 +26,14 @@ from tests.support.paths import ROOT
 COMMANDS = {str(page.relative_to(ROOT)): list(dict.fromkeys(commands_of(page))) for page in PAGES}
 COMMANDS = {page: commands for page, commands in COMMANDS.items() if commands}
 
-STAND_IN = {
-    "CONFIG": "quickstart",
-    "CONFIG.py": "quickstart",
-    "RUN/config.json": "quickstart",
-    "runs/mine/config.json": "quickstart",
-    "configs/mine.py": "quickstart",
-    "runs/en-de/config.json": "multi30k_en_de_raw",
-    "my_config.py": "quickstart",
-    "prefix.py": "quickstart",
-    "sentiment.py": "quickstart",
-    "chats.py": "llama_1b",
-    "llama_1b.py": "llama_1b",
-    "mine.py": "multi30k_en_de_raw",
-    "xyz.py": "quickstart",
-}
+LIKE_QUICKSTART = ("CONFIG", "CONFIG.py", "RUN/config.json", "runs/mine/config.json", "configs/mine.py", "my_config.py")
+STAND_IN = dict.fromkeys((*LIKE_QUICKSTART, "prefix.py", "sentiment.py", "xyz.py"), "quickstart")
+STAND_IN |= dict.fromkeys(("runs/en-de/config.json", "mine.py"), "multi30k_en_de_raw")
+STAND_IN |= dict.fromkeys(("chats.py", "llama_1b.py"), "llama_1b")
 """Config files that a page describes and the repository does not have, and one that takes the same settings."""
 
-WORDS = {
-    "RUN": "runs/quickstart",
-    "STEP": "2",
-    "ROW": "1",
-    "SYSTEM": "paddle",
-    "S": "1",
-    "$i": "0",
-    "ID": "mit",
-    "FAMILY": "marian",
-}
+WORDS = {"RUN": "runs/quickstart", "STEP": "2", "ROW": "1", "SYSTEM": "paddle", "S": "1", "$i": "0", "ID": "mit"}
+WORDS |= {"FAMILY": "marian"}
 """Words in capitals that stand for a value, and a value."""
 
 
@@ -156,14 +137,8 @@ def reason(command: DocCommand) -> str | None:
 
 def words_to_type(command: DocCommand) -> list[str]:
     """Returns a command's words with values for those in capitals; a training is a toy's."""
-    values = WORDS | {
-        "CONFIG": "quickstart",
-        "NAME": "quickstart",
-        "SOURCE": "20 nov 2026",
-        "TARGET": "2026-11-20",
-        "FILE": "map.html",
-        "/data/tokens": "tokens",
-    }
+    values = WORDS | {"CONFIG": "quickstart", "NAME": "quickstart", "FILE": "map.html", "/data/tokens": "tokens"}
+    values |= {"SOURCE": "20 nov 2026", "TARGET": "2026-11-20"}
     if command.words[0] == "import":
         values |= {"RUN": "runs/other", "FOLDER": "hf-model"}
     elif command.words[:2] == ["export", "hf"]:

@@ -33,13 +33,10 @@ def config_of(folder: Path, train: list[Pair], evaluated: list[Pair]) -> Config:
 def test_the_share_is_that_of_the_common_three_words_of_both_sides(tmp_path: Path):
     """`a b c d e` has three n-grams and `v w x y` two; the second record of training has the first two of each: 4 of 5."""
     train = [Pair("a b c", "v w"), Pair("A, b c d!", "v w x y"), Pair("q", "q")]
-    found = near_duplicates(
-        config_of(tmp_path, train, [Pair("nothing like it", "at all"), Pair("a b c d e", "v w x y")])
-    )
-    assert [(near.share, near.place.line, near.train and near.train[0].line) for near in found] == [
-        (0.8, 2, 2),
-        (0.0, 1, None),
-    ]
+    evaluated = [Pair("nothing like it", "at all"), Pair("a b c d e", "v w x y")]
+    found = near_duplicates(config_of(tmp_path, train, evaluated))
+    places = [(near.share, near.place.line, near.train and near.train[0].line) for near in found]
+    assert places == [(0.8, 2, 2), (0.0, 1, None)]
     assert found[0].train and found[0].train[1] == train[1]
     assert ngrams(Pair("猫が好き", "x")) == ngrams(Pair("猫が好き。", "X")) and len(ngrams(Pair("猫が好き", "x"))) == 3
     assert [len(ngrams(pair)) for pair in (Pair("a", "a"), Pair("", "a b c d e f g h i"))] == [2, 2]
@@ -86,9 +83,8 @@ def test_the_nearest_is_that_of_all_comparisons(tmp_path: Path):
     random = np.random.default_rng(4)
 
     def texts(number: int) -> list[Pair]:
-        return [
-            Pair(*(" ".join(random.choice(list("abc"), random.integers(1, 9))) for _ in "st")) for _ in range(number)
-        ]
+        side = lambda: " ".join(random.choice(list("abc"), random.integers(1, 9)))  # noqa: E731
+        return [Pair(side(), side()) for _ in range(number)]
 
     train, evaluated = texts(60), texts(20)
     found = near_duplicates(config_of(tmp_path, train, evaluated))
@@ -102,10 +98,7 @@ def test_the_nearest_is_that_of_all_comparisons(tmp_path: Path):
 
 def test_without_evaluation_data_there_is_nothing_to_compare(tmp_path: Path):
     tiny = tiniest_config()
-    config = dataclasses.replace(
-        tiny,
-        data=dataclasses.replace(tiny.data, train=PlainText(path="x"), eval=None),
-        train=dataclasses.replace(tiny.train, text_metrics=()),
-    )
+    data = dataclasses.replace(tiny.data, train=PlainText(path="x"), eval=None)
+    config = dataclasses.replace(with_train(tiny, text_metrics=()), data=data)
     with pytest.raises(ValueError, match=r"data\.eval or data\.train is None"):
         near_duplicates(config)

@@ -51,11 +51,8 @@ def make_run(path: Path, best: float, seed: int) -> Path:
         (path / "samples" / name).write_text("\n".join(blocks), encoding="utf-8")
         written = [line if seed else line.replace("line", hypothesis) for line in REFERENCES]
         (path / "hypotheses" / name).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
-    (path / "evaluations" / "eval.json").write_text(
-        json.dumps(
-            {"run": "x", "split": "eval", "weights": "last", "step": 20, "bleu": 31.25, "bleu_signature": "tok:13a"}
-        )
-    )
+    figures = {"run": "x", "split": "eval", "weights": "last", "step": 20, "bleu": 31.25, "bleu_signature": "tok:13a"}
+    (path / "evaluations" / "eval.json").write_text(json.dumps(figures))
     return path
 
 
@@ -117,12 +114,8 @@ def test_tables_have_the_best_and_the_last_evaluation(runs: list[RunFacts]):
 
 def test_runs_are_compared_on_the_same_references_only(runs: list[RunFacts], folders: list[Path], tmp_path: Path):
     (table,) = significance_tables(runs)
-    assert [row[:2] for row in table.rows] == [
-        ["BLEU", "first"],
-        ["BLEU", "second"],
-        ["chrF2", "first"],
-        ["chrF2", "second"],
-    ]
+    names = [[metric, run] for metric in ("BLEU", "chrF2") for run in ("first", "second")]
+    assert [row[:2] for row in table.rows] == names
     assert [row[3] for row in table.rows] == ["–", "0.0010"] * 2
     assert "hypotheses/eval-step-00000020.txt" in table.note and "paired" in table.note
     for run, worse in zip(runs, (0.0, 0.5), strict=True):
@@ -209,9 +202,8 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     assert "loss" in found.curves
     counts = {tab: len(notes) for tab, notes in found.notes.items()}
     assert counts == {"scores": 2, "translations": 1, "data": 2, "attention": 1}
-    assert found.notes["attention"][0].startswith(
-        "alone: attention: weights is 'average:9', but train.keep_latest keeps"
-    )
+    (note,) = found.notes["attention"]
+    assert note.startswith("alone: attention: weights is 'average:9', but train.keep_latest keeps")
     assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
 
 
@@ -257,9 +249,8 @@ def test_the_page_works_in_chromium(report: ReportContent, tmp_path: Path, width
             tab.wait_for_function(
                 f"[...document.querySelectorAll('{panel} [data-chart]')].every((f) => f.querySelector('svg.marks path'))"
             )
-            assert [p.get_attribute("id") for p in tab.query_selector_all("[role=tabpanel]") if p.is_visible()] == [
-                panel[1:]
-            ]
+            shown = [p.get_attribute("id") for p in tab.query_selector_all("[role=tabpanel]") if p.is_visible()]
+            assert shown == [panel[1:]]
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), panel
         tab.click("#tab-attention")
         before = tab.inner_html("figure.map svg.marks")

@@ -30,14 +30,9 @@ pytestmark = pytest.mark.slow
 
 V, N = 11, 3
 MODEL = ModelConfig(
-    vocab_size=V,
-    d_model=16,
-    num_heads=2,
-    d_ff=32,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
+    vocab_size=V, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1,
     dropout=DropoutRates(embedding_rate=0.2, residual_rate=0.2),
-)
+)  # fmt: skip
 RISK = MinimumRisk(num_samples=N, weight=50.0)
 LENGTHS = Lengths(5, 5)
 ROOM = 5 + 5 // 4 + 2
