@@ -1,6 +1,5 @@
 """Input lines of a command, in chunks: of files, of a pipe as they arrive, or typed; and the texts in the rows of tables."""
 
-import argparse
 import contextlib
 import dataclasses
 import functools
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
-from flaxformer_lite.cli.options import add_option, add_run, add_weights
+from flaxformer_lite.cli.options import LINES_AT_ONCE
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.mistake import Mistake, known
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -32,11 +31,6 @@ from flaxformer_lite.files.text.tables import Format, Table, container, is_blank
 if TYPE_CHECKING:
     from flaxformer_lite.files.data.source import RecordSource
 
-LINES_AT_ONCE = 4096
-"""Lines of a file in a chunk; results are written after each chunk."""
-
-JSON_LINES = "files of JSON lines"
-"""A kind of files that has no columns."""
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
 
@@ -173,29 +167,6 @@ LineReader = Callable[[LineChunk, int], Any]
 """Returns what is asked in line `number` of a chunk. Raises ValueError, with the place, if the line has no answer."""
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, engine: str | None = None, kind: str = "text files, plain or gzipped"
-) -> None:
-    """Adds the arguments of commands that process lines with a run. engine: see `add_weights`. kind: of the files."""
-    add_run(parser)
-    add_option(parser, "files", decides=False, metavar="FILE", nargs="*", default=[], help=f"{kind}; default: stdin")
-    if kind != JSON_LINES:
-        add_column(parser)
-    add_weights(parser, engine=engine)
-
-
-def add_column(parser: argparse.ArgumentParser) -> None:
-    add_option(
-        parser,
-        "--column",
-        metavar="COLUMN",
-        action="append",
-        default=[],
-        help="a column of a TSV or CSV with the text, a number from 0 or a name in the header; twice for two texts; default: "
-        "the one that the run was trained on",
-    )
-
-
 def columns(block: LineChunk, number: int, wanted: int | None = None) -> Sequence[str]:
     """Returns the one or two texts of a line, separated by a tab. Raises: ValueError if their number is not `wanted`."""
     if block.rows:
@@ -255,22 +226,22 @@ class TextColumns(NamedTuple):
 
 
 def text_columns(
-    arguments: argparse.Namespace, paths: Sequence[str], wanted: int | None, first: bool = False
+    run: str, paths: Sequence[str], typed: Sequence[str], wanted: int | None, first: bool = False
 ) -> TextColumns:
     """Returns the columns that are read of the tables among the files: typed ones, or those of the run's training data.
 
-    first: of two texts in the training data the first one alone is read, the source.
+    typed: numbers from 0, or names in the header. first: of two texts in the training data the first one alone is read, the source.
     """
-    if arguments.column:
-        typed = [int(column) if column.isdecimal() else column for column in arguments.column]
-        header = any(isinstance(column, str) for column in typed)
-        return TextColumns(tuple((column,) for column in typed), header, wanted, typed=True)
+    if typed:
+        chosen = [int(column) if column.isdecimal() else column for column in typed]
+        header = any(isinstance(column, str) for column in chosen)
+        return TextColumns(tuple((column,) for column in chosen), header, wanted, typed=True)
     if not any(map(container, paths)):
         return TextColumns(wanted=wanted)
     from flaxformer_lite.files.data.source import RecordSource  # with JAX
     from flaxformer_lite.workdir import open_run
 
-    config = open_run(arguments.folder).config()
+    config = open_run(run).config()
     data, reads = config.data, config.objective.reads
     source = data.train or data.eval or data.test
     sources = [] if source is None else [one for _, one in source.parts("data.train")]

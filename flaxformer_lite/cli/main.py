@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 from flaxformer_lite import tasks
 from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
-from flaxformer_lite.cli import commands, task_command
+from flaxformer_lite.cli import commands
+from flaxformer_lite.cli.commands.task import TaskCommand
 from flaxformer_lite.cli.options import add_imports, add_option, import_typed, spelled
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
@@ -112,7 +113,7 @@ def about(name: str) -> str:
 def command_of(name: str) -> Any:
     """Returns a command: a file of `commands/`, or what a task has in its place."""
     if name in tasks.NAMES:
-        return task_command.TaskCommand(name)
+        return TaskCommand(name)
     return importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
 
 

@@ -1,17 +1,34 @@
-"""Options that several commands share: settings of decoding, weights, translation, and `--import`."""
+"""Options that several commands share, and the values with types that they become.
+
+Beside the commands and `main.py`, which calls them, no other file reads what argparse returns.
+"""
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
 
 if TYPE_CHECKING:
+    from flaxformer_lite.cli.output import Output
     from flaxformer_lite.core.parallel import MeshConfig
+
+LINES_AT_ONCE = 4096
+"""Lines of a file in a chunk; results are written after each chunk."""
+JSON_LINES = "files of JSON lines"
+"""A kind of files that has no columns."""
+Options = TypeVar("Options")
 
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
+
+
+def typed(kind: type[Options], arguments: argparse.Namespace) -> Options:
+    """Returns options as a dataclass, by the names of its fields."""
+    return kind(**{field.name: getattr(arguments, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 class Mark(NamedTuple):
@@ -139,6 +156,76 @@ def spelled(arguments: argparse.Namespace) -> dict[str, str]:
     return decode | {f"train.mesh.{axis}": f"--mesh.{axis}" for axis in mesh}
 
 
+def add_lines(
+    parser: argparse.ArgumentParser, engine: str | None = None, kind: str = "text files, plain or gzipped"
+) -> None:
+    """Adds the arguments of commands that process lines with a run. engine: see `add_weights`. kind: of the files."""
+    add_run(parser)
+    add_option(parser, "files", decides=False, metavar="FILE", nargs="*", default=[], help=f"{kind}; default: stdin")
+    if kind != JSON_LINES:
+        add_column(parser)
+    add_weights(parser, engine=engine)
+
+
+def add_column(parser: argparse.ArgumentParser) -> None:
+    add_option(
+        parser,
+        "--column",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="a column of a TSV or CSV with the text, a number from 0 or a name in the header; twice for two texts; default: "
+        "the one that the run was trained on",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, command: str, file: str = "") -> None:
+    """Adds the options of a folder of answers. file: the name of the one file that `-o` may be too."""
+    parser.set_defaults(command=command)
+    add_option(
+        parser,
+        "-o",
+        "--output",
+        decides=False,
+        metavar=f"{file}|OUT/" if file else "OUT/",
+        help=("one new file, or " if file else "")
+        + "a folder of pieces; killed, the same command goes on with the missing ones",
+    )
+    pieces = f"lines in a piece of OUT/; default: {LINES_AT_ONCE}"
+    add_option(parser, "--pieces", decides=False, type=int, metavar="N", help=pieces)
+    share = "the share of OUT/ that this process answers, such as 3/8; default: its place in SLURM or a TPU pod, or all"
+    add_option(parser, "--part", decides=False, metavar="K/N", help=share)
+    add_option(
+        parser,
+        "--join",
+        decides=False,
+        action="store_true",
+        help="make one file of OUT/ if all pieces are there; alone without FILEs",
+    )
+
+
+def chosen_output(arguments: argparse.Namespace) -> "Output":
+    """Returns the typed options of `add_output`, with what decides the answers."""
+    from flaxformer_lite.cli.output import Output
+
+    deciding = {"command", *(name for name, mark in arguments.marks.items() if mark.decides)}
+    decides = {
+        "run": Path(arguments.folder).absolute().name,
+        "ensemble": [Path(one).absolute().name for one in getattr(arguments, "ensemble", [])],
+        "files": [Path(file).name for file in arguments.files],
+        "pieces": arguments.pieces or LINES_AT_ONCE,
+        **{name: value for name, value in vars(arguments).items() if name in deciding},
+    }
+    names = ("output", "pieces", "part", "join", "files")
+    given = {name: getattr(arguments, name) for name in names}
+    return Output(**given, terms=getattr(arguments, "terms", None), decides=decides)
+
+
+def typed_for_jax(arguments: argparse.Namespace) -> list[str]:
+    """Returns the typed options that only JAX obeys."""
+    return [mark.option for name, mark in arguments.marks.items() if mark.of_jax and vars(arguments)[name]]
+
+
 def add_translation(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `translate` and `evaluate` share, but those of `add_weights`."""
     add_option(
@@ -198,6 +285,57 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         help="candidates of --minimum-risk or --best-by: N samples, no beam",
     )
     add_option(parser, "--temperature", of_jax=True, type=float, metavar="T", help="of the samples; default: 1")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The options that `translate` and `evaluate` share, by their names."""
+
+    source_language: str | None
+    target_language: str | None
+    ensemble: Sequence[str]
+    minimum_risk: str | None
+    best_by: str | None
+    samples: int | None
+    temperature: float | None
+    terms: str | None
+    placeholders: bool
+    prefix: str | None
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """The typed ones by name, for a report."""
+        return {name: value for name, value in vars(self).items() if value}
+
+    def choice(self) -> dict[str, Any]:
+        """Returns the keywords of `Run.hypotheses` for the choice of the best candidate. Raises: ValueError, as `load`."""
+        if self.minimum_risk and self.best_by:
+            raise ValueError("--minimum-risk and --best-by both choose the answer: leave one out")
+        best_by: Any = self.minimum_risk
+        if self.best_by:
+            from flaxformer_lite.run import load  # with JAX
+
+            best_by = load(self.best_by)
+        choice = {"best_by": best_by, "samples": self.samples, "temperature": self.temperature}
+        return {name: value for name, value in choice.items() if value is not None}
+
+    def forced(self) -> dict[str, Any]:
+        """Returns the keywords of `Run.hypotheses` for the texts that translations must have.
+
+        Raises: ValueError for a file of terms with a mistake, or without terms.
+        """
+        forced = {name: self.typed[name] for name in ("terms", "placeholders", "prefix") if name in self.typed}
+        if self.terms:
+            from flaxformer_lite.files.text.terms import Terms
+
+            forced["terms"] = Terms.read(self.terms)
+            if not forced["terms"]:
+                raise ValueError(
+                    f"{self.terms} has no terms: write a term, a tab and its translation, or leave --terms out"
+                )
+        if forced and self.samples is not None:
+            raise ValueError("--terms, --placeholders and --prefix are for a search: leave them or --samples out")
+        return forced
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

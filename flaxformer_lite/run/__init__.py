@@ -1,8 +1,8 @@
 """A trained run, for use: translate, generate, embed, classify, label, fill masks, measure.
 
 `run.py` has `Run`, with a method for each task; `load` and `load_ensemble` read one from folders. `searches.py` translates and
-continues prompts. `attention.py` returns attention weights, `scoring.py` scores.
-`train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
+continues prompts. `choosing.py` finds the best of several translations. `attention.py` returns attention weights, `scoring.py`
+scores. `train.py` trains, then returns the run. `description.py` says in a few lines what a run is. `write.py` writes
 a run folder for imported parameters.
 """
 

@@ -38,7 +38,7 @@ from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
-from flaxformer_lite.run.scoring import makes_translations, score, scored_data
+from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
 from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
@@ -175,7 +175,11 @@ class Run:
         `progress`, `warn` and `first_line`; settings of `DecodeConfig` by name; `terms`, `placeholders` and `prefix` of
         `Translator.requests`; `engine` and `weights_dtype` of `Translator.searching`.
 
-        Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
+        `best_by`: a run that rates translations without a reference, or "chrf" or "bleu" for minimum Bayes risk. It orders the
+        answers of the beam, or with `samples` as many drawn ones, of a `temperature`.
+
+        Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`, or
+        `run.translate(["20 November 2026"], best_by="chrf", samples=16)`.
 
         Raises: ValueError if the model does not translate, the run has no tokenizer, or a setting is out of range.
         """
@@ -463,18 +467,15 @@ class Run:
         """Returns the scores that the command `evaluate` writes: the objective's metrics, for translations also BLEU and chrF.
 
         `split`: eval or test; None: data.test if the config has one. `source`, `target`: files of sentences in place of a split.
-        `bleu_tokenizer`: sacreBLEU's, in place of the config's. `decode` overrides settings of `DecodeConfig`.
+        `bleu_tokenizer`: sacreBLEU's, in place of the config's. `decode`: options of `hypotheses`, such as `best_by`.
 
         Example: `run.evaluate("test", beam_size=5)["bleu"]`.
 
         Raises: ValueError if there is no such data, BLEU cannot be computed, or a setting is for translations, which the run
             does not make.
         """
-        ignored = [*decode] if bleu_tokenizer is None else [*decode, "bleu_tokenizer"]
-        if ignored and not makes_translations(self):
-            raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
         data = scored_data(self.config, split, source, target, bleu_tokenizer)
-        return finite(score(self, data, decode, asks=bleu_tokenizer is not None)[0])
+        return finite(score(self, data, decode, asks=[] if bleu_tokenizer is None else ["bleu_tokenizer"])[0])
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.

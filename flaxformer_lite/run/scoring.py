@@ -1,13 +1,13 @@
 """Scores of a run on its evaluation or test data, or on files: `Run.evaluate`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import Progress, note, warn
+from flaxformer_lite.base.console import Progress, counted, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.data import Pair
@@ -25,12 +25,8 @@ from flaxformer_lite.metrics.translations import (
     with_language,
     with_references,
 )
+from flaxformer_lite.run.choosing import best_first, candidates
 from flaxformer_lite.tasks import scored_by
-
-Answers = list[list[ScoredText]]
-"""The answers to each source."""
-Choose = Callable[[Answers, Sequence[str], MetricConfig], Answers]
-"""Orders the answers to the sources, best first, by the settings of the metrics."""
 
 
 class ScoredData(NamedTuple):
@@ -45,9 +41,9 @@ class ScoredData(NamedTuple):
 
 def scored_data(
     config: Config,
-    split: Split | None,
-    source: str | None,
-    target: str | None,
+    split: Split | None = None,
+    source: str | None = None,
+    target: str | None = None,
     bleu_tokenizer: Any = None,
     file: str | None = None,
 ) -> ScoredData:
@@ -110,18 +106,39 @@ def asked_pairs(run: Any, pairs: Sequence[Pair]) -> Sequence[Pair]:
     return [Pair(pair.source, "" if one is None else one.reference) for pair, one in zip(pairs, questions, strict=True)]
 
 
+def rated_pairs(run: Any, data: ScoredData) -> list[Pair]:
+    """Returns the pairs as their answers are compared. Raises: ValueError for those of which none is a translation."""
+    if data.name == "files" or run.config.objective.reads != "conversations":
+        return data.pairs
+    pairs = list(asked_pairs(run, data.pairs))
+    if others := sum(not (pair.source and pair.target) for pair in pairs):
+        raise ValueError(
+            f"--metric and --best-by rate translations, but data.{data.name} has {counted(others, 'row')} without a source, "
+            "without an answer, or with a prompt that does not fit: take them out, or give --source and --target"
+        )
+    return pairs
+
+
 def score(
     run: Any,
     data: ScoredData,
-    decode: dict[str, Any],
-    choose: Choose = lambda answers, sources, metrics: answers,
+    decode: Mapping[str, Any],
     *,
-    asks: bool = False,
+    asks: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any.
 
-    asks: whether a run of conversations answers them, as it does with settings of decoding or `train.text_metrics`.
+    decode: options of `Run.hypotheses`. asks: names of what else is wanted of translations. With them, with `decode` or with
+    `train.text_metrics` a run of conversations answers them.
+
+    Raises: ValueError if anything is for translations, and the run makes none.
     """
+    given = [name for name in (*decode, *asks) if name not in ("engine", "weights_dtype")]
+    if given and not makes_translations(run):
+        raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
+    best_by, decode = decode.get("best_by"), candidates(run.translator.form.decode, **decode)
+    if not isinstance(best_by, str | None):
+        rated_pairs(run, data)  # raises
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
     trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
@@ -151,8 +168,8 @@ def score(
         else:
             progress.update("answering", 0)
             answers, references = run.translator.answers(pairs, progress.within, **decode)
-    chosen = choose(answers, [pair.source for pair in pairs], settings)
-    hypotheses = [best[0].text for best in chosen]
+    answers = best_first(best_by, [pair.source for pair in pairs], answers, settings)
+    hypotheses = [best[0].text for best in answers]
 
     def figures(texts: list[str], references: list[str | None]) -> dict[str, Any]:
         both = with_references(texts, references)
@@ -164,7 +181,7 @@ def score(
     return scores | {name: value for name, value in of_sources.items() if value not in known}, hypotheses
 
 
-def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: Progress) -> list[list[ScoredText]]:
+def translations(run: Any, data: ScoredData, decode: Mapping[str, Any], progress: Progress) -> list[list[ScoredText]]:
     """Returns the translations of the sources of all pairs, each in the direction of its languages."""
     pairs, before = data.pairs, 0
     progress.update("translating", 0)
@@ -182,21 +199,6 @@ def translations(run: Any, data: ScoredData, decode: dict[str, Any], progress: P
             answers[i] = answer
         before += len(numbers)
     return answers
-
-
-def best_first(rater: Any, sources: Sequence[str], answers: Answers, *, first_line: int = 1, **report: Any) -> Answers:
-    """Returns the answers to each source with the ratings of a run in place of their scores, the best first.
-
-    first_line: the number of the first source in messages. report: further arguments of `Run.rate`.
-    """
-    lines = [line for line, of_source in enumerate(answers, first_line) for _ in of_source]
-    pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
-    ratings = iter(rater.rate([one[0] for one in pairs], [one[1] for one in pairs], lines=lines, **report).tolist())
-    highest, ordered = rater.sign == 1, []
-    for of_source in answers:
-        rated = [ScoredText(answer.text, next(ratings)) for answer in of_source]
-        ordered.append(sorted(rated, key=lambda answer: answer.score, reverse=highest))
-    return ordered
 
 
 Ratings = dict[str, list[float]]

@@ -48,6 +48,8 @@ from flaxformer_lite.files.chats.form import Sources
 from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
+from flaxformer_lite.metrics.translations import with_language
+from flaxformer_lite.run.choosing import Answers, BestBy, best_first, candidates
 from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.workdir import RunFolder
 
@@ -167,6 +169,19 @@ class Translator(TextTranslator):
     def check(self) -> None:
         """Raises: ValueError if the run translates neither sources nor by a chat template."""
         self.form.check(self.config.model)
+
+    def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[ScoredText]]:
+        """Returns the best translations of each text, best first, by their scores or as `best_by` chooses: see `Run.hypotheses`."""
+        answers = super().hypotheses(texts, **candidates(self.form.decode, **options))
+        report = {name: options[name] for name in ("warn", "first_line") if name in options}
+        return self.best_first(options.get("best_by"), texts, answers, **report)
+
+    def best_first(self, best_by: BestBy, sources: Sequence[str], answers: Answers, **report: Any) -> Answers:
+        """Returns the answers to each source in the order of `best_by`, with metrics for the language of the run's targets."""
+        data = self.config.data
+        targets = data.test or data.eval or data.train
+        metrics = with_language(self.config.metrics, [] if targets is None else targets.target_names())
+        return best_first(best_by, sources, answers, metrics, **report)
 
     def requests(
         self,

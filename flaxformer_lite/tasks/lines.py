@@ -1,10 +1,9 @@
 """The contract of a task's lines: how its command reads what is asked, and writes an answer. It loads no JAX."""
 
-import argparse
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from flaxformer_lite.tasks.task import Task, TextModel
@@ -16,7 +15,10 @@ Columns = Mapping[str, Callable[[Answer], str]]
 
 @dataclass(frozen=True)
 class TaskLines(ABC, Generic[Answer]):
-    """A way to read and to write lines. A subclass is a frozen dataclass of the command's own options, by their names."""
+    """A way to read and to write lines. A subclass is a frozen dataclass of options, by their names.
+
+    It raises ValueError for those that do not go together.
+    """
 
     verb: ClassVar[str]
     """The work, as the prompt for typed lines has it."""
@@ -26,7 +28,7 @@ class TaskLines(ABC, Generic[Answer]):
     """Whether each line is a JSON object, in files of all names; the command then has no columns of tables."""
     at_once: ClassVar[int | None] = None
     """Lines of a file that are answered together; None: as many as all commands take."""
-    output: ClassVar[str | None] = ""
+    file: ClassVar[str | None] = ""
     """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": it is a folder; None: there is no `-o`."""
     numbered: ClassVar[bool] = False
     """Whether the number of the input line stands before each line of an answer; a bad line then has none."""
@@ -34,11 +36,6 @@ class TaskLines(ABC, Generic[Answer]):
     @classmethod
     def add_arguments(cls, add: Callable[..., None]) -> None:
         """Adds the options that this command has beside those of all tasks: `add` takes what `add_argument` takes."""
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Self:
-        """Returns the typed options. Raises: ValueError for those that do not go together, and for files of another kind."""
-        return cls(**{option.name: getattr(arguments, option.name) for option in fields(cls)})
 
     def task(self, usual: "Task[Any, Any]") -> "Task[Any, Any]":
         """Returns the task with these options, from the one with the usual options."""

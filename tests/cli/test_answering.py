@@ -1,6 +1,5 @@
 """Oracle: printed lines written by hand, for answers that need no run."""
 
-import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,10 @@ import pytest
 
 from flaxformer_lite.cli.answering import Answering, answer_lines, printed
 from flaxformer_lite.cli.commands.generate import Chatting, Continuing, one_line
+from flaxformer_lite.cli.commands.task import TaskAnswering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, TextColumns, chosen_blocks
-from flaxformer_lite.cli.task_command import TaskAnswering
 from flaxformer_lite.cli.translation import Translating
 from flaxformer_lite.core.search.answers import ScoredText
-from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import ClassPrediction, TokenPrediction
 from flaxformer_lite.tasks.classify.lines import Lines as ClassifyLines
 from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
@@ -179,9 +177,9 @@ def test_tokens_of_masks_have_the_numbers_of_line_and_mask():
 
 
 def test_a_translation_is_written_alone_with_its_score_or_among_the_best():
-    arguments, hypotheses = argparse.Namespace(scores=False), [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
-    plain = Translating(RUN, {}, arguments, MetricConfig(), n_best=False, rater=None)
-    scored, best = replace(plain, arguments=argparse.Namespace(scores=True)), replace(plain, n_best=True)
+    hypotheses = [ScoredText("a b", -1.5), ScoredText("c", -2.0)]
+    plain = Translating(RUN, {}, scores=False, n_best=False)
+    scored, best = replace(plain, scores=True), replace(plain, n_best=True)
     assert plain.written(6, [ScoredText("a\r\nb\nc", -1.5)]) == [["a b c"]], "one line for each line"
     assert plain.written(6, hypotheses) == [["a b"]] and plain.unanswered(6) == [[""]]
     assert scored.written(6, hypotheses) == [["a b", "-1.500000"]] and scored.unanswered(6) == [["", "0.000000"]]

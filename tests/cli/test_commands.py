@@ -14,7 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +27,7 @@ import flaxformer_lite
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.training.loop_state import LoopState
@@ -120,6 +122,38 @@ def test_n_best_has_index_text_and_score(folder: Path, command: Command, tmp_pat
     scores = [float(row[2]) for row in rows]
     assert scores[0] >= scores[1]
     assert rows[2][1] == ""
+
+
+LONGEST = types.SimpleNamespace(
+    rates_with=(False,), sign=1, rate=lambda sources, texts, **_: np.array(list(map(len, texts)), np.float32)
+)
+"""A metric that rates the longest translation best."""
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--minimum-risk", "bleu", "--beam-size", "3"], {"best_by": "bleu", "beam_size": 3}),
+        (
+            ["--minimum-risk", "chrf", "--samples", "4", "--temperature", "0.5"],
+            {"best_by": "chrf", "samples": 4, "temperature": 0.5},
+        ),
+        (["--best-by", "longest", "--samples", "4"], {"best_by": LONGEST, "samples": 4}),
+    ],
+    ids=["bleu", "chrf", "metric"],
+)
+def test_python_chooses_among_candidates_as_the_shell(
+    words: list[str], options: dict[str, Any], folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: the same candidate of each line. By hand: a metric of lengths takes the longest sample, the search another one."""
+    monkeypatch.setattr("flaxformer_lite.run.load", lambda path: LONGEST)
+    run = LOAD(str(folder), weights=None)
+    found = run.translate(LINES, **options)
+    assert command("translate", folder, *words, stdin=text(LINES)).lines == found
+    assert found != run.translate(LINES)
+    if options["best_by"] is LONGEST:
+        drawn = run.hypotheses(LINES, sampling=Sampling(), beam_size=1, num_hypotheses=4)
+        assert [len(one) for one in found] == [max(len(sample.text) for sample in of_line) for of_line in drawn]
 
 
 def test_translate_does_what_the_config_says_of_hypotheses(
@@ -235,7 +269,7 @@ def test_a_failure_is_one_line_and_status_1(folder: Path, command: Command, monk
     def fail(*_: object) -> None:
         raise Failure("the loss is nan")
 
-    monkeypatch.setattr("flaxformer_lite.cli.inspection.describe", fail)
+    monkeypatch.setattr("flaxformer_lite.tools.ops.inspection.describe", fail)
     assert command.ended("inspect", folder) == (1, ("", "error: the loss is nan\n"))
 
 

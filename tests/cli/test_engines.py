@@ -8,6 +8,8 @@ import pytest
 
 from flaxformer_lite.cli import engines
 from flaxformer_lite.cli.commands import translate
+from flaxformer_lite.cli.options import typed_for_jax, typed_settings
+from flaxformer_lite.engine.exports import RunWeights
 from flaxformer_lite.engine.rules import CannotAnswer
 from tests.support.engine_runs import write_random_run
 
@@ -32,9 +34,9 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         parser = argparse.ArgumentParser()
         translate.add_arguments(parser)
         arguments = parser.parse_args([str(folder), *options], argparse.Namespace(imports=[]))
-        found = engines.without_jax(arguments)
-        assert (found is FOUND) == (arguments.engine == "ctranslate2")
-        return arguments.engine, capsys.readouterr().err.strip()
+        wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype)
+        found = engines.without_jax(wanted, arguments.engine, typed_settings(arguments), typed_for_jax(arguments))
+        return "jax" if found is None else "ctranslate2", capsys.readouterr().err.strip()
 
     return typed
 
@@ -91,8 +93,8 @@ def test_an_export_that_fails_leaves_the_answer_to_jax(chosen: Any, error: Excep
 
 def test_a_folder_without_a_run_is_left_to_whom_reads_runs(chosen: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "own_settings", lambda run: None)
-    assert chosen() == ("auto", "")
-    assert chosen("--weights-dtype", "int8") == ("auto", "")
+    assert chosen() == ("jax", "")
+    assert chosen("--weights-dtype", "int8") == ("jax", "")
 
 
 def test_a_mistake_is_told_once_and_by_no_engine(chosen: Any, monkeypatch: pytest.MonkeyPatch):

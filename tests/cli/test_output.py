@@ -17,10 +17,11 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.base.sealed_files import read_sealed
 from flaxformer_lite.cli import output
 from flaxformer_lite.cli.answering import Answering, answer_lines
+from flaxformer_lite.cli.commands.task import TaskAnswering
+from flaxformer_lite.cli.commands.task import write as write_task
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks
 from flaxformer_lite.cli.main import COMMANDS, Parser, command_of, run
-from flaxformer_lite.cli.task_command import TaskAnswering
-from flaxformer_lite.cli.task_command import write as write_task
+from flaxformer_lite.cli.options import chosen_output
 from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.tasks.embed.lines import Lines as EmbedLines
 from flaxformer_lite.tasks.lines import Columns
@@ -61,7 +62,7 @@ def parsed(command: str, *words: str | Path) -> argparse.Namespace:
 
 def write(arguments: argparse.Namespace, answering: Answering[Any], columns: TextColumns | None = None) -> None:
     blocks = chosen_blocks(arguments.files, "shout at", columns, arguments.pieces)
-    output.write_answers(blocks, answering, arguments, RUN)
+    output.write_answers(blocks, answering, chosen_output(arguments), [RUN])
 
 
 def test_pieces_have_the_lines_that_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -153,7 +154,7 @@ def test_the_manifest_has_what_decides_the_answers(tmp_path: Path):
     assert facts["run"] == "RUN" and facts["steps"] == [3] and facts["files"] == ["lines"] and facts["beam_size"] == 4
     assert facts["pieces"] == 4096 and facts["command"] == "translate" and facts["number_of_lines"] == 1
     assert not {"part", "join", "output", "settings"} & facts.keys() and json.dumps(facts)
-    both = output.facts(parsed("translate", *words), RUN, RUN)
+    both = chosen_output(parsed("translate", *words)).facts([RUN, RUN])
     assert both["steps"] == [3, 3] and both["parameters"] == ["of parameters"] * 2  # the second: the run of --best-by
     write(parsed("translate", *words, "--join"), Shouting())
     for other, name in ((["--scores"], "scores"), (["--pieces", "7"], "pieces"), (["--alpha", "2"], "alpha")):
@@ -207,7 +208,7 @@ def test_vectors_of_pieces_are_joined_to_the_file_of_one_process(tmp_path: Path)
         blocks = chosen_blocks(arguments.files, "embed", None, arguments.pieces)
         model = SimpleNamespace(vector_width=2)
         answering = TaskAnswering(cast(Any, model), cast(Any, Measuring()), EmbedLines(False, None, None))
-        write_task(blocks, answering, arguments, RUN)
+        write_task(blocks, answering, chosen_output(arguments), RUN)
     whole = (tmp_path / "vectors.npy").read_bytes()
     assert (tmp_path / "out" / "answers.npy").read_bytes() == whole
     assert np.load(tmp_path / "vectors.npy")[:, 0].tolist()[2:] == [0, 7, 1]

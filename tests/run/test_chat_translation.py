@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 
-from flaxformer_lite.cli.scoring import rated_pairs
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
@@ -29,7 +28,7 @@ from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.run.scoring import ScoredData, score
+from flaxformer_lite.run.scoring import ScoredData, rated_pairs, score
 from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
@@ -143,7 +142,7 @@ def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run)
     pairs = [Pair("an all", "<think>so</think> is")]
     data = ScoredData("eval", pairs, {}, config.metrics)
     assert rated_pairs(tuned, data) == [Pair("an all", "is")] and rated_pairs(run, data) == pairs
-    assert score(tuned, data, {})[1] is None and len(score(tuned, data, {}, asks=True)[1] or []) == 1
+    assert score(tuned, data, {})[1] is None and len(score(tuned, data, {}, asks=["metric"])[1] or []) == 1
     chat = Pair("", '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]')
     with pytest.raises(ValueError, match=r"data\.eval has 1 row without a source"):
         rated_pairs(tuned, data._replace(pairs=[*pairs, chat]))

@@ -13,8 +13,9 @@ from flaxformer_lite.core.objectives import Regression
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run.scoring import best_first
+from flaxformer_lite.run.choosing import best_first
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES
 
@@ -97,5 +98,5 @@ def test_a_place_that_a_rated_text_cannot_have_is_refused():
 def test_warnings_of_candidates_number_their_lines(tmp_path: Path):
     comet, told = imported(tmp_path, "comet_qe"), list[str]()
     answers = [[ScoredText("a", 0.0)] * 3, [ScoredText("b", 0.0), ScoredText("c" * 3000, 0.0)]]
-    best_first(comet, ["x", "y"], answers, first_line=7, warn=told.append)
+    best_first(comet, ["x", "y"], answers, MetricConfig(), first_line=7, warn=told.append)
     assert [line[:8] for line in told if "cut" in line] == ["line 8: "]

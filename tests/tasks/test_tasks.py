@@ -14,7 +14,8 @@ import pytest
 
 import flaxformer_lite
 import flaxformer_lite.tasks
-from flaxformer_lite.cli.task_command import TaskAnswering, TaskCommand
+from flaxformer_lite.cli.commands.task import TaskAnswering, TaskCommand
+from flaxformer_lite.cli.options import typed
 from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
 from flaxformer_lite.engine.texts import check_list
@@ -97,7 +98,7 @@ def test_a_task_is_named_by_few():
 
 def test_lines_load_no_jax():
     modules = [f"flaxformer_lite.tasks.{folder}.lines" for folder in NAMES.values()]
-    code = f"import sys, {', '.join(modules)}, flaxformer_lite.cli.task_command; sys.exit('jax' in sys.modules)"
+    code = f"import sys, {', '.join(modules)}, flaxformer_lite.cli.commands.task; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -105,7 +106,7 @@ def test_lines_load_no_jax():
 def test_answers_are_json_and_have_a_cell_for_each_column(task: Task[Any, Any], models: list[TextModel]):
     model, parser, command = fitting(task, models), argparse.ArgumentParser(), TaskCommand(task.name)
     command.add_arguments(parser)
-    form = command.lines.of(parser.parse_args(["run"]))
+    form = typed(command.lines, parser.parse_args(["run"]))
     assert form.task(task) == task, "the command's default options are those of the task"
     read = form.read([line_of(task, form.of_objects)] * (form.texts or 1))
     asked = form.asked(read)

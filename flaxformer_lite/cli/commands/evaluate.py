@@ -11,8 +11,28 @@ RUN/hypotheses/, in TREC's form.
 """
 
 import argparse
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.cli.options import add_run, add_translation, add_weights
+from flaxformer_lite.base.console import note
+from flaxformer_lite.cli.options import (
+    Wanted,
+    add_run,
+    add_translation,
+    add_weights,
+    chosen_engine,
+    chosen_weights,
+    typed,
+    typed_options,
+    typed_settings,
+)
+
+if TYPE_CHECKING:
+    from flaxformer_lite.config import Config
+    from flaxformer_lite.run import Run
+    from flaxformer_lite.run.scoring import ScoredData
+    from flaxformer_lite.tools.scores import Scoring
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +70,96 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import scoring  # with JAX
+    if arguments.search is not None or arguments.candidates is not None:
+        search(arguments)
+    elif arguments.others:
+        compare(arguments)
+    else:
+        score(arguments)
 
-    scoring.run(arguments)
+
+def score(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.metrics.translations import METRICS  # with JAX
+    from flaxformer_lite.run.scoring import save_scores
+
+    scoring = scoring_of(arguments)
+    loaded = opened(arguments, scoring, arguments.folder)
+    data = data_of(arguments, loaded.config)
+    if arguments.ensemble:
+        data = data._replace(name=f"{data.name}-ensemble")
+    report, hypotheses, ratings = scoring.scored(loaded, data)
+    for metric in METRICS:
+        if signature := report.get(f"{metric}_signature"):
+            note(f"{metric} {report[metric]:.2f}  {signature}")
+    write_json(report)
+    save_scores(loaded, report, data.pairs, hypotheses, ratings)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.tools.scores import compare_runs  # with JAX
+
+    if arguments.ensemble:
+        raise ValueError("several RUNs are compared: leave --ensemble out")
+    scoring, paths = scoring_of(arguments), [arguments.folder, *arguments.others]
+    load = partial(opened, arguments, scoring)
+    report, compared = compare_runs(paths, scoring, partial(data_of, arguments), load)
+    width = max(map(len, paths))
+    for line in compared:
+        p = "" if line.p_value is None else f"   p = {line.p_value:.4f}"
+        note(f"{line.metric:<6} {line.system:<{width}}  {line.rounded}{p}")
+    for signature in dict.fromkeys(f"{line.metric}|{line.signature}" for line in compared):
+        note(signature)
+    write_json(report)
+
+
+def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run":
+    """Returns a run as it is scored."""
+    from flaxformer_lite.cli.translation import load_runs  # with JAX
+
+    return load_runs(path, typed(Wanted, arguments), chosen_weights(arguments), scoring.decode)
+
+
+def scoring_of(arguments: argparse.Namespace) -> "Scoring":
+    """Returns the way in which runs are scored."""
+    from flaxformer_lite.tools.scores import Scoring, metrics_in  # with JAX
+
+    wanted, settings = typed(Wanted, arguments), typed_settings(arguments)
+    weights = {"weights": arguments.weights} if arguments.weights else {}
+    told = weights | {"weights_dtype": arguments.weights_dtype} | settings | wanted.typed
+    decode = settings | wanted.choice() | wanted.forced() | chosen_engine(arguments)
+    return Scoring(decode, metrics_in(arguments.metrics), ["--bleu-tokenizer"] * bool(arguments.bleu_tokenizer), told)
+
+
+def data_of(arguments: argparse.Namespace, config: "Config") -> "ScoredData":
+    """Returns the data that is scored. Raises: ValueError also for languages that it names itself."""
+    from flaxformer_lite.run.scoring import scored_data  # with JAX
+
+    typed = (arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer, arguments.data)
+    data = scored_data(config, *typed)
+    if any(pair.languages for pair in data.pairs) and (arguments.source_language or arguments.target_language):
+        raise ValueError(
+            f"--from and --to are typed, but the sources of data.{data.name} name their languages: leave them out"
+        )
+    return data
+
+
+def search(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.run import load  # with JAX
+    from flaxformer_lite.tools.search import evaluate_search, read_folder, read_results, save_search
+
+    if arguments.search is None:
+        raise ValueError("--candidates is for a search: add --search FOLDER, or leave it out")
+    data = (arguments.split, arguments.source, arguments.target, arguments.data, arguments.bleu_tokenizer)
+    others = [*filter(None, data), *arguments.metrics, *arguments.others]
+    if others or typed_options(arguments) or typed(Wanted, arguments).typed:
+        raise ValueError("--search takes one RUN, --candidates and the options of weights: leave the other options out")
+    folder = read_folder(arguments.search)
+    candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
+    report, results = evaluate_search(loaded, folder, candidates, {"candidates": arguments.candidates})
+    write_json(report)
+    save_search(loaded, report, results)
+
+
+def write_json(report: dict[str, Any]) -> None:
+    print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)

@@ -16,9 +16,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.answering import Answering
-from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, add_column, chosen_blocks, text_columns
-from flaxformer_lite.cli.options import add_option, add_run, add_setting, add_weights, chosen_weights, typed_settings
-from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
+from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, chosen_blocks, text_columns
+from flaxformer_lite.cli.options import (
+    add_column,
+    add_option,
+    add_output,
+    add_run,
+    add_setting,
+    add_weights,
+    chosen_output,
+    chosen_weights,
+    typed_settings,
+)
+from flaxformer_lite.cli.output import write_answers
 
 if TYPE_CHECKING:
     from flaxformer_lite.core.search.decoder import Decoder
@@ -77,18 +87,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     check_options(arguments)
-    if is_joined_alone(arguments):
+    output = chosen_output(arguments)
+    if output.is_joined_alone():
         return
     blocks: Iterable[LineChunk]
     if arguments.prompts:  # a mistake in one of them stops all
         blocks = [LineChunk(arguments.prompts, "the arguments", 0, "prompt", NoBadLines())]
     else:
-        texts = text_columns(arguments, arguments.files, wanted=1, first=True)
+        texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=1, first=True)
         blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    write_answers(blocks, continuing(loaded, arguments), arguments, loaded)
+    write_answers(blocks, continuing(loaded, arguments), output, [loaded])
 
 
 def check_options(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,13 @@ one is damaged or missing.
 """
 
 import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from flaxformer_lite.base.console import Failure
+from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.options import add_run
 
 
@@ -19,6 +25,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import inspection  # with JAX
+    from flaxformer_lite.files.data.store import list_stores  # with JAX
+    from flaxformer_lite.tools.ops.inspection import describe, verify
+    from flaxformer_lite.workdir.folder import finite
 
-    inspection.run(arguments)
+    folder, weights, step = arguments.folder, arguments.weights, arguments.step
+    if arguments.verify:
+        if step is not None or weights is not None:
+            raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
+        tell_damage(folder, verify(folder), arguments.json)
+    elif not is_url(folder) and (stores := list_stores(Path(folder))):
+        print(json.dumps(stores, indent=2))
+    else:
+        report = describe(folder, weights or "last", step)
+        print(json.dumps(finite(report), indent=2) if arguments.json else in_words(report))
+
+
+def tell_damage(folder: str, parts: Mapping[str, str | None], as_json: bool) -> None:
+    """Prints what is wrong with each part of a run or of a folder of tokens, if anything. Raises: Failure if something is."""
+    if as_json:
+        print(json.dumps(parts, indent=2))
+    else:
+        print("\n".join(f"{name}: {complaint or 'as it was written'}" for name, complaint in parts.items()))
+    if damaged := [name for name, complaint in parts.items() if complaint]:
+        raise Failure(f"{folder}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
+
+
+def in_words(report: Mapping[str, Any]) -> str:
+    """Returns the facts about a run as they are printed."""
+    width = max(len(one["path"]) for one in report["parameters"])
+    lines = [f"{report['description']}\n", f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}"]
+    for one in report["parameters"]:
+        lines.append(f"{one['path']:<{width}}  {tuple(one['shape'])!s:<18} {one['dtype']:<9} {one['count']:>12,}")
+    lines.append(f"{'total':<{width}}  {'':<18} {'':<9} {report['total']:>12,}\n")
+    for checkpoint in report["checkpoints"]:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in (checkpoint["metrics"] or {}).items())
+        best = " (best)" if checkpoint["best"] else ""
+        lines.append(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{best}")
+    if report["step"] is not None:
+        lines.append(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
+    return "\n".join(lines)

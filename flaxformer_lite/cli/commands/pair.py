@@ -8,10 +8,10 @@ Stopped, it ends with exit status 130, and the same command continues. Every cho
 """
 
 import argparse
-import dataclasses
 import math
 from pathlib import Path
 
+from flaxformer_lite.cli.options import typed
 from flaxformer_lite.engine import ENGINES
 
 RULE_NAMES = (
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.pair import Models, make  # with JAX
 
     folder = Path(arguments.output)
-    models = Models(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Models)})
+    models = typed(Models, arguments)
     options = {"columns": columns, "keep": arguments.keep, "hours": hours, "engine": arguments.engine, "models": models}
     if make(arguments.files, folder, tell=print, **options) is None:
         raise KeyboardInterrupt

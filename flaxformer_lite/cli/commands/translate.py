@@ -7,14 +7,25 @@ a line `index ||| text ||| score`; index counts input lines from 0.
 
 import argparse
 
-from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
-from flaxformer_lite.cli.options import add_option, add_setting, add_translation
-from flaxformer_lite.cli.output import add_output, is_joined_alone, write_answers
+from flaxformer_lite.cli.options import (
+    Wanted,
+    add_lines,
+    add_option,
+    add_output,
+    add_setting,
+    add_translation,
+    chosen_output,
+    chosen_weights,
+    typed,
+    typed_for_jax,
+    typed_settings,
+)
+from flaxformer_lite.cli.output import write_answers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    input_lines.add_arguments(parser, engine="auto")
+    add_lines(parser, engine="auto")
     add_translation(parser)
     n_best = "write the N best of the beam; default: decode.num_hypotheses, if above 1"
     add_setting(parser, "--n-best", "num_hypotheses", int, "N", n_best)
@@ -26,13 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if is_joined_alone(arguments):
+    output, folder = chosen_output(arguments), arguments.folder
+    if output.is_joined_alone():
         return
     from flaxformer_lite.cli import engines, translation
+    from flaxformer_lite.engine.exports import RunWeights
 
-    texts = text_columns(arguments, arguments.files, wanted=1, first=True)
+    texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
-    loaded = engines.without_jax(arguments) or translation.load_runs(arguments)
-    translation.tell_direction(loaded, arguments)
-    translating = translation.translating(loaded, arguments)
-    write_answers(blocks, translating, arguments, loaded, translating.rater)
+    wanted, decode = typed(Wanted, arguments), typed_settings(arguments)
+    forced = wanted.forced()
+    weights = RunWeights(folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
+    engine = engines.without_jax(weights, arguments.engine, decode, typed_for_jax(arguments))
+    loaded = (
+        translation.load_runs(folder, wanted, chosen_weights(arguments), forced)
+        if engine is None
+        else translation.in_direction(engine, wanted)
+    )
+    translation.tell_direction(loaded, wanted)
+    translating = translation.translating(loaded, decode, wanted, forced, ids=arguments.ids, scores=arguments.scores)
+    arguments.engine = "jax" if engine is None else "ctranslate2"  # what decides the answers
+    rater = [] if wanted.best_by is None else [translating.best_by]
+    write_answers(blocks, translating, chosen_output(arguments), [loaded, *rater])

@@ -5,7 +5,6 @@ is not UTF-8 is reported; its answer is empty, in an .npy file a row of nan. The
 more column.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +24,11 @@ class Lines(TaskLines[Any]):
     """Whether a line is a pair, whose answer is the cosine of its vectors."""
     prompt: str | None
     width: int | None
+    output: str | None = None
 
     verb = "embed"
     doing = "embedding"
-    output = "FILE.npy"
+    file = "FILE.npy"
 
     @classmethod
     def add_arguments(cls, add: Callable[..., None]) -> None:
@@ -36,11 +36,9 @@ class Lines(TaskLines[Any]):
         add("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
         add("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Lines":
-        if arguments.output is not None and arguments.similarity:
+    def __post_init__(self) -> None:
+        if self.output is not None and self.similarity:
             raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
-        return super().of(arguments)
 
     def task(self, usual: Any) -> Any:
         embed = replace(usual, prompt=self.prompt, width=self.width)

@@ -22,7 +22,7 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
 
     verb = "fill the [MASK] of"
     doing = "filling"
-    output = None
+    file = None
     numbered = True
 
     @classmethod

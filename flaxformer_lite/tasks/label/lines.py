@@ -6,7 +6,6 @@ object, whose field has a list of words. Long texts are read in overlapping wind
 words, is reported, and its answer is empty.
 """
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ class Lines(TaskLines["LabelledWords"]):
     """jsonl or conll."""
     words: str | None
     """The field of the words in lines of JSON; None: lines are texts."""
+    column: Sequence[str] = ()
 
     verb = "label"
     doing = "labelling"
@@ -40,11 +40,9 @@ class Lines(TaskLines["LabelledWords"]):
         )
         add("--words", metavar="FIELD", help="the lines are JSON objects; this field has the words of each, a list")
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace) -> "Lines":
-        if arguments.words and arguments.column:
+    def __post_init__(self) -> None:
+        if self.words and self.column:
             raise ValueError("--words is for lines of JSON, --column for a table: leave one of them out")
-        return super().of(arguments)
 
     @property
     def texts(self) -> int:

@@ -24,7 +24,7 @@ class Lines(TaskLines["list[RankedText]"]):
     doing = "ranking"
     of_objects = True
     at_once = 64  # each may have many candidates
-    output = None
+    file = None
     texts = 0
 
     def read(self, texts: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,16 @@
 
 from flaxformer_lite.tools.search.folder import SearchFolder, read_folder, read_results, write_results
 from flaxformer_lite.tools.search.mining import Mining, mine
-from flaxformer_lite.tools.search.searching import search_report
+from flaxformer_lite.tools.search.searching import evaluate_search, save_search, search_report
 
-__all__ = ["Mining", "SearchFolder", "mine", "read_folder", "read_results", "search_report", "write_results"]
+__all__ = [
+    "Mining",
+    "SearchFolder",
+    "evaluate_search",
+    "mine",
+    "read_folder",
+    "read_results",
+    "save_search",
+    "search_report",
+    "write_results",
+]

@@ -34,6 +34,7 @@ class SearchFolder(NamedTuple):
     queries: dict[str, str]
     """The texts of the queries with judgements."""
     judgements: dict[str, dict[str, int]]
+    path: Path = Path()
 
 
 def read_folder(folder: str | Path) -> SearchFolder:
@@ -66,7 +67,7 @@ def read_folder(folder: str | Path) -> SearchFolder:
             raise ValueError(f"{path}:{number}: the score is {score!r}: it must be a whole number") from None
     if not judgements:
         raise ValueError(f"{path}: no judgement in it, so nothing can be measured: add some")
-    return SearchFolder(corpus, {query: queries[query] for query in judgements}, judgements)
+    return SearchFolder(corpus, {query: queries[query] for query in judgements}, judgements, Path(folder).resolve())
 
 
 def read_corpus(path: str | Path) -> dict[str, str]:

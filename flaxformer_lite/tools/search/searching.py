@@ -1,6 +1,7 @@
 """Searches by a run: the nearest documents of queries by its vectors, or candidates in the order of its scores."""
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,10 @@ from flaxformer_lite.base.console import Progress, counted, note, one_of_each, w
 from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.retrieval.ranking import mean_figures
 from flaxformer_lite.run import Run
+from flaxformer_lite.run.scoring import save_scores
 from flaxformer_lite.tasks.embed.answers import unit_length
-from flaxformer_lite.tools.search.folder import Results, SearchFolder
+from flaxformer_lite.tools.search.folder import Results, SearchFolder, write_results
+from flaxformer_lite.workdir.folder import finite
 
 AT_ONCE = 16_384
 """Texts that are embedded, or pairs that are scored, before their vectors or scores are used."""
@@ -40,6 +43,28 @@ def search_report(run: Run, folder: SearchFolder, candidates: Results | None = N
         results = search(run, folder, progress) if candidates is None else reranked(run, folder, candidates, progress)
     sizes = {"queries": len(folder.queries), "documents": len(folder.corpus)}
     return sizes | mean_figures(results, folder.judgements), results
+
+
+def evaluate_search(
+    run: Run, folder: SearchFolder, candidates: Results | None = None, told: Mapping[str, Any] = {}
+) -> tuple[dict[str, Any], Results]:
+    """Returns the report that `evaluate --search` writes, and what the run found. told: further facts for the report.
+
+    Raises: ValueError as `search_report`, and if the run has the figures of another folder of this name.
+    """
+    place, name = str(folder.path), f"search-{folder.path.name}"
+    kept = run.folder.path / "evaluations" / f"{name}.json"
+    if kept.is_file() and (other := json.loads(kept.read_bytes()).get("folder", place)) != place:
+        raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
+    figures, results = search_report(run, folder, candidates)
+    about = {"run": str(run.folder.path), "split": name, "folder": place, "step": run.step}
+    return finite(about | told | figures), results
+
+
+def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
+    """Writes the report on a search and its results to the folder of a run; a warning if that fails."""
+    save_scores(run, report, [], None)
+    write_results(run.folder.path / "hypotheses" / f"{report['split']}.trec", results, run.folder.path.name)
 
 
 def search(run: Run, folder: SearchFolder, progress: Progress) -> Results:

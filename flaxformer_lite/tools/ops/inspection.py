@@ -1,17 +1,15 @@
-"""The work of `inspect`: what a run is, what is damaged, how its state is sharded, what a store holds."""
+"""The work of `inspect`: what a run is, and what is damaged in it."""
 
-import argparse
-import json
 import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import Failure, Progress
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.files.data.store import check_store, check_tokenizers, list_stores, store_folders, stores_of
+from flaxformer_lite.files.data.store import check_store, check_tokenizers, store_folders, stores_of
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.workdir import (
@@ -22,34 +20,7 @@ from flaxformer_lite.workdir import (
     parameter_digest,
     restore_weights,
 )
-from flaxformer_lite.workdir.folder import finite
 from flaxformer_lite.workdir.manifest import check_seal, steps_in, why_damaged
-
-
-def run(arguments: argparse.Namespace) -> None:
-    if arguments.verify:
-        if arguments.step is not None or arguments.weights is not None:
-            raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
-        verify(arguments.folder, arguments.json)
-        return
-    if not is_url(arguments.folder) and (stores := list_stores(Path(arguments.folder))):
-        print(json.dumps(stores, indent=2))
-        return
-    report = describe(arguments.folder, arguments.weights or "last", arguments.step)
-    if arguments.json:
-        print(json.dumps(finite(report), indent=2))
-        return
-    print(f"{report['description']}\n")
-    width = max(len(p["path"]) for p in report["parameters"])
-    print(f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}")
-    for p in report["parameters"]:
-        print(f"{p['path']:<{width}}  {tuple(p['shape'])!s:<18} {p['dtype']:<9} {p['count']:>12,}")
-    print(f"{'total':<{width}}  {'':<18} {'':<9} {report['total']:>12,}\n")
-    for checkpoint in report["checkpoints"]:
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in (checkpoint["metrics"] or {}).items())
-        print(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{' (best)' if checkpoint['best'] else ''}")
-    if report["step"] is not None:
-        print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
 
 
 def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
@@ -83,17 +54,10 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     }
 
 
-def verify(path: str, as_json: bool) -> None:
-    """Prints what is wrong with each part of a run or of a folder of tokens, if anything. Raises: Failure if something is."""
+def verify(path: str) -> dict[str, str | None]:
+    """Returns what is wrong with each part of a run or of a folder of tokens; None: the part is as it was written."""
     parts = {} if is_url(path) else examine_stores(Path(path))
-    parts = parts or examine(open_run(path))
-    damaged = [name for name, complaint in parts.items() if complaint]
-    if as_json:
-        print(json.dumps(parts, indent=2))
-    else:
-        print("\n".join(f"{name}: {complaint or 'as it was written'}" for name, complaint in parts.items()))
-    if damaged:
-        raise Failure(f"{path}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
+    return parts or examine(open_run(path))
 
 
 def complaint(read: Callable[[], object]) -> str | None:

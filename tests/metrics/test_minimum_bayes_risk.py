@@ -4,8 +4,8 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from flaxformer_lite.metrics.minimum_bayes_risk import minimum_bayes_risk
 from flaxformer_lite.metrics.translations import MetricConfig
-from flaxformer_lite.tools.research import minimum_bayes_risk
 
 CANDIDATES = ["a dog runs .", "the dog is running .", "a dog runs .", "two cats sleep"]
 

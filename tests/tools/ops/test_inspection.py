@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli import inspection
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.store import TokenStore
+from flaxformer_lite.tools.ops import inspection
 from tests.support.commands import Command
 from tests.support.experiments import tiny_config, write_config_file
 from tests.support.files import file

@@ -11,11 +11,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 from flaxformer_lite import tasks
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
-from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, TextColumns, chosen_blocks, columns, text_columns
-from flaxformer_lite.cli.options import add_option, chosen_weights
-from flaxformer_lite.cli.output import add_output, is_folder, is_joined_alone, write_answers, write_pieces
+from flaxformer_lite.cli.options import (
+    JSON_LINES,
+    add_lines,
+    add_option,
+    add_output,
+    chosen_output,
+    chosen_weights,
+    typed,
+)
+from flaxformer_lite.cli.output import Output, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
@@ -32,22 +39,23 @@ class TaskCommand:
         self.lines: type[TaskLines[Any]] = module.Lines
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        input_lines.add_arguments(parser, **({"kind": input_lines.JSON_LINES} if self.lines.of_objects else {}))
-        parser.set_defaults(output=None, pieces=None)
-        if self.lines.output:
-            add_output(parser, self.name, self.lines.output)
+        add_lines(parser, **({"kind": JSON_LINES} if self.lines.of_objects else {}))
+        parser.set_defaults(column=[], output=None, pieces=None, part=None, join=False)
+        if self.lines.file:
+            add_output(parser, self.name, self.lines.file)
         self.lines.add_arguments(functools.partial(add_option, parser))
-        if self.lines.output == "":
+        if self.lines.file == "":
             add_output(parser, self.name)
 
     def run(self, arguments: argparse.Namespace) -> None:
-        form = self.lines.of(arguments)
-        if form.output is not None and is_joined_alone(arguments, takes_file=bool(form.output)):
+        form, output = typed(self.lines, arguments), chosen_output(arguments)
+        if output.is_joined_alone(takes_file=bool(form.file)):
             return
-        if arguments.output is not None and not is_folder(arguments):
-            require_absent(Path(arguments.output), "file")
-        of_lines = TextColumns(whole_lines=True)
-        texts = text_columns(arguments, arguments.files, wanted=form.texts) if form.texts != 0 else of_lines
+        if output.output is not None and not output.is_folder:
+            require_absent(Path(output.output), "file")
+        texts = TextColumns(whole_lines=True)
+        if form.texts != 0:
+            texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
         from flaxformer_lite.run import load  # with JAX
 
@@ -56,7 +64,7 @@ class TaskCommand:
         answering = TaskAnswering(run.text_model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
-        write(blocks, answering, arguments, run)
+        write(blocks, answering, output, run)
 
 
 @dataclass(frozen=True)
@@ -106,13 +114,13 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         return file.getvalue()
 
 
-def write(blocks: Iterable[LineChunk], answering: TaskAnswering, arguments: argparse.Namespace, run: "Run") -> None:
+def write(blocks: Iterable[LineChunk], answering: TaskAnswering, output: Output, run: "Run") -> None:
     """Writes the answers to stdout, into one file, or into a folder of files."""
-    file = answering.form.output
-    if arguments.output is None or not file:
-        write_answers(blocks, answering, arguments, run)
-    elif is_folder(arguments):
-        write_pieces(lambda: ((block, answering.as_file) for block in blocks), arguments, run, Path(file).suffix)
+    file = answering.form.file
+    if output.output is None or not file:
+        write_answers(blocks, answering, output, [run])
+    elif output.is_folder:
+        write_pieces(lambda: ((block, answering.as_file) for block in blocks), output, [run], Path(file).suffix)
     else:
-        with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as opened:
+        with atomic_write(Path(output.output)) as unfinished, open(unfinished, "wb") as opened:
             answering.save(opened, blocks)

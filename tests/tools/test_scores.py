@@ -12,7 +12,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.cli import scoring
+from flaxformer_lite.cli import translation
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
@@ -25,6 +25,7 @@ from flaxformer_lite.metrics import translations as metrics
 from flaxformer_lite.metrics.translations import MetricConfig, compare
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import ScoredData, score, scored_data
+from flaxformer_lite.tools import scores
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config, with_train
@@ -62,7 +63,7 @@ def test_a_split_without_rows_is_a_mistake(tmp_path: Path, monkeypatch: pytest.M
     config = replace(CONFIG, data=replace(CONFIG.data, eval=Nothing(num_examples=1, seed=0, split="held_out")))
     for others in ((), (Named(RunFolder("other"), config, {}, None, 3),)):
         run = Named(RunFolder(tmp_path / "20"), config, {}, None, 3, others=others)
-        monkeypatch.setattr(scoring, "load_runs", lambda _, run=run: run)
+        monkeypatch.setattr(translation, "load_runs", lambda *_, run=run: run)
         with pytest.raises(ValueError, match=r"^data\.eval has no rows: correct it, or give source and target"):
             evaluate.run(evaluate_arguments("run", "--split", "eval"))
 
@@ -77,7 +78,7 @@ def test_terms_that_a_translation_cannot_have_are_told_of(
             warn("line 1 has no room")
             return super().hypotheses(texts)
 
-    monkeypatch.setattr(scoring, "load_runs", lambda _: Telling(RunFolder(tmp_path / "20"), CONFIG, {}, None, 3))
+    monkeypatch.setattr(translation, "load_runs", lambda *_: Telling(RunFolder(tmp_path / "20"), CONFIG, {}, None, 3))
     evaluate.run(evaluate_arguments("run", "--split", "eval"))
     assert "no room" not in capsys.readouterr().err
     evaluate.run(evaluate_arguments("run", "--split", "eval", "--placeholders"))
@@ -92,7 +93,7 @@ def test_a_loss_that_is_not_finite_is_null_in_the_report(
             return {"loss": float("nan")}
 
     run = Spoilt(RunFolder(tmp_path / "20"), CONFIG, {}, None, 3)
-    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    monkeypatch.setattr(translation, "load_runs", lambda *_: run)
     evaluate.run(evaluate_arguments("run", "--split", "eval"))
     for text in (capsys.readouterr().out, (tmp_path / "20/evaluations/eval.json").read_text()):
         assert json.loads(text, parse_constant=float)["loss"] is None
@@ -105,7 +106,7 @@ def test_each_source_of_a_mixture_has_scores_of_its_own(
     few = replace(CONFIG.data.eval, num_examples=5)  # the same five that the first one begins with
     mixture = Mixture(sources=(CONFIG.data.eval, few), names=("many", "few"))
     config = replace(CONFIG, data=replace(CONFIG.data, eval=mixture))
-    monkeypatch.setattr(scoring, "load_runs", lambda _: Named(RunFolder(tmp_path / "20"), config, {}, None, 3))
+    monkeypatch.setattr(translation, "load_runs", lambda *_: Named(RunFolder(tmp_path / "20"), config, {}, None, 3))
     evaluate.run(evaluate_arguments("run"))
     report = json.loads(capsys.readouterr().out)
     names = ("sentences", "exact_match", "loss")
@@ -182,7 +183,7 @@ def test_bleu_is_that_of_the_target_language(
     source = ParallelText(source=str(files[0]), target=str(files[1]))
     config = replace(CONFIG, data=replace(CONFIG.data, eval=source), metrics=MetricConfig(**settings))
     run = Copies(RunFolder(tmp_path / "run"), config, {}, None, 3)
-    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    monkeypatch.setattr(translation, "load_runs", lambda *_: run)
     expected = BLEU(tokenize=tokenizer).corpus_score(CHINESE[0], [CHINESE[1]]).score
     for words in ([], ["--source", *map(str, files[:1]), "--target", str(files[1])], ["--minimum-risk", "bleu"]):
         evaluate.run(evaluate_arguments("run", *words, *options))
@@ -194,7 +195,7 @@ def test_a_tokenizer_that_is_not_installed_is_refused_before_anything_is_transla
     def refuse(name: str) -> None:
         raise ValueError(f"{name} is not installed")
 
-    monkeypatch.setattr(scoring, "load_runs", lambda _: RUN)
+    monkeypatch.setattr(translation, "load_runs", lambda *_: RUN)
     monkeypatch.setattr(metrics, "check_installed", refuse)
     monkeypatch.setattr(Answers, "hypotheses", lambda *_, **__: pytest.fail("translated"))
     with pytest.raises(ValueError, match=r"^ja-mecab is not installed"):
@@ -208,7 +209,7 @@ def test_parts_in_several_languages_have_their_own_tokenizer(tmp_path: Path, mon
     sources = tuple(ParallelText(source=str(tmp_path / name), target=str(tmp_path / name)) for name in ("zh", "de"))
     data = replace(CONFIG.data, eval=Mixture(sources=sources, names=("zh", "de")))
     run = Copies(RunFolder(tmp_path / "run"), replace(CONFIG, data=data), {}, None, 3)
-    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    monkeypatch.setattr(translation, "load_runs", lambda *_: run)
     evaluate.run(evaluate_arguments("run"))
     report = json.loads(capsys.readouterr().out)
     assert "tok:13a" in report["bleu_signature"] and "tok:zh" in report["zh/bleu_signature"]
@@ -224,8 +225,10 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         by_path = {path: configs.get(name, CONFIG) for name, path in paths.items()}
         for path in by_path:
             Path(path).mkdir(exist_ok=True)
-        monkeypatch.setattr(scoring, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
-        monkeypatch.setattr(scoring, "load", lambda path, **weights: Named(RunFolder(path), by_path[path], {}, None, 3))
+        monkeypatch.setattr(scores, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
+        monkeypatch.setattr(
+            "flaxformer_lite.run.run.load", lambda path, **_: Named(RunFolder(path), by_path[path], {}, None, 3)
+        )
         evaluate.run(evaluate_arguments(*paths.values(), *options))
 
     return compare
@@ -259,7 +262,7 @@ class Lengths(Named):
 def test_a_metric_rates_the_translations_of_all_runs(compared, tmp_path: Path, monkeypatch, capsys):
     """By hand: right dates have the length of their references, the others eight tenths of it."""
     metric = Lengths(RunFolder(tmp_path / "lengths"), CONFIG, {}, None, 3)
-    monkeypatch.setattr(scoring, "load_metrics", lambda arguments: {"lengths": metric} if arguments.metrics else {})
+    monkeypatch.setattr(scores, "metrics_in", lambda paths: {"lengths": metric} if paths else {})
     compared("20", "5", options=("--metric", "lengths"))
     out, err = capsys.readouterr()
     report = json.loads(out)
