@@ -19,22 +19,26 @@ def without_jax(
     Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
         report too; OSError.
     """
-    if engine == "jax":
-        return None
-    asked = is_chosen(engine, wanted.dtype)
-    if not (asked or (uses_cpu() and is_installed())):
+    asked = engine != "jax" and is_chosen(engine, wanted.dtype)
+    if not (asked or (engine == "auto" and uses_cpu() and is_installed())):
         return None
     try:
-        if (settings := own_settings(wanted.run)) is None:
-            return None
-        if jax_alone:
-            raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
-        check_obeyed(settings.changed(decode))
-        run = open_engine(wanted)
+        run = opened(wanted, decode, jax_alone)
     except (CannotAnswer, OSError) as error:
         if asked:
             raise
         note(f"engine jax: {getattr(error, 'reason', error)}")
         return None
-    note(f"engine ctranslate2: {wanted.dtype}, step {run.step:,}")
+    if run is not None:
+        note(f"engine ctranslate2: {wanted.dtype}, step {run.step:,}")
     return run
+
+
+def opened(wanted: RunWeights, decode: Mapping[str, Any], jax_alone: Sequence[str]) -> EngineRun | None:
+    """Returns the run as CTranslate2 reads it; None: the folder has no run, which JAX reports. Raises: as `without_jax`."""
+    if (settings := own_settings(wanted.run)) is None:
+        return None
+    if jax_alone:
+        raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
+    check_obeyed(settings.changed(decode))
+    return open_engine(wanted)

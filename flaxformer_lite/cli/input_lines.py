@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
 from flaxformer_lite.cli.options import LINES_AT_ONCE
@@ -31,6 +31,7 @@ from flaxformer_lite.files.text.tables import Format, Table, container, is_blank
 if TYPE_CHECKING:
     from flaxformer_lite.files.data.source import RecordSource
 
+Line = TypeVar("Line")
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
 
@@ -196,15 +197,7 @@ class TextColumns(NamedTuple):
 
     def numbers(self, table: Table) -> list[list[int]]:
         """Returns the numbers of the columns in a table. Raises: ValueError with the remedy if it does not have them."""
-        texts = self.texts
-        if not texts:
-            table.width = table.usual_width()
-            if table.width > (1 if self.wanted == 1 else 2) or self.wanted not in (None, table.width):
-                raise ValueError(
-                    f"{table.file} is a table by its name, and this run was not trained on its columns, {table.shown()}: choose "
-                    "that of the texts by --column, a number or a name in the header"
-                )
-            texts = tuple((number,) for number in range(table.width))
+        texts = self.texts or self.all_of(table)
         if self.wanted not in (None, len(texts)) or len(texts) > 2:
             names = " ".join(str(column) for text in texts for column in text)
             origin = "typed" if self.typed else "what the run was trained on"
@@ -224,6 +217,16 @@ class TextColumns(NamedTuple):
             )
         return numbers
 
+    def all_of(self, table: Table) -> tuple[tuple[int | str, ...], ...]:
+        """Returns all columns of a table, of which none is known. Raises: ValueError if they are too many, or too few."""
+        table.width = table.usual_width()
+        if table.width > (1 if self.wanted == 1 else 2) or self.wanted not in (None, table.width):
+            raise ValueError(
+                f"{table.file} is a table by its name, and this run was not trained on its columns, {table.shown()}: choose "
+                "that of the texts by --column, a number or a name in the header"
+            )
+        return tuple((number,) for number in range(table.width))
+
 
 def text_columns(
     run: str, paths: Sequence[str], typed: Sequence[str], wanted: int | None, first: bool = False
@@ -236,8 +239,11 @@ def text_columns(
         chosen = [int(column) if column.isdecimal() else column for column in typed]
         header = any(isinstance(column, str) for column in chosen)
         return TextColumns(tuple((column,) for column in chosen), header, wanted, typed=True)
-    if not any(map(container, paths)):
-        return TextColumns(wanted=wanted)
+    return trained_columns(run, paths, wanted, first) if any(map(container, paths)) else TextColumns(wanted=wanted)
+
+
+def trained_columns(run: str, paths: Sequence[str], wanted: int | None, first: bool) -> TextColumns:
+    """Returns the columns of the run's training data, and sources of the files that are read as that."""
     from flaxformer_lite.files.data.source import RecordSource  # with JAX
     from flaxformer_lite.workdir import open_run
 
@@ -245,10 +251,14 @@ def text_columns(
     data, reads = config.data, config.objective.reads
     source = data.train or data.eval or data.test
     sources = [] if source is None else [one for _, one in source.parts("data.train")]
-    chosen = set[tuple[Any, bool, Format | None]]()
-    for one in sources:
-        texts = one.record.texts if isinstance(one, RecordSource) else ()
-        chosen.add((texts, getattr(one, "header", True), getattr(one, "form", None)))
+    chosen = {
+        (
+            one.record.texts if isinstance(one, RecordSource) else (),
+            getattr(one, "header", True),
+            getattr(one, "form", None),
+        )
+        for one in sources
+    }
     texts, header, form = chosen.pop() if len(chosen) == 1 else ((), False, None)
     is_known = texts or reads == "words" or not sources
     others = {path: data.alike(path, reads) for path in paths if container(path) and is_known}
@@ -284,15 +294,7 @@ def chosen_blocks(
     """
     columns = columns or TextColumns()
     for path in paths:
-        try:
-            check_file(path)
-        except ValueError as error:
-            if len(path.split()) < 2 or os.path.exists(path):
-                raise
-            hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
-            raise ValueError(f"{error}; {hint}") from None
-        if container(path) != "a table" and not columns.whole_lines and path not in columns.sources:
-            require_lines(path, "give a file with one text a line, or of a kind that the run was trained on")
+        check_lines(path, columns)
     if paths:
         return Chunks(lambda: numbered(files_blocks(paths, columns, size or LINES_AT_ONCE)))
     if columns.typed:
@@ -300,6 +302,19 @@ def chosen_blocks(
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
     return numbered(typed_blocks(action) if sys.stdin.isatty() else piped_blocks())
+
+
+def check_lines(path: str, columns: TextColumns) -> None:
+    """Raises: ValueError for a file that cannot be read, or not line by line."""
+    try:
+        check_file(path)
+    except ValueError as error:
+        if len(path.split()) < 2 or os.path.exists(path):
+            raise
+        hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
+        raise ValueError(f"{error}; {hint}") from None
+    if container(path) != "a table" and not columns.whole_lines and path not in columns.sources:
+        require_lines(path, "give a file with one text a line, or of a kind that the run was trained on")
 
 
 def numbered(blocks: Iterable[LineChunk]) -> Iterator[LineChunk]:
@@ -320,22 +335,26 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 
 
+def parts(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
+    """Yields lines, `size` at once, with the number of those before them."""
+    lines = iter(lines)
+    for before in itertools.count(0, size):
+        if not (part := list(itertools.islice(lines, size))):
+            return
+        yield before, part
+
+
 def file_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
     """Yields the lines of a file, `size` at once."""
     bad = BadLines()
-    lines = itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path)))
-    for before in itertools.count(0, size):
-        if not (block := list(itertools.islice(lines, size))):
-            break
-        yield LineChunk(block, path, before, bad=bad)
+    for before, lines in parts(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
+        yield LineChunk(lines, path, before, bad=bad)
 
 
 def table_blocks(
     path: str, columns: TextColumns, size: int = LINES_AT_ONCE, progress: ReadProgress = ignore_progress
 ) -> Iterator[LineChunk]:
     """Yields the rows of a table. One with a line that is not UTF-8, or with other columns than the first ones, is a bad row."""
-    from flaxformer_lite.files.records.base import with_input
-
     undecoded = dict[int, str]()
     lines = itertools.chain.from_iterable(line_chunks(path, progress, undecoded.__setitem__))
     table = open_table(lines, path, columns.header, columns.form)
@@ -343,9 +362,16 @@ def table_blocks(
         return
     if table.header and 1 in undecoded:
         raise ValueError(f"{path}:1: {undecoded[1]}; this line is the header")
-    numbers = columns.numbers(table)
-    read = [number for text in numbers for number in text]
-    if not columns.typed:
+    numbers, bad = columns.numbers(table), BadLines()
+    tell_columns(table, [number for text in numbers for number in text], columns.typed)
+    for before, rows in parts(table_rows(table, numbers, undecoded, bad), size):
+        yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
+
+
+def tell_columns(table: Table, read: Sequence[int], typed: bool) -> None:
+    """Says which columns of a table are read, and what looks wrong about them."""
+    path = table.file
+    if not typed:
         note(
             f"{path}: the texts are in column {' and '.join(map(str, read))}, counted from 0; --column chooses another"
         )
@@ -354,26 +380,31 @@ def table_blocks(
             warn(f"{path}: column {number} has nothing but numbers in the first rows; the columns are {table.shown()}")
     if table.header_in(read):
         warn(f"{path}:1: this row looks like a header, and is read like the others: if it is one, name it by --column")
-    bad = BadLines()
+
+
+def table_rows(
+    table: Table, numbers: Sequence[Sequence[int]], undecoded: dict[int, str], bad: BadLines
+) -> Iterator[TableRow]:
+    """Yields the rows of a table with the texts in the columns `numbers`.
+
+    undecoded: lines that are not UTF-8, with the reasons, which come in while it is read.
+    """
+    from flaxformer_lite.files.records.base import with_input
+
+    last = max(number for text in numbers for number in text)
     pairs = itertools.pairwise(itertools.chain(table.rows, [(sys.maxsize, [])]))
-    for before in itertools.count(0, size):
-        rows = list[TableRow]()
-        for (line, cells), (next_line, _) in itertools.islice(pairs, size):
-            blank = is_blank(cells)
-            mistakes = list[Mistake]()
-            while undecoded and (number := next(iter(undecoded))) < next_line:
-                mistakes.append(Mistake(undecoded.pop(number), path, number))
-            if not blank and (wrong := table.wrong(cells, max(read))):
-                mistakes.append(Mistake(wrong, path, line))
-            if mistakes:
-                bad.add(before + len(rows) + 1, mistakes[0])
-            cells = [""] * table.width if blank else cells
-            present = cells + [""] * (table.width - len(cells))
-            texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)
-            rows.append(TableRow(tuple(texts), cells))
-        if not rows:
-            break
-        yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
+    for place, ((line, cells), (next_line, _)) in enumerate(pairs, 1):
+        blank, mistakes = is_blank(cells), list[Mistake]()
+        while undecoded and (number := next(iter(undecoded))) < next_line:
+            mistakes.append(Mistake(undecoded.pop(number), table.file, number))
+        if not blank and (wrong := table.wrong(cells, last)):
+            mistakes.append(Mistake(wrong, table.file, line))
+        if mistakes:
+            bad.add(place, mistakes[0])
+        cells = [""] * table.width if blank else cells
+        present = cells + [""] * (table.width - len(cells))
+        texts = (with_input(present[text[0]], present[text[1]] if len(text) > 1 else "") for text in numbers)
+        yield TableRow(tuple(texts), cells)
 
 
 def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
@@ -386,18 +417,16 @@ def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProg
             f"{path}: {columns.wanted} of its texts must be read, but the run was trained on {width}: give a file with one "
             "text a line"
         )
-    bad, rows = BadLines(), columns.sources[path].asked(progress)
-    for before in itertools.count(0, size):
-        asked = list[tuple[Any, ...]]()
-        for *_, texts in itertools.islice(rows, size):
+    bad = BadLines()
+    for before, records in parts(columns.sources[path].asked(progress), size):
+        rows = list[TableRow]()
+        for place, (*_, texts) in enumerate(records, before + 1):
             if isinstance(texts, Mistake):
-                bad.add(before + len(asked) + 1, texts)
+                bad.add(place, texts)
                 texts = BLANK
-            asked.append(texts[:width])
-        if not asked:
-            return
-        lines = [text if isinstance(text, str) else " ".join(text) for text, *_ in asked]
-        yield LineChunk(lines, path, before, "row", bad, rows=tuple(TableRow(texts, []) for texts in asked))
+            rows.append(TableRow(texts[:width], []))
+        lines = [text if isinstance(text, str) else " ".join(text) for (text, *_), _ in rows]
+        yield LineChunk(lines, path, before, "row", bad, rows=tuple(rows))
 
 
 def piped_blocks() -> Iterator[LineChunk]:

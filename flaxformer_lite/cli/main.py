@@ -122,14 +122,32 @@ def run(name: str, words: Sequence[str]) -> None:
     command = command_of(name)
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
+    parser = parser_of(name, add_help=not takes_settings)
+    # Options may stand between RUN and FILE.
+    arguments, unknown = parser.parse_known_intermixed_args(words)
+    verbosity.quiet = arguments.quiet
+    options = re.findall(r"--[\w.-]+", parser.format_usage())
+    if wrong := [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]:
+        hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"
+        fail(f"{name} does not take {' '.join(wrong)}{hint}")
+    arguments.flags = unknown
+    if sys.stdout is None and not takes_settings:
+        fail("there is no standard output to write to: open it")
+    with mistakes(arguments):
+        import_typed(arguments)
+        command.run(arguments)
+
+
+def parser_of(name: str, add_help: bool) -> Parser:
+    """Returns the parser of a command."""
     parser = Parser(
         prog=f"flaxformer-lite {name}",
         description=about(name),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        add_help=not takes_settings,
+        add_help=add_help,
     )
-    command.add_arguments(parser)
+    command_of(name).add_arguments(parser)
     if name not in READ_NO_RUN:
         add_imports(parser)
     add_option(
@@ -139,63 +157,64 @@ def run(name: str, words: Sequence[str]) -> None:
         action="store_true",
         help="write only results, warnings and errors: no progress",
     )
-    # Options may stand between RUN and FILE.
-    arguments, unknown = parser.parse_known_intermixed_args(words)
-    verbosity.quiet = arguments.quiet
-    options = re.findall(r"--[\w.-]+", parser.format_usage())
-    wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
-    if wrong:
-        hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"
-        fail(f"{name} does not take {' '.join(wrong)}{hint}")
-    arguments.flags = unknown
-    if sys.stdout is None and not takes_settings:
-        fail("there is no standard output to write to: open it")
-    with mistakes(arguments):
-        import_typed(arguments)
-        command.run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+    return parser
 
 
 @contextlib.contextmanager
 def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     """Within it, what a user can mend ends the process with one line and status 2, Ctrl-C without a line and status 130."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as the input is, whatever the locale says
-        if sys.stdout.isatty():
-            sys.stdout = Terminal(sys.stdout)
+    prepare_stdout()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the results has closed: nobody reads a message, and Python must not print one at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
-    except ValueError as error:
-        fail(str(Mistake.of(error).spelled(spelled(arguments))))
-    except Failure as error:
-        fail(str(error), status=1)
-    except MemoryError:
-        fail(OUT_OF_MEMORY.format("the system gives no more"))
-    except AssertionError:
-        try:
-            check_platforms()
-        except ValueError as error:
-            fail(str(error))
-        raise
-    except RuntimeError as error:
-        if "Unable to initialize backend" in str(error):  # by its name, with those that JAX has, and a remedy
-            fail(f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', 'not set')}: {' '.join(str(error).split())}")
-        if "can't start new thread" in str(error):
-            fail("the system gives this process no more threads: raise `ulimit -v`, `ulimit -d` or `ulimit -u`")
-        if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX reports that there is no memory
-            raise
-        fail(OUT_OF_MEMORY.format(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if (message := message_of(error, arguments)) is None:
+            raise
+        fail(message, status=1 if isinstance(error, Failure) else 2)
+
+
+def prepare_stdout() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as the input is, whatever the locale says
+        if sys.stdout.isatty():
+            sys.stdout = Terminal(sys.stdout)
+
+
+def message_of(error: Exception, arguments: argparse.Namespace) -> str | None:
+    """Returns the line that tells a user what to mend; None: an error of another kind."""
+    text = str(error)
+    match error:
+        case OSError():
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
+        case ValueError():
+            return str(Mistake.of(error).spelled(spelled(arguments)))
+        case Failure():
+            return text
+        case MemoryError():
+            return OUT_OF_MEMORY.format("the system gives no more")
+        case AssertionError():
+            try:
+                check_platforms()
+            except ValueError as wrong:
+                return str(wrong)
+        case RuntimeError() if (
+            "Unable to initialize backend" in text
+        ):  # by its name, with those that JAX has, and a remedy
+            return f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS', 'not set')}: {' '.join(text.split())}"
+        case RuntimeError() if "can't start new thread" in text:
+            return "the system gives this process no more threads: raise `ulimit -v`, `ulimit -d` or `ulimit -u`"
+        case RuntimeError() if "RESOURCE_EXHAUSTED" in text:  # so JAX reports that there is no memory
+            return OUT_OF_MEMORY.format(text)
+    return None
 
 
 def fail(message: str, status: int = 2) -> NoReturn:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from types import TracebackType
 
 TUNABLES = "GLIBC_TUNABLES"
@@ -28,30 +28,45 @@ def program(words: Sequence[str] | None = None) -> None:
         keep_memory()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `keep_memory`
-    from flaxformer_lite.cli.main import INTERRUPTED, main
+    from flaxformer_lite.cli.main import main
 
     keep_programs(os.environ)
+    sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
+    logging.getLogger("asyncio").addFilter(is_news)
+    warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)  # of a save that failed
+    with watching_ctrl_c():
+        try:
+            main(words)
+        except SystemExit as end:
+            leave(end)
+
+
+@contextlib.contextmanager
+def watching_ctrl_c() -> Iterator[None]:
+    """Within it, `tell_of_ctrl_c` waits for Ctrl-C."""
     numbers, written = os.pipe()
     os.set_blocking(written, False)
     signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     threading.Thread(target=tell_of_ctrl_c, args=(numbers, ended := threading.Event()), daemon=True).start()
-    sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
-    logging.getLogger("asyncio").addFilter(is_news)
-    warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)  # of a save that failed
     try:
-        main(words)
-    except SystemExit as end:
-        jax = sys.modules.get("jax")
-        is_one_of_several = jax is not None and jax.distributed.is_initialized()
-        if end.code != INTERRUPTED and not (end.code and is_one_of_several):
-            raise
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, AttributeError):
-                stream.flush()
-        # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
-        os._exit(int(end.code))
+        yield
     finally:
         ended.set()
+
+
+def leave(end: SystemExit) -> None:
+    """Ends the process at once after Ctrl-C, or a failure beside other processes. Raises: `end` otherwise."""
+    from flaxformer_lite.cli.main import INTERRUPTED
+
+    jax = sys.modules.get("jax")
+    is_one_of_several = jax is not None and jax.distributed.is_initialized()
+    if end.code != INTERRUPTED and not (end.code and is_one_of_several):
+        raise end
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, AttributeError):
+            stream.flush()
+    # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
+    os._exit(int(str(end.code)))
 
 
 def tell_of_ctrl_c(numbers: int, ended: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Law: a command is short. It reads its words, calls a function that Python can call too, and prints."""
+"""Laws: a command is short. It reads its words, calls a function that Python can call too, and prints; the words go no further."""
 
 import ast
 
@@ -6,7 +6,10 @@ import pytest
 
 from tests.support.paths import ROOT
 
-COMMANDS = ROOT / "flaxformer_lite" / "cli" / "commands"
+PACKAGE = ROOT / "flaxformer_lite"
+CLI = PACKAGE / "cli"
+READERS = {"options.py": "turns what argparse returns into values with types", "main.py": "calls the commands"}
+"""The files of `cli/`, beside the commands, that may hold what argparse returns, and why."""
 MOST = 15
 """Statements of a function; imports and the declaration of arguments do not count."""
 
@@ -27,10 +30,20 @@ def statements(function: ast.FunctionDef) -> int:
 def test_no_command_orchestrates():
     longer = {
         f"{path.stem}.{name}": number
-        for path in COMMANDS.glob("*.py")
+        for path in CLI.rglob("*.py")
         for name, number in long_functions(ast.parse(path.read_text(encoding="utf-8"))).items()
     }
     assert not longer, "move the work into a function of tools/ or run/"
+
+
+def test_what_argparse_returns_stays_in_the_commands():
+    """A function that takes it cannot be called from Python: values with types leave the commands."""
+    holders = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != CLI / "commands" and "argparse.Namespace" in path.read_text(encoding="utf-8")
+    ]
+    assert sorted(str(path.relative_to(CLI)) for path in holders) == sorted(READERS)
 
 
 @pytest.mark.parametrize(("number", "is_long"), [(MOST, False), (MOST + 1, True)])
