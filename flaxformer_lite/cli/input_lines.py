@@ -335,19 +335,19 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
             yield dataclasses.replace(block, share=(number + read.share) / len(paths))
 
 
-def parts(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
+def groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
     """Yields lines, `size` at once, with the number of those before them."""
-    lines = iter(lines)
+    rest = iter(lines)
     for before in itertools.count(0, size):
-        if not (part := list(itertools.islice(lines, size))):
+        if not (group := list(itertools.islice(rest, size))):
             return
-        yield before, part
+        yield before, group
 
 
 def file_blocks(path: str, columns: TextColumns, size: int, progress: ReadProgress) -> Iterator[LineChunk]:
     """Yields the lines of a file, `size` at once."""
     bad = BadLines()
-    for before, lines in parts(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
+    for before, lines in groups(itertools.chain.from_iterable(line_chunks(path, progress, bad.of(path))), size):
         yield LineChunk(lines, path, before, bad=bad)
 
 
@@ -364,7 +364,7 @@ def table_blocks(
         raise ValueError(f"{path}:1: {undecoded[1]}; this line is the header")
     numbers, bad = columns.numbers(table), BadLines()
     tell_columns(table, [number for text in numbers for number in text], columns.typed)
-    for before, rows in parts(table_rows(table, numbers, undecoded, bad), size):
+    for before, rows in groups(table_rows(table, numbers, undecoded, bad), size):
         yield LineChunk([row.texts[0] for row in rows], path, before, "row", bad, table, tuple(rows))
 
 
@@ -418,7 +418,7 @@ def record_blocks(path: str, columns: TextColumns, size: int, progress: ReadProg
             "text a line"
         )
     bad = BadLines()
-    for before, records in parts(columns.sources[path].asked(progress), size):
+    for before, records in groups(columns.sources[path].asked(progress), size):
         rows = list[TableRow]()
         for place, (*_, texts) in enumerate(records, before + 1):
             if isinstance(texts, Mistake):

@@ -288,7 +288,7 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TranslationOptions:
     """The options that `translate` and `evaluate` share, by their names."""
 
     source_language: str | None

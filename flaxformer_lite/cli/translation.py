@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk
-from flaxformer_lite.cli.options import Wanted
+from flaxformer_lite.cli.options import TranslationOptions
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.engine.engine_run import EngineRun
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Loaded = TypeVar("Loaded", "Run", EngineRun)
 
 
-def load_runs(folder: str, wanted: Wanted, weights: Mapping[str, Any], forced: Mapping[str, Any]) -> "Run":
+def load_runs(folder: str, wanted: TranslationOptions, weights: Mapping[str, Any], forced: Mapping[str, Any]) -> "Run":
     """Returns the run in a folder, with those of `--ensemble`. weights: keywords of `load`.
 
     Raises: ValueError as `load`, and for `forced` texts that the model cannot write.
@@ -41,13 +41,13 @@ def load_runs(folder: str, wanted: Wanted, weights: Mapping[str, Any], forced: M
     return loaded
 
 
-def in_direction(loaded: Loaded, wanted: Wanted) -> Loaded:
+def in_direction(loaded: Loaded, wanted: TranslationOptions) -> Loaded:
     """Returns the run for the languages of `--from` and `--to`, if any was typed."""
     codes = wanted.source_language, wanted.target_language
     return loaded.between(*codes) if any(code is not None for code in codes) else loaded
 
 
-def tell_direction(loaded: "Run | EngineRun", wanted: Wanted) -> None:
+def tell_direction(loaded: "Run | EngineRun", wanted: TranslationOptions) -> None:
     """Prints the direction of a run of several languages, where the options do not name all of it."""
     codes = wanted.source_language, wanted.target_language
     if isinstance(loaded.tokenizers, LanguageTokenizers) and None in codes:
@@ -62,7 +62,7 @@ def tell_direction(loaded: "Run | EngineRun", wanted: Wanted) -> None:
 def translating(
     loaded: "Run | EngineRun",
     decode: Mapping[str, Any],
-    wanted: Wanted,
+    wanted: TranslationOptions,
     forced: Mapping[str, Any],
     *,
     ids: bool,
@@ -98,7 +98,7 @@ class Translating(Answering[list[ScoredText]]):
     n_best: bool
     """Whether all hypotheses of a line are written, and not the best alone."""
     best_by: Any = None
-    """What chooses the best candidate, with a translator of a `Run`."""
+    """The way to choose the best candidate, with a translator of a `Run`."""
 
     @property
     def columns(self) -> Columns[list[ScoredText]]:

@@ -13,8 +13,8 @@ Answers = list[list[ScoredText]]
 
 
 BestBy = Any
-"""What chooses the best candidate. A `Run`: it rates translations, without a reference, as MetricX does. chrf or bleu: the best is
-the candidate that is most like all candidates (minimum Bayes risk). None: the score of the search."""
+"""The way to choose the best candidate. A `Run`: it rates translations, without a reference, as MetricX does. chrf or bleu: the
+best is the candidate that is most like all candidates (minimum Bayes risk). None: the score of the search."""
 
 
 def candidates(

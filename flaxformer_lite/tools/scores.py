@@ -38,7 +38,8 @@ class Scoring:
     def scored(self, run: Run, data: ScoredData) -> tuple[dict[str, Any], list[str] | None, Ratings]:
         """Returns the report on a run, and its translations with their ratings if it makes any. Raises: ValueError, as `score`."""
         rated = rated_pairs(run, data) if self.metrics else data.pairs
-        scores, hypotheses = score(run, data, self.decode, asks=[*self.asks, *["--metric"] * bool(self.metrics)])
+        asks = [*self.asks, "--metric"] if self.metrics else self.asks
+        scores, hypotheses = score(run, data, self.decode, asks=asks)
         report = {
             "run": str(run.folder.path),
             "split": data.name,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.cli.options import Wanted, typed, typed_settings
+from flaxformer_lite.cli.options import TranslationOptions, typed, typed_settings
 from flaxformer_lite.core.search.settings import Sampling
 from flaxformer_lite.run.choosing import candidates
 from tests.support.commands import evaluate_arguments
@@ -16,7 +16,7 @@ CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5
 
 def decode_settings(*options: str) -> dict[str, Any]:
     arguments = evaluate_arguments("run", *options)
-    return candidates(CONFIG.decode, **typed(Wanted, arguments).choice(), **typed_settings(arguments))
+    return candidates(CONFIG.decode, **typed(TranslationOptions, arguments).choice(), **typed_settings(arguments))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import (
-    Wanted,
+    TranslationOptions,
     add_run,
     add_translation,
     add_weights,
@@ -116,18 +116,19 @@ def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run
     """Returns a run as it is scored."""
     from flaxformer_lite.cli.translation import load_runs  # with JAX
 
-    return load_runs(path, typed(Wanted, arguments), chosen_weights(arguments), scoring.decode)
+    return load_runs(path, typed(TranslationOptions, arguments), chosen_weights(arguments), scoring.decode)
 
 
 def scoring_of(arguments: argparse.Namespace) -> "Scoring":
     """Returns the way in which runs are scored."""
     from flaxformer_lite.tools.scores import Scoring, metrics_in  # with JAX
 
-    wanted, settings = typed(Wanted, arguments), typed_settings(arguments)
+    wanted, settings = typed(TranslationOptions, arguments), typed_settings(arguments)
     weights = {"weights": arguments.weights} if arguments.weights else {}
     told = weights | {"weights_dtype": arguments.weights_dtype} | settings | wanted.typed
     decode = settings | wanted.choice() | wanted.forced() | chosen_engine(arguments)
-    return Scoring(decode, metrics_in(arguments.metrics), ["--bleu-tokenizer"] * bool(arguments.bleu_tokenizer), told)
+    asks = ["--bleu-tokenizer"] if arguments.bleu_tokenizer else []
+    return Scoring(decode, metrics_in(arguments.metrics), asks, told)
 
 
 def data_of(arguments: argparse.Namespace, config: "Config") -> "ScoredData":
@@ -151,7 +152,7 @@ def search(arguments: argparse.Namespace) -> None:
         raise ValueError("--candidates is for a search: add --search FOLDER, or leave it out")
     data = (arguments.split, arguments.source, arguments.target, arguments.data, arguments.bleu_tokenizer)
     others = [*filter(None, data), *arguments.metrics, *arguments.others]
-    if others or typed_options(arguments) or typed(Wanted, arguments).typed:
+    if others or typed_options(arguments) or typed(TranslationOptions, arguments).typed:
         raise ValueError("--search takes one RUN, --candidates and the options of weights: leave the other options out")
     folder = read_folder(arguments.search)
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)

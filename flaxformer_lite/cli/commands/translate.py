@@ -9,7 +9,7 @@ import argparse
 
 from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
 from flaxformer_lite.cli.options import (
-    Wanted,
+    TranslationOptions,
     add_lines,
     add_option,
     add_output,
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
-    wanted, decode = typed(Wanted, arguments), typed_settings(arguments)
+    wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
     forced = wanted.forced()
     weights = RunWeights(folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
     engine = engines.without_jax(weights, arguments.engine, decode, typed_for_jax(arguments))
