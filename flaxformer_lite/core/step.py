@@ -53,6 +53,8 @@ class TrainTask:
     """Rules for answers that an objective lets the model generate."""
     compiler_options: CompilerOptions = CompilerOptions()
     """Options of XLA, by the kind of device."""
+    measures: tuple[Callable[[PyTree], Mapping[str, Array]], ...] = ()
+    """Functions of the gradient: their numbers are among those of a step, each as `gradient/NAME`."""
 
     @functools.cached_property
     def initialize(self) -> Callable[[], "TrainState"]:
@@ -176,7 +178,8 @@ def gradient(
 def train_step(
     task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Makes one optimizer step. Returns the new state, and the loss, the tokens, and the norms of gradient (unclipped) and update.
+    """Makes one optimizer step. Returns the new state, and the loss, the tokens, the norms of gradient (unclipped) and update,
+    and what `task.measures` return.
 
     If the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
@@ -218,6 +221,8 @@ def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[Tra
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
     measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)
+    for measure in task.measures:
+        measured |= {f"gradient/{name}": jnp.reshape(value, ()) for name, value in measure(grads).items()}
     updated, before = TrainState(state.step, params, opt_state, ema), state
     state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
     return state._replace(step=state.step + 1), measured

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
+
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.train import BaseHook, MissingHook
@@ -45,6 +47,14 @@ class Hook(BaseHook):
     all_processes: ClassVar[bool] = False
     """Whether all processes of a run call the hook; else the first one alone does. Hooks must not communicate."""
 
+    def measure(self, gradient: Any) -> Mapping[str, jax.Array]:
+        """Returns numbers of a step's gradient by name: `on_step` and the rows of steps have each as `gradient/NAME`.
+
+        JAX traces it into the step, in all processes. gradient: unclipped, of the parameters that train; layers of a stack are one
+        array `[L, …]`.
+        """
+        return {}
+
     def on_start(self, run: TrainingRun) -> None:
         """Called before the first step, new or continued: `run.step` steps are done. A finished run does not start."""
 
@@ -54,7 +64,7 @@ class Hook(BaseHook):
     def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
         """Called once `step` is computed, usually while the next one computes.
 
-        measured: loss, tokens, gradient_norm and update_norm.
+        measured: loss, tokens, gradient_norm, update_norm, and what hooks `measure`.
         """
 
     def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
@@ -92,6 +102,7 @@ class Hooks(Hook):
             raise ValueError(missing[0].reason)
         if wrong := [hook for hook in hooks if not isinstance(hook, Hook)]:
             raise ValueError(f"hooks has {wrong[0]!r}: a hook must be a value of a class with the base Hook")
+        self.measures = tuple(hook.measure for hook in hooks if type(hook).measure is not Hook.measure)
         self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop
         self.failed: set[int] = set()
         self.error: Exception | None = None

@@ -202,8 +202,7 @@ class Loop(TrainingRun):
             "split": "train",
             "loss": self.loop_state.mean_loss(),
             "learning_rate": float(self.rate(self.step - 1 - skipped)),
-            "gradient_norm": self.measured["gradient_norm"],
-            "update_norm": self.measured["update_norm"],
+            **{name: value for name, value in self.measured.items() if name not in ("loss", "tokens")},
             "epoch": self.loop_state.batch_of(self.step + 1) / self.data.plan.batches_per_epoch,
             **self.throughput.row(),
         }

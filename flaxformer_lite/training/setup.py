@@ -1,6 +1,7 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
 import concurrent.futures
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -53,7 +54,12 @@ def set_up(run: Session) -> Setup:
     model = config.model.for_decoder if config.model.num_decoder_layers else config.model
     decodes = model.num_decoder_layers > 0
     processes.on_all(lambda: check_attention(model.attention, model.d_model, model.num_heads, decodes=decodes))
-    runner = processes.on_all(lambda: make_runner(config.train.runner, train_task(config), mesh_for(config)))
+    measures = run.hooks.measures
+    runner = processes.on_all(
+        lambda: make_runner(
+            config.train.runner, dataclasses.replace(train_task(config), measures=measures), mesh_for(config)
+        )
+    )
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads

@@ -267,6 +267,22 @@ def test_a_hook_from_python_is_called_in_order(tmp_path: Path, mails: list[Email
     assert mails[-1]["To"] == "a@b.c" and f"loss {loss:.4f}" in mails[-1].get_content()
 
 
+class Norms(Hook):
+    def measure(self, gradient):
+        return {name: optax.tree.norm(part) for name, part in gradient.items()}
+
+
+@pytest.mark.slow
+def test_a_hook_measures_the_gradient_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the squared norms of all parts sum to that of the whole gradient; parameters are those of a run without the hook."""
+    use_one_device(monkeypatch)
+    run = flaxformer_lite.train(SHORT, tmp_path / "run", hooks=[Norms()])
+    for row in run.folder.rows()[::2]:
+        parts = [row[f"gradient/{name}"] for name in run.params]
+        assert len(parts) > 1 and np.linalg.norm(parts) == pytest.approx(row["gradient_norm"], rel=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, run.params, flaxformer_lite.train(SHORT, tmp_path / "plain").params)
+
+
 @pytest.mark.slow
 def test_a_hook_of_a_config_is_saved_in_it_and_may_change(tmp_path: Path, mails: list[EmailMessage]):
     """Law: config.json names it as other classes from outside; the run continues with others, or none, to the same bits."""
