@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (place / "eval.conll").open("w") as file:
         for words, labels in sentences(60, 2):
             file.write("".join(f"{word} {label}\n" for word, label in zip(words, labels, strict=True)) + "\n")
-    tiny = tiny_config()
+    tiny = with_train(tiny_config(), text_metrics=())
     sources = {
         "train": JSONLines(path=str(place / "train.jsonl"), record=Words(labels="tags")),
         "eval": CoNLL(path=str(place / "eval.conll")),
@@ -81,10 +81,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         objective=TokenLabels(labels=LABELS),
         data=dataclasses.replace(tiny.data, **sources, tokenizer=SentencePiece(), **lengths),
         optimizer=OptimizerConfig(schedule=Cosine(peak_rate=1e-2, warmup_steps=10)),
-        weights="best",
     )
     every = dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 60)
-    config = with_train(config, steps=120, **every, text_metrics=(), best_metric="f1", keep_best=1)
+    config = dataclasses.replace(with_train(config, steps=120, **every, best_metric="f1", keep_best=1), weights="best")
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
         train(config, place / "run")

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.core.base.bounds import Checked, cut
 from flaxformer_lite.core.base.groups import groups_of
+from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.core.text.tokenizer import Frame, Tokenizer, Tokenizers
@@ -80,10 +81,11 @@ class Languages(Checked, at="data.languages"):
     def check_code(self, name: str, code: str) -> None:
         """Raises: ValueError for a code that this run does not have, with the nearest."""
         if code not in self.codes:
-            listed = cut(", ".join(self.codes))
-            near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or f"the languages are {listed}"
-            raise ValueError(
-                f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}"
+            listed = f"the languages are {cut(', '.join(self.codes))}"
+            near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or listed
+            raise Mistake(
+                f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}",
+                setting=name,
             )
 
 
