@@ -1,1 +1,1 @@
-"""The place where answers are computed: `batches` sorts, cuts and pads on the host, `placement` lays rows and weights on devices."""
+"""The place of answers: `batches` sorts, cuts and pads on the host, `placement` lays rows and weights on devices."""
