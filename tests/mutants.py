@@ -42,7 +42,7 @@ CORE = {
     "files/data/source.py": ["data/test_source.py", "data/test_text_files.py"],
     "files/data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
     "files/data/held_out.py": ["data/test_held_out.py"],
-    "files/data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],
+    "files/data/store.py": ["data/test_store.py", "cli/test_prepare.py", "tools/ops/test_inspection.py"],
     "tools/research/minimum_risk.py": ["tools/research/test_minimum_risk.py"],
     "core/objectives/masked_lm.py": ["objectives/test_masked_lm.py", "objectives/test_language_models.py"],
     "files/text/normal_form.py": ["text/test_normal_form.py", "text/test_terms.py"],
