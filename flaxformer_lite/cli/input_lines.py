@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from flaxformer_lite.base.console import Progress, note, one_of_each, warn
-from flaxformer_lite.cli.options import LINES_AT_ONCE
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.base.mistake import Mistake, known
 from flaxformer_lite.core.base.progress import ProgressCallback
@@ -31,6 +30,8 @@ from flaxformer_lite.files.text.tables import Format, Table, container, is_blank
 if TYPE_CHECKING:
     from flaxformer_lite.files.data.source import RecordSource
 
+LINES_AT_ONCE = 4096
+"""Lines of a file in a chunk; results are written after each chunk."""
 Line = TypeVar("Line")
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""

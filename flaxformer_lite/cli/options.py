@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from flaxformer_lite.cli.input_lines import LINES_AT_ONCE
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from flaxformer_lite.cli.output import Output
     from flaxformer_lite.core.parallel import MeshConfig
 
-LINES_AT_ONCE = 4096
-"""Lines of a file in a chunk; results are written after each chunk."""
 JSON_LINES = "files of JSON lines"
 """A kind of files that has no columns."""
 Options = TypeVar("Options")
