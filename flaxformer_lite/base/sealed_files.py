@@ -1,4 +1,4 @@
-"""JSON files that hold their own digest, so that every change of their content is noticed.
+"""Digests of texts and files, and JSON files that hold their own, so that every change of their content is noticed.
 
 A sealed file is `{"content": ..., "sha256": hex}`; the hash is that of the content as JSON with sorted keys.
 """
@@ -12,6 +12,17 @@ from typing import Any
 from flaxformer_lite.base.atomic_files import write_json
 
 
+def text_digest(text: str) -> str:
+    """Returns the SHA-256 of a text, as 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Returns the SHA-256 of the content of a file, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class DamageError(ValueError):
     """A file that is missing or not as it was written; the message says why."""
 
@@ -19,7 +30,7 @@ class DamageError(ValueError):
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
     """Returns the document that holds `content` and its hash."""
     text = json.dumps(content, sort_keys=True)
-    return {"content": content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return {"content": content, "sha256": text_digest(text)}
 
 
 def write_sealed(path: Path, content: dict[str, Any]) -> None:

@@ -1,8 +1,7 @@
 """A run that CTranslate2 reads: `translate` from the shell, without JAX. And the search that a `Run` takes from the same export."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -77,7 +76,7 @@ class EngineRun:
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """Returns the run for texts of one direction, as `Run.between`."""
         form = self.translator.form.between(source, target)
-        return dataclasses.replace(self, tokenizers=form.tokenizers, decode=form.decode)
+        return replace(self, tokenizers=form.tokenizers, decode=form.decode)
 
     def search(self, settings: DecodeConfig) -> EngineSearch:
         """Returns a search under these settings. Raises: ValueError if CTranslate2 does not obey them."""

@@ -12,7 +12,6 @@ A run may come with a stranger's export, of other weights: names depend on a sec
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import WARNING, note, warn
 from flaxformer_lite.base.remote_files import cache_root, is_url, local_files
-from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
+from flaxformer_lite.base.sealed_files import DamageError, file_digest, read_sealed, text_digest, write_sealed
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.engine.rules import CannotAnswer
 
@@ -111,8 +110,8 @@ def state_of(run: str) -> str:
         digests = dict[str, str]()
         for file in files:
             with contextlib.suppress(FileNotFoundError):  # a training has deleted an older checkpoint
-                digests[file.relative_to(folder).as_posix()] = digest(file)
-    makers = [digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
+                digests[file.relative_to(folder).as_posix()] = file_digest(file)
+    makers = [file_digest(file) for pattern in MAKERS for file in sorted(PACKAGE.glob(pattern))]
     return text_digest(json.dumps([makers, digests]))
 
 
@@ -145,15 +144,6 @@ def read_own(file: Path) -> dict[str, Any]:
     if signed({name: facts[name] for name in facts if name != "signature"}) != facts:
         raise DamageError(f"{file.name} was not signed by this user")
     return facts
-
-
-def digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def text_digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def places(run: str) -> list[Path]:
@@ -202,7 +192,7 @@ def read_export(folder: Path) -> Export:
     try:
         facts = read_own(folder / FACTS)
         for name, expected in facts["files"].items():
-            if digest(folder / name) != expected:
+            if file_digest(folder / name) != expected:
                 raise DamageError(f"{name} is not as it was written")
     except OSError as error:
         raise DamageError(f"{Path(error.filename or folder).name}: {error.strerror}") from None

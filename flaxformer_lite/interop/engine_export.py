@@ -3,14 +3,14 @@
 `engine/exports.py` starts it, and reads its exit status and what it writes to stderr.
 """
 
-import dataclasses
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import write_line
-from flaxformer_lite.base.sealed_files import write_sealed
+from flaxformer_lite.base.sealed_files import file_digest, write_sealed
 from flaxformer_lite.config.outside import import_named
 from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
@@ -22,7 +22,6 @@ from flaxformer_lite.engine.exports import (
     FACTS,
     MISTAKE,
     RunWeights,
-    digest,
     signed,
     state_of,
 )
@@ -78,8 +77,8 @@ def export(loaded: Run, dtype: str, output: Path) -> None:
     """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
     config, params = loaded.config, loaded.params
     if (lora := config.model.lora) is not None:
-        model = dataclasses.replace(config.model, lora=None)
-        config, params = dataclasses.replace(config, model=model), merged(params, lora)
+        model = replace(config.model, lora=None)
+        config, params = replace(config, model=model), merged(params, lora)
     # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
@@ -96,7 +95,7 @@ def export(loaded: Run, dtype: str, output: Path) -> None:
         "has_target_tokenizer": data.target_tokenizer is not None,
         "languages": None if data.languages is None else as_tree(data.languages),
     }
-    files = {file.name: digest(file) for file in output.iterdir()}
+    files = {file.name: file_digest(file) for file in output.iterdir()}
     write_sealed(output / FACTS, signed({**facts, "files": files}))
 
 

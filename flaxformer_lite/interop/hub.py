@@ -6,7 +6,6 @@ cache from its own settings (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_
 
 import contextlib
 import fnmatch
-import hashlib
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.base.sealed_files import file_digest
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import metrics
 from flaxformer_lite.interop.hf.card import CARD
@@ -153,9 +153,7 @@ def compare(name: HubName, folder: Path, weights: Iterable[str]) -> None:
         path = (folder / file).resolve()
         if not SHA256.fullmatch(path.name):
             continue
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if digest != path.name:
+        if (digest := file_digest(path)) != path.name:
             raise ValueError(
                 f"{name}: {file} in the cache is not the file that {constants.ENDPOINT} states "
                 f"(SHA-256 {digest}, stated {path.name}): delete {path}, and import it again"

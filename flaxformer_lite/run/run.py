@@ -14,6 +14,7 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.base.hardware import check_platforms
+from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
@@ -30,7 +31,7 @@ from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, check_tr
 from flaxformer_lite.core.search.devices import TooLarge, Workload, place
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning
-from flaxformer_lite.engine.exports import RunWeights, state_of, text_digest
+from flaxformer_lite.engine.exports import RunWeights, state_of
 from flaxformer_lite.engine.texts import WarnCallback, check_list, in_own_direction, required
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.files.data.reading import EvalData, reader_of

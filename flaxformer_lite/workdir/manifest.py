@@ -12,7 +12,6 @@ nothing is compared with them.
 """
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from flax.traverse_util import unflatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.base.sealed_files import DamageError, read_sealed, sealed
+from flaxformer_lite.base.sealed_files import DamageError, file_digest, read_sealed, sealed
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.settings import has_mark
@@ -119,12 +118,9 @@ def check_digests(folder: Path, part: tuple[int, int] = (0, 1)) -> None:
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Returns the SHA-256 of files, by their paths in the folder."""
 
-    def digest(name: str) -> tuple[str, str]:
-        with (folder / name).open("rb") as file:
-            return name, hashlib.file_digest(file, "sha256").hexdigest()
-
+    listed = list(names)
     with ThreadPoolExecutor() as pool:  # hashlib lets other threads run meanwhile
-        return dict(pool.map(digest, names))
+        return dict(zip(listed, pool.map(lambda name: file_digest(folder / name), listed), strict=True))
 
 
 def leaf_types(tree: PyTree) -> dict[str, str]:

@@ -13,7 +13,6 @@ A push reads from a snapshot of the run folder made of hard links, so training m
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from filelock import FileLock
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, open_filesystem, reading
-from flaxformer_lite.base.sealed_files import DamageError
+from flaxformer_lite.base.sealed_files import DamageError, text_digest
 from flaxformer_lite.config import Config, from_json
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.engine.exports import EXPORTS
@@ -206,7 +205,7 @@ def open_run(path: str | Path) -> RunFolder:
 
 def cache_folder(url: str) -> Path:
     name = url.rstrip("/").rpartition("/")[2]
-    return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    return cache_root() / f"{name}-{text_digest(url)[:12]}"
 
 
 def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:

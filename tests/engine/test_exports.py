@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.base.sealed_files import read_sealed, sealed, write_sealed
+from flaxformer_lite.base.sealed_files import file_digest, read_sealed, sealed, write_sealed
 from flaxformer_lite.engine import exports
 from flaxformer_lite.engine.engine_run import open_engine
 from flaxformer_lite.engine.exports import RunWeights, export_of, key, name_of, own_settings, signed, state_of
@@ -208,7 +208,7 @@ def test_a_damaged_export_is_made_anew(folder: Path, counted: list[RunWeights], 
 def test_a_changed_file_of_an_export_is_noticed(folder: Path, counted: list[RunWeights]):
     export = export_of(RunWeights(str(folder))).folder
     (export / "model.bin").write_bytes(b"abc")
-    facts = {"files": {"model.bin": exports.digest(export / "model.bin")}, "number": 1}
+    facts = {"files": {"model.bin": file_digest(export / "model.bin")}, "number": 1}
     write_sealed(export / exports.FACTS, signed(facts))
     assert export_of(RunWeights(str(folder))).facts["number"] == 1
     (export / "model.bin").write_bytes(b"abd")
@@ -218,7 +218,7 @@ def test_a_changed_file_of_an_export_is_noticed(folder: Path, counted: list[RunW
 def strange(export: Path) -> None:
     """Another file of weights, with facts that fit, as whoever had the folder can write it."""
     (export / "model.bin").write_bytes(b"of another model")
-    facts = {"files": {"model.bin": exports.digest(export / "model.bin")}, "number": -1}
+    facts = {"files": {"model.bin": file_digest(export / "model.bin")}, "number": -1}
     write_sealed(export / exports.FACTS, read_sealed(export / exports.FACTS) | facts)
 
 

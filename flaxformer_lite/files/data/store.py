@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.hardware import usable_cores
-from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
+from flaxformer_lite.base.sealed_files import DamageError, file_digest, read_sealed, text_digest, write_sealed
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import Column, TokenArrays, TokenShard
@@ -165,11 +165,11 @@ def check_tokenizers(folder: Path) -> bool:
 
 def tokenizer_files(folder: Path) -> dict[str, str]:
     """Returns the SHA-256 of each file of a tokenizer in a folder, by its name."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*tokenizer.*"))}
+    return {path.name: file_digest(path) for path in sorted(folder.glob("*tokenizer.*"))}
 
 
 def _hash(settings: Any) -> str:
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    return text_digest(json.dumps(settings))[:16]
 
 
 # A store ----------------------------------------------------------------------------------------------------------------
@@ -274,8 +274,7 @@ class TokenStore:
             "arrays": digests,
             **{name: sum(shard[name] for shard in shards) for name in ("records", "source_tokens", "target_tokens")},
             "texts": [
-                hashlib.sha256("".join(shard[name] for shard in shards).encode()).hexdigest()
-                for name in ("source_texts", "target_texts")
+                text_digest("".join(shard[name] for shard in shards)) for name in ("source_texts", "target_texts")
             ],
             "fingerprint": tokens.fingerprint(),
         }
@@ -434,8 +433,7 @@ def arrays_digest(folder: Path) -> str:
     """Returns one SHA-256 of the array files of a shard."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.npy")):
-        with open(path, "rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{path.name} {file_digest(path)}\n".encode())
     return digest.hexdigest()
 
 

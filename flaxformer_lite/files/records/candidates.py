@@ -4,7 +4,6 @@ The candidates of a query are its positives, texts that answer it, then its nega
 as its source, and the candidates in JSON as its target. Another pair is plain: its target answers its source.
 """
 
-import hashlib
 import itertools
 import json
 import math
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.objectives.candidates import candidate_arrays
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Pair
@@ -127,7 +127,7 @@ class CandidateTokenizers(Tokenizers):
     @property
     def reading(self) -> str:
         prompts = self.query_prompt + "\n" + self.document_prompt
-        return hashlib.sha256(prompts.encode()).hexdigest() if prompts.strip("\n") else ""
+        return text_digest(prompts) if prompts.strip("\n") else ""
 
     def encode_pairs(self, pairs: Sequence[Pair]) -> Iterator[EncodedPair]:
         read = [TextCandidates.of_pair(pair) for pair in pairs]

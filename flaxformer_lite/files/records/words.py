@@ -10,7 +10,6 @@ A place is the number of the first character, from 0, and that of the character 
 
 import ast
 import contextlib
-import hashlib
 import itertools
 import json
 import re
@@ -22,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
@@ -308,8 +308,7 @@ class LabelTokenizers(Tokenizers):
 
     @property
     def reading(self) -> str:
-        parts = [READING, self.objective.labels, self.objective.scheme]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return text_digest(json.dumps([READING, self.objective.labels, self.objective.scheme]))
 
     def refusal(self, pair: Pair) -> str | None:
         try:
