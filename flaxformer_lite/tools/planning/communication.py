@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jax.sharding import Mesh
 
+from flaxformer_lite.tools.planning.hlo_parser import Groups
 from flaxformer_lite.tools.planning.program import Collective, Program
 from flaxformer_lite.tools.planning.topology import HOP_SECONDS, Slice
 
@@ -27,9 +28,13 @@ class Exchange:
     """The time that the links take for no data: each exchange goes over the longest path of a group, an all-reduce twice."""
 
 
-def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchange]:
-    """Returns the program's collectives by kind and axes, the slowest first."""
-    sums: dict[tuple[str, str, bool], np.ndarray] = {}
+Sums = dict[tuple[str, str, bool], np.ndarray]
+"""Number, bytes, seconds and latency of exchanges, by their kind, their axes, and whether they are hidden."""
+
+
+def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> Sums:
+    """Returns the sums over the program's collectives."""
+    sums = Sums()
     for collective in program.collectives:
         groups, latency = collective.groups or (tuple(range(mesh.size // slice_.num_slices)),), 0.0
         if collective.between_slices:
@@ -40,9 +45,20 @@ def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchang
         key = (collective.kind, axes, collective.hidden)
         once = np.array([1, collective.bytes, seconds, latency])
         sums[key] = sums.get(key, 0) + collective.trips * once
+    return sums
+
+
+def exchanges_of(sums: Sums) -> list[Exchange]:
+    """Returns exchanges by kind and axes, the slowest first."""
     exchanges = [
         Exchange(
-            kind=kind, axes=axes, count=int(count), bytes=total, seconds=seconds, hidden=hidden, latency_seconds=latency
+            kind=kind,
+            axes=axes,
+            count=round(count),
+            bytes=total,
+            seconds=seconds,
+            hidden=hidden,
+            latency_seconds=latency,
         )
         for (kind, axes, hidden), (count, total, seconds, latency) in sums.items()
     ]
@@ -55,7 +71,7 @@ def network_seconds(collective: Collective, slice_: Slice) -> float:
     return share * collective.bytes * slice_.devices_per_chip / slice_.chip.network_bandwidth
 
 
-def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
+def axes_of(groups: Groups, mesh: Mesh) -> str:
     """Returns the axes of the mesh along which the devices of a group differ; the program of each slice numbers its own devices."""
     coordinates = np.array([np.unravel_index(group, mesh.devices.shape) for group in groups if len(group) > 1])
     if not len(coordinates):
@@ -64,7 +80,7 @@ def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
     return "+".join(axis for axis, differs in zip(mesh.axis_names, differ, strict=True) if differs) or "none"
 
 
-def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...], mesh: Mesh, slice_: Slice) -> float:
+def exchange_seconds(collective: Collective, groups: Groups, mesh: Mesh, slice_: Slice) -> float:
     """Returns the least time that the links allow. Each device sends its share of the data that the others lack.
 
     Permutations come in pairs with opposite directions at the same time, so all links along their axes count for them.
@@ -85,7 +101,7 @@ def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...]
     return sent / slowest
 
 
-def latency_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...], mesh: Mesh, slice_: Slice) -> float:
+def latency_seconds(collective: Collective, groups: Groups, mesh: Mesh, slice_: Slice) -> float:
     """Returns the time of no data over the longest path of a group; there and back for an all-reduce."""
     chips = [[tuple(mesh.devices.flat[i].coords)[: len(slice_.shape)] for i in group] for group in groups]
     hops = max(slice_.chip.hops(group, slice_.shape) for group in chips)
@@ -96,4 +112,4 @@ def neighbours(axes: str, mesh: Mesh) -> tuple[int, ...]:
     """Returns the devices that differ from the first along these axes only."""
     numbers = np.arange(mesh.size).reshape(mesh.devices.shape)
     chosen = numbers[tuple(slice(None) if axis in axes.split("+") else 0 for axis in mesh.axis_names)]
-    return tuple(int(n) for n in chosen.ravel())
+    return tuple(chosen.ravel().tolist())

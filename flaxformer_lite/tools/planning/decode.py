@@ -33,7 +33,7 @@ from flaxformer_lite.core.search.devices import USABLE, Workload, divisors, plac
 from flaxformer_lite.core.search.generation import generation_settings
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, laid_out, stages, step_layouts
-from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
+from flaxformer_lite.tools.planning.communication import Exchange, exchanges_of, sum_collectives
 from flaxformer_lite.tools.planning.plan import compiled_program, mib, read_memory
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.tools.planning.topology import LATENCY_SOURCE, Slice, describe_slice
@@ -150,9 +150,7 @@ def step_figures(task: SearchTask, slice_: Slice) -> Figures:
     compiled, figures["step"] = compile_beside(lowered, (inputs, full))
     step = read_program(compiled.as_text(), of_loop=True)
     figures |= {"cache": shard_bytes(full.cache), "HBM": step.hbm_bytes, "compute": compiled.cost_analysis()["flops"]}
-    for e in sum_collectives(step, task.mesh, slice_):
-        figures[e.kind, e.axes, e.hidden] = np.array([e.count, e.bytes, e.seconds, e.latency_seconds])
-    return figures
+    return figures | sum_collectives(step, task.mesh, slice_)
 
 
 def added_figures(task: SearchTask) -> Figures:
@@ -272,13 +270,7 @@ def decode_plan(
     rows, layers = len(task.inputs.tokens) // placement.groups, config.model.num_decoder_layers
     largest = max(0, int(rows * (limit - sum(weights)) / (peak - sum(weights))))
     largest -= largest % 8 if largest > 8 else 0
-    exchanges = [
-        Exchange(
-            kind=key[0], axes=key[1], hidden=key[2], count=round(x[0]), bytes=x[1], seconds=x[2], latency_seconds=x[3]
-        )
-        for key, x in figures.items()
-        if isinstance(key, tuple)
-    ]
+    exchanges = exchanges_of({key: x for key, x in figures.items() if isinstance(key, tuple)})
     seconds, step = dict[str, float](), None
     if slice_ is not None and refusal is None:
         chip, share, alone = slice_.chip, slice_.devices_per_chip, [e for e in exchanges if not e.hidden]

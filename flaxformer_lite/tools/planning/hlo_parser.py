@@ -37,9 +37,13 @@ class HloInstruction(NamedTuple):
     attributes: str
     is_root: bool
 
+    @property
+    def bytes(self) -> float:
+        return sum(t.bytes for t in self.types)
+
     def attribute(self, pattern: str) -> str | None:
         match = re.search(pattern, self.attributes)
-        return match.group(1) if match else None
+        return match and match[1]
 
 
 Computation = dict[str, HloInstruction]
@@ -61,8 +65,8 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
             name, instruction = current.popitem()
             current[name] = instruction._replace(attributes=instruction.attributes + line)
         elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) \(", line)):
-            current = computations.setdefault(header.group(2), {})
-            entry = header.group(2) if header.group(1) else entry
+            current = computations.setdefault(header[2], {})
+            entry = header[2] if header[1] else entry
     return computations, entry
 
 
@@ -94,8 +98,7 @@ def array_types(text: str) -> tuple[ArrayType, ...]:
     types = []
     for dtype, shape, layout in re.findall(r"(\w+)\[([\d,]*)\](\{[^}]*\})?", text):
         space = re.search(r"S\((\d+)\)", layout)
-        sizes = tuple(int(size) for size in shape.split(",") if size)
-        types.append(ArrayType(dtype, sizes, int(space.group(1)) if space else 0))
+        types.append(ArrayType(dtype, numbers_in(shape), int(space[1]) if space else 0))
     return tuple(types)
 
 
@@ -112,12 +115,10 @@ Groups = tuple[tuple[int, ...], ...]
 
 def replica_groups(attributes: str) -> Groups:
     """Returns the device groups of a collective, in any of the notations; empty: one group of all devices."""
-    if match := re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes):
-        return listed_groups(match.group(1))
-    if match := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
-        return listed_groups(match.group(1))
+    if match := re.search(r"(?:source_target_pairs|replica_groups)=\{(\{.*?\})\}", attributes):
+        return tuple(map(numbers_in, re.findall(r"\{([^{}]*)\}", match[1])))
     if match := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
-        return as_groups(iota_devices(match.group(2)).reshape(numbers_in(match.group(1))))
+        return as_groups(iota_devices(match[2]).reshape(numbers_in(match[1])))
     if match := re.search(
         r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", attributes
     ):
@@ -153,18 +154,14 @@ def iota_devices(text: str) -> np.ndarray:
     """Returns the numbers 0, 1, 2, … of an array after its axes were permuted: `<=[2,4]T(1,0)`."""
     match = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     assert match is not None
-    shape = numbers_in(match.group(1))
+    shape = numbers_in(match[1])
     numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(numbers_in(match.group(2))) if match.group(2) else numbers).reshape(-1)
+    return (numbers.transpose(numbers_in(match[2])) if match[2] else numbers).reshape(-1)
 
 
 def numbers_in(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", text))
-
-
-def listed_groups(text: str) -> Groups:
-    return tuple(numbers_in(group) for group in re.findall(r"\{([^{}]*)\}", text))
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def as_groups(array: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in array)
+    return tuple(map(tuple, array.tolist()))

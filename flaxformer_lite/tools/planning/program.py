@@ -111,9 +111,7 @@ def read_program(text: str, *, of_loop: bool = False) -> Program:
         program = max(passes, key=lambda one: one.hbm_bytes)
     else:
         program = walk(entry, 1, False, False)
-    program.parameter_bytes = sum(
-        t.bytes for i in computations[entry].values() if i.opcode == "parameter" for t in i.types
-    )
+    program.parameter_bytes = sum(i.bytes for i in computations[entry].values() if i.opcode == "parameter")
     return program
 
 
@@ -174,10 +172,9 @@ def repeated(i: HloInstruction, pieces: set[tuple[str, ...]]) -> bool:
     if chain is None:
         return False
     key = (i.opcode, chain, i.attribute(r"channel_id=(\d+)") or "")
-    if key in pieces:
-        return True
+    is_further = key in pieces
     pieces.add(key)
-    return False
+    return is_further
 
 
 def is_hidden(i: HloInstruction, computation: Computation) -> bool:
@@ -191,7 +188,7 @@ def is_hidden(i: HloInstruction, computation: Computation) -> bool:
 
 def read_collective(i: HloInstruction, kind: str, name: str, computation: Computation, trips: int) -> Collective:
     groups = replica_groups(i.attributes)
-    payload = sum(t.bytes for operand in i.operands for t in computation[operand].types)
+    payload = sum(computation[operand].bytes for operand in i.operands)
     if kind == "all-gather":
         payload *= len(groups[0]) if groups else 1
     if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
@@ -252,7 +249,7 @@ def traffic(i: HloInstruction, computation: Computation, computations: dict[str,
     if i.opcode == "copy-start":
         return sum(t.hbm_bytes for t in i.types[:2])
     if i.opcode in ("slice-start", "dynamic-slice-start"):
-        source, result = i.types[0], i.types[1]
+        source, result, *_ = i.types
         return (result.bytes if source.space == 0 else 0) + result.hbm_bytes
     if i.opcode == "fusion":
         return fusion_traffic(i, computation, computations)
@@ -272,20 +269,20 @@ def traffic(i: HloInstruction, computation: Computation, computations: dict[str,
 def part_read(i: HloInstruction, index: int, computation: Computation) -> float:
     """Returns the bytes that an operation reads of operand `index` if it reads only a part; else infinity."""
     if i.opcode in ("dynamic-slice", "slice", "gather") and index == 0:
-        return sum(t.bytes for t in i.types)
+        return i.bytes
     if i.opcode == "dynamic-update-slice" and index == 0:
         return 0
     if i.opcode == "scatter" and index < len(i.operands) // 2:  # tables, indices, a table's updates
-        return sum(t.bytes for t in computation[i.operands[index + len(i.operands) // 2 + 1]].types)
+        return computation[i.operands[index + len(i.operands) // 2 + 1]].bytes
     return math.inf
 
 
 def part_written(i: HloInstruction, computation: Computation) -> float:
     """Returns the bytes that an operation writes if it updates a part of its operand in place; else infinity."""
     if i.opcode == "dynamic-update-slice":
-        return sum(t.bytes for t in computation[i.operands[1]].types)
+        return computation[i.operands[1]].bytes
     if i.opcode == "scatter":
-        return sum(t.bytes for name in i.operands[len(i.operands) // 2 + 1 :] for t in computation[name].types)
+        return sum(computation[name].bytes for name in i.operands[len(i.operands) // 2 + 1 :])
     return math.inf
 
 

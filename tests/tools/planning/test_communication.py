@@ -3,7 +3,12 @@
 import pytest
 
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.tools.planning.communication import exchange_seconds, latency_seconds, sum_collectives
+from flaxformer_lite.tools.planning.communication import (
+    exchange_seconds,
+    exchanges_of,
+    latency_seconds,
+    sum_collectives,
+)
 from flaxformer_lite.tools.planning.program import Collective, Program
 from flaxformer_lite.tools.planning.topology import CHIPS, Slice
 from tests.support.slices import stand_ins
@@ -31,7 +36,7 @@ def test_the_latency_of_an_exchange():
     everyone = (tuple(range(64)),)
     assert latency_seconds(Collective("all-gather", 0, everyone, 1), everyone, mesh, pod) == pytest.approx(11e-6)
     assert latency_seconds(Collective("all-reduce", 0, everyone, 1), everyone, mesh, pod) == pytest.approx(22e-6)
-    (once,) = sum_collectives(Program(collectives=[Collective("all-reduce", 0, everyone, 3)]), mesh, pod)
+    (once,) = exchanges_of(sum_collectives(Program(collectives=[Collective("all-reduce", 0, everyone, 3)]), mesh, pod))
     assert once.latency_seconds == pytest.approx(66e-6) and once.count == 3
 
 
@@ -41,11 +46,11 @@ def test_between_slices_the_network_counts():
     mesh = make_mesh(MeshConfig(data=-1, fsdp=2), slices.devices)
     sent = [Collective("all-reduce", 1e9, (), 3, True), Collective("all-gather", 1e9, ((0, 2), (1, 3)), 1)]
     sent += [Collective("all-gather", 1e9, (), 1)]
-    found = {(e.kind, e.axes): e for e in sum_collectives(Program(collectives=sent), mesh, slices)}
+    found = {(e.kind, e.axes): e for e in exchanges_of(sum_collectives(Program(collectives=sent), mesh, slices))}
     assert set(found) == {("all-reduce", "between slices"), ("all-gather", "data"), ("all-gather", "data+fsdp")}
     network = found["all-reduce", "between slices"]
     assert (network.count, network.bytes) == (3, 3e9)
     both = [Collective("all-gather", 1e9, (), 1), Collective("all-gather", 2e9, (), 1, hidden=True)]
-    found = [(e.bytes, e.hidden) for e in sum_collectives(Program(collectives=both), mesh, slices)]
+    found = [(e.bytes, e.hidden) for e in exchanges_of(sum_collectives(Program(collectives=both), mesh, slices))]
     assert found == [(2e9, True), (1e9, False)]
     assert network.seconds == pytest.approx(3 * 2 * 0.75 / 3.125)
