@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.text.normal_form import plain
-from flaxformer_lite.tools.pair.lexical import translation_scores
+from flaxformer_lite.tools.pair.lexical import is_first, translation_scores
 from flaxformer_lite.tools.pair.markup import has_markup
 from flaxformer_lite.tools.pair.misread import is_misread
 
@@ -46,13 +46,7 @@ def each(is_broken: Callable[[Pair], bool]) -> Callable[[Sequence[Pair]], Broken
 
 
 def duplicate(pairs: Sequence[Pair]) -> Broken:
-    seen: set[tuple[str, str]] = set()
-    repeats = []
-    for pair in pairs:
-        key = plain(pair.source), plain(pair.target)
-        repeats.append(key in seen)
-        seen.add(key)
-    return np.array(repeats, bool)
+    return ~is_first((plain(pair.source), plain(pair.target)) for pair in pairs)
 
 
 def length(pairs: Sequence[Pair]) -> Broken:

@@ -160,7 +160,7 @@ def write_pairs(
             example = " ||| ".join(side if len(side) <= 40 else f"{side[:40]}…" for side in sides)
             note(f"  {len(numbers):>8,} {name}: {rules[name].finds}; the first is number {numbers[0] + 1}: {example}")
     kept = len(pairs) - sum(map(len, found.values()))
-    may_stay = any(len(found.get(name, ())) for name in (*RULES, *OF_ANSWERS))
+    may_stay = any(found.get(name) for name in (*RULES, *OF_ANSWERS))
     note(f"  {kept:>8,} are kept{'; --keep RULE leaves a rule out' if may_stay else ''}")
     removed = [
         f"{name}\t{i + 1}\t" + "\t".join(as_line(text) for text in pairs[i][:2])

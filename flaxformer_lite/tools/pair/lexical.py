@@ -3,10 +3,10 @@
 Reference: Brown et al. 1993, Computational Linguistics 19(2), section 4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from flaxformer_lite.files.text.words import words_of
 
@@ -83,6 +83,12 @@ def word_numbers(texts: Sequence[str], numbers: dict[str, int]) -> list[list[int
     return rows
 
 
+def is_first(texts: Iterable[Hashable]) -> Bool[np.ndarray, "N"]:
+    """Returns for each text whether no text before it is the same."""
+    places: dict[Hashable, int] = {}
+    return np.array([places.setdefault(text, i) == i for i, text in enumerate(texts)], bool)
+
+
 def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the score of each pair, the lower one of both directions, and the scores of as many pairs put together by chance.
 
@@ -92,15 +98,12 @@ def translation_scores(sources: Sequence[str], targets: Sequence[str]) -> tuple[
     numbers: dict[str, int] = {}
     sides = [word_numbers(texts, numbers) for texts in (sources, targets)]
     words, count = len(numbers) + 1, len(sources)
-    first = np.zeros(count, bool)
-    first[sorted({text: i for i, text in reversed([*enumerate(sources)])}.values())] = True
-    again = np.ones(count, bool)
-    again[sorted({text: i for i, text in reversed([*enumerate(targets)])}.values())] = False
+    teaches = is_first(sources) & is_first(targets)
     paired, chance = np.full((2, count), np.inf)
     generator = np.random.default_rng(0)
     half = generator.permutation(count) % 2
     for fold in (0, 1):
-        learned = generator.permutation(np.flatnonzero((half != fold) & first & ~again))
+        learned = generator.permutation(np.flatnonzero((half != fold) & teaches))
         sizes = np.cumsum([(len(sides[0][i]) + 1) * (len(sides[1][i]) + 1) for i in learned])
         learned = learned[: np.searchsorted(sizes, MOST_LINKS)]
         scored = np.flatnonzero(half == fold)

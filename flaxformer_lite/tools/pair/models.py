@@ -1,9 +1,8 @@
 """The other models of `pair`: teachers, whose translations are further pairs, and a run that the training starts from."""
 
-import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,12 @@ class Models:
     """The share of them that stays; None: 0.9."""
 
     def __post_init__(self) -> None:
+        translates = self.teachers or self.start
         needed = {
             "--mono": (self.mono, "--teacher", self.teachers),
             "--taught": (self.share, "--teacher", self.teachers),
-            "--from": (self.source, "--teacher or --start", (*self.teachers, *filter(None, [self.start]))),
-            "--to": (self.target, "--teacher or --start", (*self.teachers, *filter(None, [self.start]))),
+            "--from": (self.source, "--teacher or --start", translates),
+            "--to": (self.target, "--teacher or --start", translates),
             "--like": (self.like, "--start and --pieces", self.start and self.pieces),
             "--pieces": (self.pieces, "--start and --like", self.start and self.like),
             "--best": (self.best, "--filter", self.filter),
@@ -65,10 +65,9 @@ class Models:
         for option, (value, others, given) in needed.items():
             if value and not given:
                 raise ValueError(f"{option} is for {others}: add that, or leave {option} out")
-        if self.share is not None and not 0 < self.share < 1:
-            raise ValueError(f"--taught is {self.share}: it must be a share above 0 and below 1")
-        if self.best is not None and not 0 < self.best < 1:
-            raise ValueError(f"--best is {self.best}: it must be a share above 0 and below 1")
+        for option, share in (("--taught", self.share), ("--best", self.best)):
+            if share is not None and not 0 < share < 1:
+                raise ValueError(f"{option} is {share}: it must be a share above 0 and below 1")
         if self.like and not (self.source and self.target):
             raise ValueError("--like is for a new language: name it and the other one by --from and --to")
 
@@ -109,8 +108,8 @@ class Models:
 
     def load_teachers(self, output: Path) -> Run:
         """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""
-        run = load_ensemble([as_run(name, output / str(number)) for number, name in enumerate(self.teachers)])
-        return self.in_direction(run)
+        names = [as_run(name, output / str(number)) for number, name in enumerate(self.teachers)]
+        return self.in_direction(load_ensemble(names))
 
     def in_direction(self, run: Run) -> Run:
         """Returns a run for `source` and `target`; as it is if it names no language."""
@@ -123,7 +122,7 @@ class Models:
     def directed(self, languages: Languages) -> Languages:
         """Returns the languages with the direction of `source` and `target`. Raises: ValueError for a code that is not theirs."""
         source = None if languages.source == "none" else self.source
-        return dataclasses.replace(languages, direction=languages.checked(source, self.target))
+        return replace(languages, direction=languages.checked(source, self.target))
 
     def check(self, output: Path) -> None:
         """Looks at all models before the data is divided; imports them into the run folder `output` where they are no runs.

@@ -47,7 +47,10 @@ def prepare(
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
-    elif output.exists() and (not output.is_dir() or any(is_foreign(file.name) for file in output.iterdir())):
+    # A refused start leaves hidden files and models behind.
+    elif output.exists() and not (
+        output.is_dir() and {*output.glob("[!.]*")} <= {output / "teachers", output / "start"}
+    ):
         raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
     else:
         ends = languages([str(column) for column in columns] or files)
@@ -70,11 +73,6 @@ def texts_of(file: str) -> list[str]:
     if not any(map(str.strip, lines)):
         raise ValueError(f"--mono: {file} has no text: give a file of sentences, a line each")
     return lines
-
-
-def is_foreign(name: str) -> bool:
-    """Returns whether a file or folder is not one that a refused start leaves behind."""
-    return name[0] != "." and name not in ("teachers", "start")
 
 
 def check_kept(off: Collection[str], models: Models) -> None:

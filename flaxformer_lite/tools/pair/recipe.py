@@ -1,10 +1,10 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
-import dataclasses
 import math
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,7 +136,7 @@ def new_model(pairs: Sequence[Pair], folder: Path) -> Beginning:
     tokenizer, vocabulary, settings = learn_vocabulary(pairs)
     save_tokenizers(Tokenizers(tokenizer, tokenizer), folder)
     config = with_size(load_config(BASE), size, vocabulary)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=settings))
+    config = replace(config, data=replace(config.data, tokenizer=settings))
     return Beginning(config, lengths_of(pairs, Tokenizers(tokenizer, tokenizer), 1), str(folder), size)
 
 
@@ -149,15 +149,15 @@ def from_run(start: str, languages: Languages | None, pairs: Sequence[Pair]) -> 
     there = folder.config()
     model, data = there.model, there.data
     target = None if data.target_tokenizer is None else FromRun(path=start, side="target")
-    kept = dataclasses.replace(
+    kept = replace(
         base.data,
         tokenizer=FromRun(path=start),
         target_tokenizer=target,
         languages=languages,
         max_source_length=data.max_source_length,
     )
-    train = dataclasses.replace(base.train, init_from=start, trainable=there.train.trainable)
-    config = dataclasses.replace(base, model=model, data=kept, train=train, decode=there.decode)
+    train = replace(base.train, init_from=start, trainable=there.train.trainable)
+    config = replace(base, model=model, data=kept, train=train, decode=there.decode)
     tokenizers = folder.load_tokenizers(data, model.vocab_sizes)
     return Beginning(config, lengths_of(pairs, tokenizers, 1 if languages is None else 2), start)
 
@@ -173,16 +173,12 @@ def lengths_of(pairs: Sequence[Pair], tokenizers: Tokenizers, further: int) -> I
 
 def check_time(number: int, deadline: float | None) -> None:
     """Raises: ValueError if the time is too short for anything but the training on so many pairs."""
-    if deadline is not None and (left := deadline - time.monotonic()) < (seconds := least_seconds(number)):
+    seconds = CLEANING_SECONDS * number + COMPILING_SECONDS + OTHER_SECONDS
+    if deadline is not None and (left := deadline - time.monotonic()) < seconds:
         raise ValueError(
             f"--hours is too short: cleaning {number:,} pairs, compiling and scores alone take about {seconds:,.0f} seconds, and "
             f"{left:,.0f} are left: add at least {more_hours(seconds - left)}, and the time for training"
         )
-
-
-def least_seconds(number: int) -> float:
-    """Returns an estimate of the seconds of a run on so many pairs without its training."""
-    return CLEANING_SECONDS * number + COMPILING_SECONDS + OTHER_SECONDS
 
 
 def too_short(left: float, fewest: float, all_steps: float) -> str:
@@ -222,7 +218,7 @@ def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, 
     longest = int(np.clip(np.quantile(larger, 0.999), 16, 256)) + 7 & ~7
     if config.train.init_from is not None:
         longest = min(longest, config.data.max_source_length)
-    data = dataclasses.replace(
+    data = replace(
         config.data,
         tokens_per_batch=1024 if len(lengths) <= SIZES[1].pairs else 4096,
         rows_multiple=64 if longest <= 64 else 16,
@@ -231,7 +227,7 @@ def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, 
         max_target_length=longest,
         **files,
     )
-    return dataclasses.replace(config, data=data, metrics=MetricConfig())
+    return replace(config, data=data, metrics=MetricConfig())
 
 
 def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tuple[int, ...]:
@@ -255,7 +251,7 @@ def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tu
 
 def with_size(config: Config, size: Size, vocabulary: int) -> Config:
     """Returns the config with a shape of model."""
-    model = dataclasses.replace(
+    model = replace(
         config.model,
         vocab_size=vocabulary,
         d_model=size.d_model,
@@ -264,9 +260,9 @@ def with_size(config: Config, size: Size, vocabulary: int) -> Config:
         num_encoder_layers=size.layers,
         num_decoder_layers=size.layers,
         scan_unroll=size.layers,
-        dropout=dataclasses.replace(config.model.dropout, embedding_rate=size.dropout, residual_rate=size.dropout),
+        dropout=replace(config.model.dropout, embedding_rate=size.dropout, residual_rate=size.dropout),
     )
-    return dataclasses.replace(config, model=model)
+    return replace(config, model=model)
 
 
 def with_steps(config: Config, steps: int, evaluations: int) -> Config:
@@ -274,20 +270,16 @@ def with_steps(config: Config, steps: int, evaluations: int) -> Config:
     peak = 2.5e-3 * BASE_WIDTH / config.model.d_model * (1 if config.train.init_from is None else STARTED)
     rate = Cosine(peak_rate=peak, warmup_steps=min(1000, steps // 10))
     every = -(-steps // evaluations)
-    train = dataclasses.replace(
-        config.train, steps=steps, eval_every=every, checkpoint_every=-(-every // 4), keep_latest=2
-    )
-    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, schedule=rate), train=train)
+    train = replace(config.train, steps=steps, eval_every=every, checkpoint_every=-(-every // 4), keep_latest=2)
+    return replace(config, optimizer=replace(config.optimizer, schedule=rate), train=train)
 
 
 def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder: str) -> float:
     """Returns the speed of training on this machine, of a few steps of one shape in a run that is thrown away."""
     rows: list[dict[str, Any]] = []
     longest = config.data.max_source_length
-    data = dataclasses.replace(
-        config.data, eval=None, test=None, tokenizer=FromRun(path=folder), bucket_lengths=(longest,)
-    )
-    train = dataclasses.replace(
+    data = replace(config.data, eval=None, test=None, tokenizer=FromRun(path=folder), bucket_lengths=(longest,))
+    train = replace(
         config.train,
         log_every=MEASURED_STEPS // 2,
         best_metric="loss",
@@ -298,7 +290,7 @@ def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder
     quiet, verbosity.quiet = verbosity.quiet, True
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            config = dataclasses.replace(config, data=data, train=train)
+            config = replace(config, data=data, train=train)
             stopped = loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
     finally:
         verbosity.quiet = quiet
