@@ -14,12 +14,14 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from flaxformer_lite.base.remote_files import describe_error
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.predictions.forward import arguments, forward
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
+from flaxformer_lite.interop.name_map import Arrays
 
 ROWS, LENGTH = 3, 5
 """Number and length of the random texts that both sides read."""
@@ -57,7 +59,7 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
         with torch.no_grad():
             answered = reader(**{name: torch.tensor(rows) for name, rows in inputs.items()})
     except Exception as error:
-        raise ValueError(f"{library} cannot use this folder ({first_line(error)}): {REPORT}") from None
+        raise ValueError(f"{library} cannot use this folder ({describe_error(error)}): {REPORT}") from None
     name = next(name for name in OUTPUTS if getattr(answered, name, None) is not None)
     outputs = answers(model, decode, params, **inputs)
     ours = outputs.last_hidden_state if name == "last_hidden_state" else outputs.logits
@@ -66,9 +68,7 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
     return True
 
 
-def check_torch(
-    config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model: ModelConfig, params: PyTree
-) -> bool:
+def check_torch(config: Mapping[str, Any], arrays: Arrays, model: ModelConfig, params: PyTree) -> bool:
     """Compares weights of `torch.nn.Transformer` by itself, with its arguments as `config`."""
     try:
         import torch
@@ -84,7 +84,7 @@ def check_torch(
             causal = reader.generate_square_subsequent_mask(target.shape[1])
             theirs = reader(torch.tensor(source), torch.tensor(target), tgt_mask=causal).numpy()
     except Exception as error:
-        raise ValueError(f"{library} cannot use these weights ({first_line(error)}): {REPORT}") from None
+        raise ValueError(f"{library} cannot use these weights ({describe_error(error)}): {REPORT}") from None
     ours = answers(model, DecodeConfig(), params, inputs_embeds=source, decoder_inputs_embeds=target)
     if not close(theirs, ours.last_hidden_state):
         raise ValueError(f"{library} answers otherwise with these weights: {REPORT}")
@@ -162,7 +162,3 @@ def log_probs(logits: Float[np.ndarray, "B T V"], ids: list[list[int]]) -> Float
 def close(theirs: np.ndarray, ours: np.ndarray) -> bool:
     """Returns whether two outputs are equal but for rounding."""
     return theirs.shape == ours.shape and bool(np.abs(theirs - ours).max() <= TOLERANCE * np.abs(ours).max())
-
-
-def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

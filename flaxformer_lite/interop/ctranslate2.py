@@ -183,8 +183,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }
     if type(attention) is DotProduct:
-        heads = attention.heads(model.d_model, model.num_heads)
-        wrong["attention.d_value"] = heads.d_value != heads.d_key
+        wrong["attention.d_value"] = model.heads.d_value != model.heads.d_key
     return {f"model.{name}": lookup(model, name) for name, is_wrong in wrong.items() if is_wrong}
 
 
@@ -409,10 +408,9 @@ def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | No
 
 
 def attention_attributes(model: ModelConfig) -> Tensors:
-    variant = model.attention
-    heads = variant.heads(model.d_model, model.num_heads)
+    scale, heads = model.attention.scale, model.heads
     attributes = {
-        "queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
+        "queries_scale": float32(heads.d_key**-0.5 if scale is None else scale),
         "head_dim": int32(heads.d_key),
     }
     return attributes | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
@@ -444,7 +442,7 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
         assert bias is not None
         attributes |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
     if type(scheme) is Rotary:
-        width = model.attention.heads(model.d_model, model.num_heads).d_key
+        width = model.heads.d_key
         attributes |= {
             "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),
             "rotary_interleave": int8(scheme.layout == "interleaved"),
@@ -472,8 +470,7 @@ def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
 
 
 def is_multi_query(model: ModelConfig) -> bool:
-    heads = model.attention.heads(model.d_model, model.num_heads)
-    return heads.num_kv_heads != model.num_heads
+    return model.heads.num_kv_heads != model.num_heads
 
 
 def under(prefix: str, arrays: Arrays) -> Tensors:

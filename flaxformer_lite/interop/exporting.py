@@ -1,10 +1,10 @@
 """A run to a folder or a file of another system: `export_hf`, `export_ctranslate2`, `export_file`; which systems a model fits."""
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,7 +133,7 @@ def export_adapters(run: str | Path, output: Path, weights: str | None, family: 
             )
         origin = read_json((loaded.folder if start is None else open_run(start)).path / "imported.json")
         origin = origin if origin.get("system") == "hf" and not origin.get("trained") else {}
-        model, merged_params = dataclasses.replace(config.model, lora=None), merged(loaded.params, lora)
+        model, merged_params = replace(config.model, lora=None), merged(loaded.params, lora)
         chosen = family or origin.get("config", {}).get("model_type")
         theirs = export_like({}, model, merged_params, chosen, heads_of(config))
         kind = family_of(theirs.config["model_type"])
@@ -198,13 +198,15 @@ def export_file(
 
 
 def as_used(model: ModelConfig) -> ModelConfig:
-    """Returns the model without what only its training or its start had: a learned temperature, and the vectors of a classifier."""
-    if model.sentence_embedding is None:
-        return model
-    if model.pooler is not None and model.pooler.num_classes:
-        return dataclasses.replace(model, sentence_embedding=None)
-    embedding = dataclasses.replace(model.sentence_embedding, learned_temperature=False)
-    return dataclasses.replace(model, sentence_embedding=embedding)
+    """Returns the model without what only its training or its start had.
+
+    These are adapters, a learned temperature, and the vectors of a classifier.
+    """
+    embedding = model.sentence_embedding
+    if embedding is not None:
+        classifies = model.pooler is not None and model.pooler.num_classes
+        embedding = None if classifies else replace(embedding, learned_temperature=False)
+    return replace(model, lora=None, sentence_embedding=embedding)
 
 
 @contextlib.contextmanager
@@ -216,15 +218,12 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights, mesh=MeshConfig())
-        if (lora := loaded.config.model.lora) is not None:
-            config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
-            loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
-        fixed, params = as_used(loaded.config.model), dict(loaded.params)
-        if fixed != loaded.config.model:
-            params.pop("log_scale", None)
-            if fixed.sentence_embedding is None:
-                params.pop("sentence_embedding", None)
-            loaded = dataclasses.replace(loaded, config=dataclasses.replace(loaded.config, model=fixed), params=params)
+        lora, model = loaded.config.model.lora, as_used(loaded.config.model)
+        params = dict(loaded.params if lora is None else merged(loaded.params, lora))
+        params.pop("log_scale", None)
+        if model.sentence_embedding is None:
+            params.pop("sentence_embedding", None)
+        loaded = replace(loaded, config=replace(loaded.config, model=model), params=params)
         if isinstance(loaded.tokenizers, LanguageTokenizers) and (codes := ", ".join(loaded.tokenizers.own)):
             raise ValueError(
                 f"{run} has a tokenizer of its own for {codes}, and {system} has one for all languages: extend the run "
@@ -388,7 +387,7 @@ def export(
             check_same(model, family.model_config(Options(config), empty_tensors(names)))
             raise
         theirs = family.model_config(Options(config), tensors)
-        check_same(model, dataclasses.replace(theirs, sentence_embedding=model.sentence_embedding))
+        check_same(model, replace(theirs, sentence_embedding=model.sentence_embedding))
         if heads and not architecture:
             raise CannotExpress("objective.kind is answer_spans, for which it has no class", ["model.pooler"])
     except ValueError as error:
@@ -478,7 +477,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
 
     hf has those of the nearest family. An older system is listed if the model fits it.
     """
-    model = as_used(dataclasses.replace(config.model, lora=None))
+    model = as_used(config.model)
     params = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     reasons = {}

@@ -113,17 +113,14 @@ def import_hf(
         note(f"skipped {tensor}: a constant of this architecture, and its values are the expected ones")
     if reason:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
-    elif needs_chat_template(output.path, loaded.model, tokenizers):
+    elif (
+        tokenizers is not None
+        and loaded.model.continues_texts
+        and read_chat_template(output.path, tokenizers.target) is None
+    ):
         note(f"no chat template came with it: if it is a chat model, put its own into {output.path / CHAT_TEMPLATE}")
     report_import(loaded.params, loaded.names, output)
     return output.path
-
-
-def needs_chat_template(run: Path, model: ModelConfig, tokenizers: Tokenizers | None) -> bool:
-    """Returns whether a run continues texts and has no chat template."""
-    if tokenizers is None or not model.continues_texts:
-        return False
-    return read_chat_template(run, tokenizers.target) is None
 
 
 def translation_prompt(

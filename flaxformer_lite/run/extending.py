@@ -1,8 +1,8 @@
 """One more language for a run that translates between several: `extend`."""
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,14 +90,14 @@ def extend(
     old_lines = old_text(config.data, old) if tokenizer == "shared" else []
     chosen = [line for number, line in enumerate(old_lines) if number % 10]
     extension = extended(base, lines_of(text), pieces, token, model.vocab_size, chosen)
-    larger = dataclasses.replace(model, vocab_size=model.vocab_size + 1 + len(extension.parts))
+    larger = replace(model, vocab_size=model.vocab_size + 1 + len(extension.parts))
     params = grown(loaded.params, parameter_shapes(larger), [[like_id], *extension.parts])
-    data = dataclasses.replace(
+    data = replace(
         config.data,
-        languages=dataclasses.replace(languages, codes=(*languages.codes, language)),
+        languages=replace(languages, codes=(*languages.codes, language)),
         tokenizer=FromRun(path=str(folder.path.absolute())),
     )
-    changed = dataclasses.replace(config, model=larger, data=data, weights="last")
+    changed = replace(config, model=larger, data=data, weights="last")
     separate = {**tokenizers.own, language: extension.tokenizer} if tokenizer == "own" else {}
     shared = Tokenizers(extension.tokenizer, extension.tokenizer)
     origin = loaded.folder.imported

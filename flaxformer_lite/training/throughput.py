@@ -114,8 +114,7 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
 
 def head_sum(model: ModelConfig) -> int:
     """Returns the multiplications for one query and one key in all heads: for the score, and for the value."""
-    heads = model.attention.heads(model.d_model, model.num_heads)
-    return model.num_heads * (heads.d_key + heads.d_value)
+    return model.num_heads * (model.heads.d_key + model.heads.d_value)
 
 
 def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:

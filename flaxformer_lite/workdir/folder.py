@@ -464,10 +464,7 @@ class RunFolder:
         """Writes the first hypotheses with their sources and references."""
         samples = [Sample(pair.source, pair.target, answer) for pair, answer in zip(pairs, hypotheses, strict=True)]
         self._write(self.path / "samples" / f"{name}.txt", format_samples(samples[:NUM_SAMPLES]))
-        self._delete_old_answers()
-
-    def _delete_old_answers(self) -> None:
-        """Deletes the samples and hypotheses of older evaluations, except those whose checkpoint exists."""
+        # Those of older evaluations go, except those whose checkpoint exists.
         for kind in ("samples", "hypotheses") if not self.silent else ():
             for step, file in list(evaluation_files(self.path / kind).items())[:-MOST_ANSWERS]:
                 if not (self.checkpoints / str(step)).exists():

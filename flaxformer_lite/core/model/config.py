@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Width
-from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct
+from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct, Heads
 from flaxformer_lite.core.model.estimation import Estimator, LayerMix
 from flaxformer_lite.core.model.layers import Activation, DropoutRates, Initializer, XavierUniform
 from flaxformer_lite.core.model.lora import LoRA
@@ -300,6 +300,11 @@ class ModelConfig(Checked, at="model"):
             self, num_heads=sizes.num_heads or self.num_heads, d_ff=sizes.d_ff or self.d_ff, decoder=None
         )
 
+    @property
+    def heads(self) -> Heads:
+        """The sizes of the heads; those of the decoder are in `for_decoder`."""
+        return self.attention.heads(self.d_model, self.num_heads)
+
     @cached_property
     def for_use(self) -> "ModelConfig":
         """The same settings without `matmul_dtype` or a named attention kernel: a trained model may be used on another device."""
@@ -341,7 +346,7 @@ class ModelConfig(Checked, at="model"):
     @property
     def vocab_sizes(self) -> tuple[int, int]:
         """The source's and the target's vocabulary size."""
-        return self.vocab_size, self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
+        return self.vocab_size, self.target_vocab_size or self.vocab_size
 
     @property
     def output_size(self) -> int:
@@ -353,7 +358,7 @@ def check_heads(config: ModelConfig, mesh: Mesh | AbstractMesh) -> None:
     """Raises: ValueError where the mesh would divide a head, whose scores would then need a sum over devices."""
     parts = mesh.shape.get("tensor", 1)
     for side in (config, config.for_decoder):
-        heads = side.attention.heads(side.d_model, side.num_heads).num_kv_heads
+        heads = side.heads.num_kv_heads
         if heads % parts:
             raise ValueError(
                 f"train.mesh.tensor is {parts}, which does not divide the {heads} key/value heads "

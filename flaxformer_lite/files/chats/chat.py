@@ -16,7 +16,6 @@ The text that a template has written may have *marks*, which `encode_marked` rea
 import bisect
 import datetime
 import functools
-import hashlib
 import itertools
 import json
 import re
@@ -31,10 +30,12 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from flaxformer_lite.base.console import warn_once
+from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.pairs import ANSWERS, EncodedPair, Extent, Pair
 from flaxformer_lite.files.chats.messages import Message
 from flaxformer_lite.files.chats.translation_prompt import CODES, SOURCE_ALONE, TranslationPrompt
+from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.files.tokenizers.json_tokenizer import token_text
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE
 
@@ -769,7 +770,7 @@ class ChatTokenizers(Tokenizers):
         parts: list[Any] = [READING, self.template.fields, self.most, self.last_only]
         if self.translation != SOURCE_ALONE:
             parts.append(vars(self.translation))
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return text_digest(json.dumps(parts, sort_keys=True))
 
     def refusal(self, pair: Pair) -> str | None:
         try:
@@ -840,8 +841,7 @@ class ChatTokenizers(Tokenizers):
 
 def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
     """Returns whether thoughts in the content of an answer are not in the text."""
-    contents = [message["content"] for message in messages]
-    texts = [content if isinstance(content, str) else "".join(item["text"] for item in content) for content in contents]
+    texts = [joined(message)["content"] for message in messages]
     thinking = [content.strip() for content in texts if THOUGHTS in content]
     written, place = MARK.sub("", text) if thinking else "", 0
     for content in thinking:  # answers stand in the text in their order
@@ -908,8 +908,5 @@ def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
 
 def read_object(file: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, empty without the file. Raises: ValueError where it is not JSON."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read as JSON: {error}") from None
+    value = read_any_json(file)
     return value if isinstance(value, dict) else {}

@@ -1,11 +1,20 @@
-"""JSON objects in the lines of files, and their fields."""
+"""JSON in files, objects in their lines, and the fields of these."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.files.text.files import in_utf8
+
+
+def read_any_json(path: Path) -> Any:
+    """Returns the content of a JSON file; an empty object without the file. Raises: ValueError where it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 
 
 def json_value(line: str) -> Any:

@@ -222,6 +222,10 @@ NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
+Parts = list[list[tuple[str, int | None, bool]]]
+"""The parts of every text: the text, the id of an added token or None, and whether the whole text begins here."""
+
+
 class AddedPieces(SentencePieceTokenizer):
     """A SentencePiece model and added tokens, which are found in a text before the model reads what is between them.
 
@@ -278,8 +282,7 @@ class AddedPieces(SentencePieceTokenizer):
     def has_piece(self, i: int) -> bool:
         return i < self._pieces_of_model or i in self.added
 
-    def _parts(self, texts: Sequence[str]) -> list[list[tuple[str, int | None, bool]]]:
-        """Returns the parts of every text: the text, the id of an added token or None, and whether the whole text begins here."""
+    def _parts(self, texts: Sequence[str]) -> Parts:
         encodings = self._splitter.encode_batch(list(texts), add_special_tokens=False)
         return [
             [(text[a:b], self._ids.get(i), a == 0) for i, (a, b) in zip(row.ids, row.offsets, strict=True)]
@@ -308,17 +311,12 @@ class AddedPieces(SentencePieceTokenizer):
     def special_texts(self) -> tuple[str, ...]:
         return tuple(token["content"] for token in self.added.values() if token["special"])
 
-    def _encoded(
-        self, rows: list[list[tuple[str, int | None, bool]]], encode: Callable[[Any, list[str]], Any]
-    ) -> list[list[Any]]:
+    def _encoded(self, rows: Parts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         """Returns each part of `_parts` as `encode` has it, an added token as a list of its id."""
         between = [(text, first) for row in rows for text, i, first in row if i is None]
         outer = iter(encode(self._processor, [text for text, first in between if first]))
         inner = iter(encode(self._inner, [text for text, first in between if not first]))
-        encoded: list[list[Any]] = []
-        for row in rows:
-            encoded.append([[i] if i is not None else next(outer if first else inner) for _, i, first in row])
-        return encoded
+        return [[[i] if i is not None else next(outer if first else inner) for _, i, first in row] for row in rows]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the characters outside of added tokens that the vocabulary lacks, in order, each once."""
@@ -391,9 +389,7 @@ class VocabularyPieces(AddedPieces):
     def has_piece(self, i: int) -> bool:
         return i in self._numbers or i in self.added
 
-    def _encoded(
-        self, rows: list[list[tuple[str, int | None, bool]]], encode: Callable[[Any, list[str]], Any]
-    ) -> list[list[Any]]:
+    def _encoded(self, rows: Parts, encode: Callable[[Any, list[str]], Any]) -> list[list[Any]]:
         def mapped(model: Any, texts: list[str]) -> list[Any]:
             ids = self.ids
             return [

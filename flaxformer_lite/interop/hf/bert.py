@@ -5,9 +5,9 @@ RoBERTa counts positions from the padding id on. DistilBERT has no token types a
 References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019, arXiv:1910.01108.
 """
 
-import dataclasses
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from flaxformer_lite.core.model import (
@@ -231,7 +231,7 @@ ROBERTA = Family(
     base="RobertaModel",
     special=UsualIds(pad=1, bos=0, eos=2),
     head_prefixes=("lm_head.", "classifier.", "qa_outputs."),
-    template=dataclasses.replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
+    template=replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
     table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
     read_heads=read_roberta_heads,
     architecture=classes_of("Roberta").of,
@@ -242,11 +242,11 @@ ROBERTA = Family(
 
 def like_roberta(model_type: str, classes: str) -> Family:
     """Returns a family that is RoBERTa under another name."""
-    return dataclasses.replace(
+    return replace(
         ROBERTA,
         model_type=model_type,
         base=f"{classes}Model",
-        template=dataclasses.replace(ROBERTA.template, vocab_size=30522),
+        template=replace(ROBERTA.template, vocab_size=30522),
         architecture=classes_of(classes).of,
     )
 
@@ -317,7 +317,7 @@ DISTILBERT = Family(
     base="DistilBertModel",
     special=UsualIds(pad=0),
     head_prefixes=("vocab_", "pre_classifier.", "classifier.", "qa_outputs."),
-    template=dataclasses.replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
+    template=replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
     table=DISTILBERT_TABLE,
     read_heads=read_distilbert_heads,
     architecture=classes_of("DistilBert").of,

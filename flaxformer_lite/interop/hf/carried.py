@@ -10,14 +10,13 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.hf.decoding import HARMLESS as GENERATION_HARMLESS
 from flaxformer_lite.interop.hf.decoding import NEUTRAL
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS
+from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.interop.options import Options
 
 PROGRAM = (
@@ -48,7 +47,7 @@ def carried(
     written: Mapping[str, Any],
     family: Family,
     model: ModelConfig,
-    tensors: Mapping[str, np.ndarray],
+    tensors: Arrays,
     dropped: Collection[str],
 ) -> dict[str, Any]:
     """Returns `config.json` of an exported model: what the table has `written`, and of `theirs` what is still true.

@@ -11,7 +11,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flaxformer_lite.core.base.bounds import cut
+from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.files.tokenizers.kinds import HUB_FILES, SENTENCE_FILES, copy_files
+from flaxformer_lite.interop.name_map import Arrays, Tensors
 from flaxformer_lite.interop.weight_files import PICKLES, new_folder, read_file
 
 WEIGHTS, INDEX, SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"
@@ -36,14 +38,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"{path} holds a {type(document).__name__}: it should be a JSON object")
     return document
-
-
-def read_any_json(path: Path) -> Any:
-    """Returns the content of a JSON file; an empty object without the file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 
 
 def check_links(folder: Path) -> None:
@@ -83,7 +77,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_tensors(folder: Path) -> dict[str, np.ndarray]:
+def read_tensors(folder: Path) -> Tensors:
     """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or holds more than tensors."""
     if (file := stored(folder, WEIGHTS, INDEX)) is None:
         raise ValueError(f"{folder} is not a model to read: it {weights_elsewhere(files_in(folder))}")
@@ -140,12 +134,12 @@ def instead_of(file: str) -> str:
     return f"transformers reads it; save what it reads by AutoModelForCausalLM.{call} and AutoTokenizer.{call}"
 
 
-def read_shards(index: Path) -> dict[str, np.ndarray]:
+def read_shards(index: Path) -> Tensors:
     """Returns the tensors of all files that the index names. Raises: ValueError where index and files do not agree."""
     file_of, folder = read_json(index).get("weight_map"), index.parent
     if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
         raise ValueError(f"{index} has no weight_map from tensor names to files: copy it again")
-    tensors: dict[str, np.ndarray] = {}
+    tensors: Tensors = {}
     for file in sorted(set(file_of.values())):
         if Path(file).name != file or not (folder / file).is_file():
             raise ValueError(f"{index} names {cut(file)}, which is not in the folder: copy it there")
@@ -155,7 +149,7 @@ def read_shards(index: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[str, np.ndarray], files: Path) -> None:
+def write_folder(output: Path, documents: Mapping[str, Any], tensors: Arrays, files: Path) -> None:
     """Writes a new folder, completely or not at all: documents by file name, texts or JSON; the tensors; the files of `files`.
 
     A document replaces a file of the same name.
@@ -167,7 +161,7 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
         save_tensors(tensors, unfinished / WEIGHTS, like=unfinished / "config.json")
 
 
-def save_tensors(tensors: Mapping[str, np.ndarray], path: Path, like: Path) -> None:
+def save_tensors(tensors: Arrays, path: Path, like: Path) -> None:
     """Writes tensors as a safetensors file, which those may read who may read the file `like`."""
     save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, path, {"format": "pt"})
     os.chmod(path, like.stat().st_mode)  # the library lets only the owner read it

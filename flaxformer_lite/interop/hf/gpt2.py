@@ -44,8 +44,7 @@ def read_scale(options: Options, draft: Draft) -> None:
 
 
 def is_scaled(model: ModelConfig) -> bool:
-    heads = model.attention.heads(model.d_model, model.num_heads)
-    return model.attention.scale in (None, heads.d_key**-0.5)
+    return model.attention.scale in (None, model.heads.d_key**-0.5)
 
 
 TABLE = (

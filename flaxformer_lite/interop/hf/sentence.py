@@ -17,7 +17,8 @@ import safetensors.numpy
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
 from flaxformer_lite.core.objectives import BaseObjective, Objectives
-from flaxformer_lite.interop.hf.folder import WEIGHTS, read_any_json, read_json, stored
+from flaxformer_lite.files.text.json_objects import read_any_json
+from flaxformer_lite.interop.hf.folder import WEIGHTS, read_json, stored
 from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, name_map
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file

@@ -4,9 +4,8 @@ Both start from the newest checkpoint before the step. Only the weights of what 
 their division over micro-batches are the same.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -141,7 +140,7 @@ def rerun(
         )
     if texts:
         run_of(recording).translator.form.check_languages()  # before any step
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, mesh=MeshConfig()))
+    config = replace(config, train=replace(config.train, mesh=MeshConfig()))
     runner, start, state = before_step(recording, config, step, progress)
     pair, losses, changed = [state, jax.tree.map(jnp.copy, state)], dict[int, tuple[float, float]](), list[int]()
     for number in range(step, last + 1):
@@ -221,7 +220,7 @@ def row_loss(recording: Recording) -> tuple[int, Callable[[Batch], float]]:
     config, objective = recording.config, recording.config.objective
     if not objective.rows_independent:
         raise ValueError(f"objective.kind is '{objective.kind}': the loss of a row depends on the others of its batch")
-    task = train_task(dataclasses.replace(config, model=config.model.for_use))
+    task = train_task(replace(config, model=config.model.for_use))
     with open_checkpoints(config, recording.folder, read_only=True) as checkpoints:
         step, params = restore_weights(checkpoints, config, "last", None)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.core.data.dataset import as_rows
@@ -73,9 +75,12 @@ class RunFacts:
 
 def shown_steps(steps: list[int]) -> list[int]:
     """Returns at most `MOST_EVALUATIONS` of the steps, the first and the last among them."""
-    last = len(steps) - 1
-    places = {round(i * last / (MOST_EVALUATIONS - 1)) for i in range(MOST_EVALUATIONS)}
-    return steps if last < MOST_EVALUATIONS else [steps[place] for place in sorted(places)]
+    return [steps[place] for place in evenly(len(steps), MOST_EVALUATIONS)]
+
+
+def evenly(number: int, most: int) -> list[int]:
+    """Returns the places of at most so many of a number of items, at equal distances, the first and the last among them."""
+    return np.linspace(0, number - 1, min(number, most)).round().astype(int).tolist()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.run import AttentionWeights, Run, load
 from flaxformer_lite.run.attention import Kind, attention_axes
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.tools.report.facts import text_lengths
+from flaxformer_lite.tools.report.facts import evenly, text_lengths
 from flaxformer_lite.workdir import RunFolder, open_run
 
 Chart: TypeAlias = Any
@@ -70,9 +70,7 @@ def curves_of(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list
 
 def thinned(curve: Curve) -> Curve:
     """Returns the curve with at most `MAX_POINTS` points, the first and the last among them."""
-    if len(curve.steps) <= MAX_POINTS:
-        return curve
-    kept = np.linspace(0, len(curve.steps) - 1, MAX_POINTS).round().astype(int)
+    kept = evenly(len(curve.steps), MAX_POINTS)
     return curve._replace(steps=[curve.steps[i] for i in kept], values=[curve.values[i] for i in kept])
 
 

@@ -150,10 +150,8 @@ class Processes:
 
     def merge(self, texts: Mapping[int, str]) -> dict[int, str]:
         """Returns the numbered texts of all processes, in all."""
-        merged: dict[int, str] = {}
-        for of_process in allgather_text(json.dumps([*texts.items()])):
-            merged |= dict(json.loads(of_process))
-        return merged
+        gathered = allgather_text(json.dumps([*texts.items()]))
+        return {i: text for of_process in gathered for i, text in json.loads(of_process)}
 
     # Stop and save
 

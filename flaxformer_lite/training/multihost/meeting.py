@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import jax
 
 from flaxformer_lite.base.console import Failure, warn
+from flaxformer_lite.base.remote_files import describe_error
 
 GONE = "another process of this run is gone, or cannot be reached"
 REMEDY = "All stop; the same command on every host continues from the last checkpoint"
@@ -66,7 +67,7 @@ def join(
         jax.distributed.initialize(coordinator, num_processes, process_id, initialization_timeout=join_seconds)
     except (RuntimeError, ValueError, OSError) as error:
         on_abort(None)
-        reason = str(error).partition("\n")[0]
+        reason = describe_error(error)
         if coordinator is None and not listed and not isinstance(error, RuntimeError):
             warn(f"this TPU's host has no list of other hosts ({reason}): it trains alone")
             return
@@ -76,7 +77,7 @@ def join(
         try:  # waits until all processes know each other's devices
             call_this_process(f"process {jax.process_index()} of {jax.process_count()}")
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
+            reason = describe_error(error)
             write_line(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
             exit_at_once(2)
     finally:
@@ -169,7 +170,7 @@ def exit_on_error() -> Iterator[None]:
         else:
             write_line(f"this run {'was refused' if status == 2 else 'has failed'}; process 0 reports why")
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).partition("\n")[0]
+        reason = describe_error(error)
         write_line(f"{GONE} ({reason}). {REMEDY}")
     except (ValueError, OSError) as error:
         write_line(str(error))
