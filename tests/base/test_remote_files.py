@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.remote_files import has_file, is_url, matching_urls, open_filesystem, read_url
-from flaxformer_lite.config.load import load_config
-from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.files.data.hub import HubDataset, Parquet
-from flaxformer_lite.files.data.text_files import TSV, ParallelText, PlainText
+from flaxformer_lite.files.data import TSV, HubDataset, ParallelText, Parquet, PlainText
 from flaxformer_lite.files.records import Pairs
 from flaxformer_lite.files.tokenizers.kinds import FromRun, save_tokenizer
 from tests.support import needs

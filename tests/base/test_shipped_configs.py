@@ -6,28 +6,24 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.shipped_configs import header, shipped_configs
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
+from tests.support.commands import Command
 from tests.support.paths import ROOT
 
 
-def test_every_config_is_listed_with_its_first_line(capsys: pytest.CaptureFixture):
-    main(["configs"])
-    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+def test_every_config_is_listed_with_its_first_line(command: Command):
+    listed = dict(line.split(maxsplit=1) for line in command("configs").lines)
     files = {path.stem: path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__"}
     assert shipped_configs() == files and list(listed) == sorted(files)
     for name, path in files.items():
         assert listed[name] == header(path) == path.read_text(encoding="utf-8").split("\n")[0].removeprefix('"""')
 
 
-def test_a_config_is_printed_as_it_stands(capsys: pytest.CaptureFixture):
-    main(["configs", "quickstart"])
-    assert capsys.readouterr().out == (ROOT / "configs" / "quickstart.py").read_text(encoding="utf-8")
-    with pytest.raises(SystemExit):
-        main(["configs", "quickstrat"])
-    error = capsys.readouterr().err
+def test_a_config_is_printed_as_it_stands(command: Command):
+    assert command("configs", "quickstart").out == (ROOT / "configs" / "quickstart.py").read_text(encoding="utf-8")
+    error = command.mistake("configs", "quickstrat")
     assert error.startswith("error: configs NAME is quickstrat: the names are bert_base, ")
-    assert error.endswith("; perhaps you meant quickstart\n")
+    assert error.endswith("; perhaps you meant quickstart")
 
 
 def test_a_name_is_a_shipped_config_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

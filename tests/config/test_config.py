@@ -1,9 +1,11 @@
 """Laws of the config: JSON and back is the same config, and every mistake is one line that names the setting and the way out."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import re
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,21 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.commands.train import default_workdir
+from flaxformer_lite.config import Config, from_json, load_config, to_json
 from flaxformer_lite.config.differences import differences, flatten
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.load import load_config
-from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.settings import MARKS, SETTINGS, has_mark
 from flaxformer_lite.core.base.annotations import Answers, Resume
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.core.model.positions import Learned, Rotary
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.objectives import CausalLM, Seq2Seq
-from flaxformer_lite.core.optim.optimizers import AdamW, Lion, OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Cosine
+from flaxformer_lite.core.model import DropoutRates, LayerNorm, Learned, RMSNorm, Rotary, Transformer
+from flaxformer_lite.core.objectives import BaseObjective, CausalLM, Seq2Seq
+from flaxformer_lite.core.optim import AdamW, Cosine, Lion, OptimizerConfig
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import Bytes
-from flaxformer_lite.files.data.text_files import ParallelText
+from flaxformer_lite.files.data import JSONLines, Mixture, ParallelText
+from flaxformer_lite.files.records import RecordKinds
 from flaxformer_lite.files.tokenizers import FromRun, SentencePiece
 from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
+from tests.support.objectives import OBJECTIVES, smallest_model
 from tests.support.small_models import CONFIGS, NO_DROPOUT, arrays, inputs_of, params_of
 
 CONFIG = tiny_config()
@@ -152,10 +150,7 @@ def test_text_that_is_not_json_is_refused_in_one_line():
             lambda: with_train(without_eval(CONFIG), keep_best=2),
             ["data.eval is None", "train.keep_best (it is 2) to 1"],
         ),
-        (
-            lambda: dataclasses.replace(without_eval(CONFIG), weights="best"),
-            ["weights is 'best'", "data.eval is None"],
-        ),
+        (lambda: dataclasses.replace(without_eval(CONFIG), weights="best"), ["weights is 'best'", "data.eval is None"]),
         (
             lambda: dataclasses.replace(with_train(CONFIG, keep_best=0), weights="best"),
             ["weights is 'best'", "train.keep_best is 0", "1 or more"],
@@ -377,3 +372,19 @@ def test_sampling_fits_the_tokenizer_and_the_objective(objective: Any, tokenizer
             objective=objective,
             data=dataclasses.replace(CONFIG.data, eval=None, tokenizer=tokenizer, subword_sampling=sampling),
         )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.kind)
+def test_a_record_is_one_that_the_objective_reads(objective: BaseObjective):
+    """Law: each objective reads plain texts and what it says, of one source or of several; every other record is refused."""
+    tiny = tiny_config()
+    train = dataclasses.replace(tiny.train, text_metrics=())
+    for record in typing.get_args(RecordKinds):
+        source = JSONLines(path="x", record=record())
+        for setting, data in (("train", source), ("train.sources.1", Mixture(sources=(JSONLines(path="y"), source)))):
+            parts = dataclasses.replace(tiny.data, train=data, eval=None)
+            kind = rf"objective\.kind '{objective.kind}' reads {objective.reads}: "
+            message = rf"^data\.{setting}\.record has {record.reads}, but {kind}"
+            fits = record.reads in ("texts", objective.reads)
+            with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=message):
+                Config(model=smallest_model(objective), objective=objective, data=parts, train=train)

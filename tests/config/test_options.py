@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from flaxformer_lite.config import load_config
-from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config import from_json, load_config, to_json
 from flaxformer_lite.core.model import RMSNorm
 from flaxformer_lite.core.optim import Adafactor
 

@@ -12,13 +12,10 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import COMMANDS, READ_NO_RUN, command_of, main
-from flaxformer_lite.config import outside
-from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config import from_json, load_config, outside, to_json
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.training.summary import summarize
-from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import Checkpoints, RunFolder
 from tests.support.experiments import tiny_config
 
 OWN = '''"""A config whose schedule is defined in the file itself."""

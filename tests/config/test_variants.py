@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Ge
 
-from flaxformer_lite.config.differences import differences
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.config import Config, differences, from_json, to_json
+from flaxformer_lite.core.model import DotProduct, RMSNorm
 from flaxformer_lite.core.optim.schedules import Constant, Linear
 from tests.support.experiments import tiny_config
 

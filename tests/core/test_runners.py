@@ -10,8 +10,7 @@ from flaxformer_lite.core import runners
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.objectives import Batch
-from flaxformer_lite.core.objectives.losses import LossTerm
+from flaxformer_lite.core.objectives import Batch, LossTerm
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner, make_runner
 from flaxformer_lite.core.step import TrainState, TrainTask, across, train_step

@@ -19,8 +19,7 @@ from flaxformer_lite.core import step as step_module
 from flaxformer_lite.core.base.tree_paths import leaf_path
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.records import Lengths, TokenPair
-from flaxformer_lite.core.objectives import Apply, Batch, Seq2Seq
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, PerRowMetric, Seq2Seq
 from flaxformer_lite.core.optim.optimizers import AdamW, Algorithm, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Constant, Cosine
 from flaxformer_lite.core.parallel.mesh import check_rows, make_mesh

@@ -191,10 +191,7 @@ def test_a_run_at_an_address_is_exported_to_the_cache(folder: Path, cache: Path,
 
 def test_no_writable_place_is_one_line(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(
-        ValueError,
-        match=r"engine and .*engine cannot be written: make one writable .*engine jax",
-    ):
+    with pytest.raises(ValueError, match=r"engine and .*engine cannot be written: make one writable .*engine jax"):
         export_of(RunWeights(str(folder)))
 
 

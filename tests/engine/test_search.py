@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model import DotProduct, ModelConfig, Transformer
-from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead
-from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.core.model import POST_NORM, DotProduct, LanguageModelHead, ModelConfig, RMSNorm, Transformer
 from flaxformer_lite.core.model.positions import Learned, RelativeBias, Rotary
 from flaxformer_lite.core.search import DecodeConfig, Forced, Request, Sampling
 from flaxformer_lite.core.search.answers import Hypothesis
@@ -230,10 +228,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Searches:
         (Request([5, 0, 3]), "source 0 has decode.pad_id 0 within: leave it out, or choose engine jax"),
         (Request([5] * 25), "source 0 has 25 tokens, but model.positions.max_positions is 24: shorten it"),
         (Request([5, 3], forced=Forced(beginning=(4,))), "source 0 has terms or a beginning: leave them out"),
-        (
-            Request([5, 3], DecodeConfig(repetition_penalty=2.0)),
-            "CTranslate2 does not obey decode.repetition",
-        ),
+        (Request([5, 3], DecodeConfig(repetition_penalty=2.0)), "CTranslate2 does not obey decode.repetition"),
     ],
 )
 def test_a_request_that_cannot_be_answered_is_refused(both: Searches, request_: Request, message: str):

@@ -17,8 +17,7 @@ from flaxformer_lite.interop.check import check_hf, check_torch
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
 from tests.support import needs
-from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
 from tests.support.hf_folders import DATA, imported, refused
 
 PYTORCH = DATA / "pytorch_transformer"
@@ -117,18 +116,18 @@ def test_without_pytorch_nothing_is_compared(monkeypatch: pytest.MonkeyPatch):
     assert not check_torch({}, {}, SYSTEM.model_config({}), {})
 
 
-def test_the_command_compares_before_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_the_command_compares_before_it_writes(
+    tmp_path: Path, command: Command, one_device: None, monkeypatch: pytest.MonkeyPatch
+):
     with np.load(PYTORCH / "pre_gelu/io.npz", allow_pickle=False) as file:
         (tmp_path / "config.json").write_text(json.dumps(json.loads(str(file["meta"]))["options"]))
     weights, run, out = PYTORCH / "pre_gelu/model.safetensors", tmp_path / "run", tmp_path / "out.safetensors"
-    type_command(monkeypatch, "import", "torch-transformer", weights, run, "--config", tmp_path / "config.json")
+    command("import", "torch-transformer", weights, run, "--config", tmp_path / "config.json")
 
     def differs(config, arrays, *_):
         assert config["norm_first"] and arrays.keys() == load_file(weights).keys()
         raise ValueError("it differs")
 
     monkeypatch.setattr("flaxformer_lite.interop.check.check_torch", differs)
-    with pytest.raises(SystemExit):
-        type_command(monkeypatch, "export", "torch-transformer", run, out)
+    assert "it differs" in command.mistake("export", "torch-transformer", run, out)
     assert not out.exists()

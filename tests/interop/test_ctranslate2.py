@@ -11,9 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, Transformer
 from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.masks import Penalize
@@ -27,7 +26,6 @@ from flaxformer_lite.core.model.positions import (
     Rotary,
     YarnScaling,
 )
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import ByteTokenizer, CharacterTokenizer
@@ -39,7 +37,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
@@ -299,18 +297,13 @@ def test_a_folder_is_compared_with_the_model(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_command_writes_a_folder(tmp_path: Path, command: Command) -> None:
     """By hand: which arrays there are, what is tied, what is in which matrix, and what CTranslate2 adds to a text."""
     config = tiny_config()
     model = config.model
     params, tokenizer = random_params(model), CharacterTokenizer("abc")
     write_run(RunFolder(tmp_path / "run"), config, 0, params, "nowhere", tokenizers=Tokenizers(tokenizer, tokenizer))
-    monkeypatch.setattr(
-        "sys.argv", ["flaxformer-lite", "export", "ctranslate2", str(tmp_path / "run"), str(tmp_path / "out")]
-    )
-    main()
+    command("export", "ctranslate2", tmp_path / "run", tmp_path / "out")
     name, revision, arrays, aliases = read_model(tmp_path / "out/model.bin")
     assert (name, revision) == ("TransformerSpec", 7)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -340,10 +333,8 @@ def test_the_command_writes_a_folder(
         "multi_query_attention": False,
         "unk_token": "<unk>",
     }
-    with pytest.raises(SystemExit) as raised:
-        main()
-    assert raised.value.code == 2 and "exists already" in capsys.readouterr().err
-    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "run", tmp_path / "out8", "--weights-dtype", "int8")
+    assert "exists already" in command.mistake("export", "ctranslate2", tmp_path / "run", tmp_path / "out")
+    command("export", "ctranslate2", tmp_path / "run", tmp_path / "out8", "--weights-dtype", "int8")
     stored = read_model(tmp_path / "out8/model.bin")[2]
     rows, scales = (stored[f"decoder/embeddings/{name}"] for name in ("weight", "weight_scale"))
     table = arrays["decoder/embeddings/weight"]

@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import load_config
-from flaxformer_lite.core.model import ModelConfig, config, norms, positions
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import ALiBi, DotProduct, ModelConfig, Normal, config, norms, positions
 from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead
 from flaxformer_lite.core.model.kernels import SplashBlocks
-from flaxformer_lite.core.model.layers import Normal
-from flaxformer_lite.core.model.positions import ALiBi
 from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.interop import SYSTEMS, read_folder
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
-from flaxformer_lite.interop.hf.import_folder import read_folder
-from flaxformer_lite.interop.systems import SYSTEMS
 from tests.support.experiments import tiny_config
 from tests.support.hf_folders import config_of
 from tests.support.oracles import WHOLE, load_case

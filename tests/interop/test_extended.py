@@ -8,10 +8,7 @@ import pytest
 
 from flaxformer_lite import export_ctranslate2, export_hf, load, train
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.config import POST_NORM
-from flaxformer_lite.core.model.norms import LayerNorm
-from flaxformer_lite.core.model.positions import Sinusoidal
+from flaxformer_lite.core.model import POST_NORM, DotProduct, LayerNorm, Sinusoidal
 from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
@@ -21,7 +18,6 @@ from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run.extending import extend
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
-from tests.support.experiments import use_one_device
 from tests.support.hf_folders import random_params
 from tests.support.language_runs import folder_with, language_config
 
@@ -80,10 +76,9 @@ def tokens_here_and_there(run: Run, theirs: Any, source: str, target: str) -> li
 @needs.transformers
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["m2m_100", "mbart50", "mbart"])
-def test_tokens_are_those_of_the_librarys_class(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_those_of_the_librarys_class(kind: str, tmp_path: Path, one_device: None) -> None:
     import transformers
 
-    use_one_device(monkeypatch)
     run, old, other, new = extended_run(kind, tmp_path)
     (tmp_path / "hf").mkdir()
     assert write_tokenizers(tmp_path / "hf", run.tokenizers, run.config.model, 29) == []
@@ -98,13 +93,12 @@ def test_tokens_are_those_of_the_librarys_class(kind: str, tmp_path: Path, monke
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["trained", "nllb"])
 def test_an_extended_run_answers_with_the_same_tokens_here_and_there(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import ctranslate2
     import torch
     import transformers
 
-    use_one_device(monkeypatch)
     run, old, other, new = extended_run(kind, tmp_path)
     assert "held-out lines of old text (" in capsys.readouterr().err
     export_hf(run.folder.path, tmp_path / "hf")
@@ -134,10 +128,7 @@ def test_an_extended_run_answers_with_the_same_tokens_here_and_there(
                 "length_penalty": 1.0,
                 "min_length": 0,
             }
-            options |= {
-                "early_stopping": beam_size > 1,
-                "forced_bos_token_id": to_id,
-            }
+            options |= {"early_stopping": beam_size > 1, "forced_bos_token_id": to_id}
             for row, tokens in zip(rows, ours, strict=True):
                 answer = model.generate(torch.tensor([row]), **options)[0].tolist()
                 assert [i for i in answer[1:] if i not in run.config.decode.eos_ids] == tokens

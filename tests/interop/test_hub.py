@@ -20,7 +20,7 @@ from flaxformer_lite import export_hf, import_hf, load
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
 from flaxformer_lite.interop.hub import HubName, download, hub_name, push
 from flaxformer_lite.interop.weight_files import read_file
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.hub_server import TOKEN, HubServer, sibling
@@ -93,18 +93,16 @@ def test_a_model_by_name_equals_its_folder(hub: HubServer, tmp_path: Path) -> No
     assert json.loads((tmp_path / "run/imported.json").read_text())["weights"] == f"hf://{NAME}@{sha}"
 
 
-def test_an_import_by_name_is_exported_as_the_folder_was(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_by_name_is_exported_as_the_folder_was(hub: HubServer, tmp_path: Path, command: Command) -> None:
     hub.add(NAME, MINILM)
-    type_command(monkeypatch, "import", "hf", NAME, "named")
-    type_command(monkeypatch, "import", "hf", MINILM, "folder")
+    command("import", "hf", NAME, "named")
+    command("import", "hf", MINILM, "folder")
     for file in ("config.json", "tokenizer.hf.json", "huggingface/tokenizer_config.json"):
         named, folder = (
             (tmp_path / run / file).read_text().replace(f'"{run}"', '"run"') for run in ("named", "folder")
         )
         assert named == folder
-    type_command(monkeypatch, "export", "hf", "named", "out")
+    command("export", "hf", "named", "out")
     assert (tmp_path / "out" / WEIGHTS).read_bytes() == (MINILM / WEIGHTS).read_bytes()
     assert f'base_model: "{NAME}"' in (tmp_path / "out/README.md").read_text()
 
@@ -216,14 +214,10 @@ def test_without_network_the_cache_is_read(
 
 
 def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     def refused(name: str) -> str:
-        with pytest.raises(SystemExit) as end:
-            type_command(monkeypatch, "import", "hf", name, "run")
-        error = capsys.readouterr().err
-        assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
-        return error
+        return command.mistake("import", "hf", name, "run")
 
     keras, mamba = shutil.copytree(MINILM, tmp_path / "keras"), shutil.copytree(MINILM, tmp_path / "mamba")
     (keras / WEIGHTS).rename(keras / "tf_model.h5")
@@ -330,13 +324,11 @@ def test_a_push_to_a_server_that_is_no_hub_is_one_line(
 
 
 def test_a_push_is_one_commit_that_is_imported_bit_for_bit(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    type_command(monkeypatch, "import", "hf", MINILM, "run")
-    capsys.readouterr()
-    type_command(monkeypatch, "export", "hf", "run", "me/copy", "--push", "--private", "--license", "mit")
-    said = capsys.readouterr().err.splitlines()
+    command("import", "hf", MINILM, "run")
+    said = command("export", "hf", "run", "me/copy", "--push", "--private", "--license", "mit").notes
     assert len(said) == 2 and said[0].startswith("pushing ") and said[1].endswith("of step 0 are in me/copy")
     copy = hub.repos["me/copy"]
     assert copy.private and len(copy.commits) == 2
@@ -350,14 +342,14 @@ def test_a_push_is_one_commit_that_is_imported_bit_for_bit(
 
 
 def test_a_push_replaces_an_older_model_and_keeps_its_card(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     old = shutil.copytree(sharded(), tmp_path / "old")
     (old / "README.md").write_text("by hand")
     (old / "notes.txt").write_text("by hand")
     before = hub.add("me/model", old)
-    type_command(monkeypatch, "import", "hf", MINILM, "run")
+    command("import", "hf", MINILM, "run")
     words = ("export", "hf", "run", "me/model", "--push")
     for options, status, complaint in (
         (("--license", "mit"), 0, "license is set, but me/model has a README.md, which is kept"),
@@ -365,23 +357,19 @@ def test_a_push_replaces_an_older_model_and_keeps_its_card(
         ((), -500, "answers 500 for me/model (out of order): try again later"),
     ):
         hub.refuses = status
-        capsys.readouterr()
-        with pytest.raises(SystemExit, match="2"):
-            type_command(monkeypatch, *words, *options)
-        assert complaint in capsys.readouterr().err and hub.repos["me/model"].revisions["main"] == before
+        status, said = command.ended(*words, *options)
+        assert status == 2 and complaint in said.err and hub.repos["me/model"].revisions["main"] == before
     hub.refuses = 0
-    type_command(monkeypatch, *words)
-    assert "me/model has a README.md: it is kept" in capsys.readouterr().err
+    assert "me/model has a README.md: it is kept" in command(*words).err
     files = hub.repos["me/model"].commits[hub.repos["me/model"].revisions["main"]]
     assert files["README.md"] == files["notes.txt"] == b"by hand" and WEIGHTS in files
     assert INDEX not in files and not any(file.startswith("model-") for file in files)
 
 
 def test_a_push_that_cannot_be_is_one_line(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    type_command(monkeypatch, "import", "hf", DATA / "distilbert/model", "run")
-    capsys.readouterr()
+    command("import", "hf", DATA / "distilbert/model", "run")
     for words, complaint in (
         (("hf", "run", "folder", "--push"), "push is set, but the output is folder: give the model's name"),
         (("hf", "run", "me/copy@v1", "--push"), "output is me/copy@v1: give"),
@@ -389,14 +377,11 @@ def test_a_push_that_cannot_be_is_one_line(
         (("paddle", "run", "me/copy", "--push"), "--push, but paddle has no such option"),
         (("hf", "run", "me/copy", "--push"), "push needs a token that may write: log in with"),
     ):
-        with pytest.raises(SystemExit, match="2"):
-            type_command(monkeypatch, "export", *words)
-        error = capsys.readouterr().err
-        assert complaint in error and error.splitlines()[-1].startswith("error: ") and not hub.repos
+        status, said = command.ended("export", *words)
+        assert status == 2 and said.notes[-1].startswith("error: ") and complaint in said.err and not hub.repos
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with pytest.raises(SystemExit, match="2"):
-        type_command(monkeypatch, "export", "hf", "run", "others/copy", "--push")
-    assert "refuses access to others/copy (You don't have the rights" in capsys.readouterr().err
+    status, said = command.ended("export", "hf", "run", "others/copy", "--push")
+    assert status == 2 and "refuses access to others/copy (You don't have the rights" in said.err
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.text_files import ParallelText
+from flaxformer_lite.files.data import Dates, ParallelText
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import rows, saved, tiny_config, with_train, write_config_file

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.search import DecodeConfig, Request, Sampling
 from flaxformer_lite.core.search.decoder import Decoder, with_numbers
-from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.sampling import warp_logits
 from flaxformer_lite.core.search.search import SearchInputs
-from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.options import UsualIds
 from tests.support.hf_folders import DATA, imported

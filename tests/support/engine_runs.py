@@ -11,8 +11,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
+from flaxformer_lite.workdir import RunFolder, abstract_params, open_checkpoints
 from tests.support.experiments import tiny_config, with_train, write_config_file
 
 LINES = ["20 nov 2026", "", "20. Nov. 2026", "2026年11月20日", "a"]

@@ -11,23 +11,16 @@ import numpy as np
 import pytest
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.config import Config, TrainConfig, to_json
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model import DotProduct, DropoutRates, ModelConfig
 from flaxformer_lite.core.objectives import Batch, Seq2Seq
-from flaxformer_lite.core.optim.optimizers import OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import Runner
 from flaxformer_lite.core.step import TrainState, train_step
-from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.core.text import Characters, Tokenizers
+from flaxformer_lite.files.data import DataConfig, Dates
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir.weights import abstract_params

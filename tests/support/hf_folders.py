@@ -2,19 +2,20 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
+from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, LayerNorm, Learned, RMSNorm, Rotary
 from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.core.model.positions import Learned, Rotary
 from flaxformer_lite.files.data import DataConfig
+from flaxformer_lite.interop.hf.folder import WEIGHTS
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import our_shapes
 from tests.support.paths import FIXTURES
@@ -112,4 +113,11 @@ def with_options(folder: Path, **options: Any) -> Path:
     """The folder with options added to its config.json."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | options))
+    return folder
+
+
+def with_tensors(folder: Path, changes: Mapping[str, np.ndarray | None], file: str = WEIGHTS) -> Path:
+    """The folder with some tensors replaced, added or (None) removed."""
+    tensors = {name: x for name, x in (load_file(folder / file) | {**changes}).items() if x is not None}
+    save_file(tensors, folder / file, {"format": "pt"})
     return folder

@@ -11,8 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.text import Languages
-from flaxformer_lite.files.data import Mixture
-from flaxformer_lite.files.data.text_files import TSV
+from flaxformer_lite.files.data import TSV, Mixture
 from flaxformer_lite.files.tokenizers import SentencePiece
 from tests.support.experiments import tiniest_config
 from tests.support.hf_folders import DATA

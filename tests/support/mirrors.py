@@ -9,8 +9,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from flaxformer_lite.base.sealed_files import sealed
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import write_digests
 

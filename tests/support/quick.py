@@ -56,10 +56,7 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "laws/test_extending.py::test_the_hook_of_the_guide_mails_from_a_config_file": (),
     "laws/test_kills.py::test_a_run_that_is_disturbed_at_any_moment_ends_as_if_nothing_was": ("one_process-kill",),
     "laws/test_load.py::test_a_long_file_is_translated_in_bounded_memory": (),
-    "laws/test_notebooks.py::test_it_runs_from_top_to_bottom": (
-        "quickstart",
-        "chat_with_adapters",
-    ),
+    "laws/test_notebooks.py::test_it_runs_from_top_to_bottom": ("quickstart", "chat_with_adapters"),
     "laws/test_seed_systems.py::test_every_entry_agrees": 8,
     "laws/test_seed_systems.py::test_every_entry_agrees_in_float32_too": 10,
     "run/test_devices.py::test_translations_and_metrics_are_those_of_one_device": ("rows",),

@@ -15,8 +15,7 @@ import numpy as np
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.model import ModelConfig, Pooler
 from flaxformer_lite.core.objectives import Batch, CausalLM, MaskedLM, Objective, Seq2Seq, SpanCorruption
-from flaxformer_lite.core.optim import OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.core.text.characters import Characters

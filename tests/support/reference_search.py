@@ -7,12 +7,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, Learned, RMSNorm, Rotary, Transformer
 from flaxformer_lite.core.model.config import POST_NORM, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.inputs import Inputs, example_inputs
-from flaxformer_lite.core.model.norms import RMSNorm
-from flaxformer_lite.core.model.positions import Learned, Rotary
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search.search import SearchInputs, SearchSettings, finish
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD

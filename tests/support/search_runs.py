@@ -7,14 +7,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.layers import DropoutRates
+from flaxformer_lite.core.model import DropoutRates, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import BaseObjective, Regression, SentenceEmbeddings
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_params
 from tests.support.experiments import tiny_config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz "

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import ModelConfig, PositionEmbedding, Transformer
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.core.model.norms import Normalize
-from flaxformer_lite.core.model.transformer import PositionEmbedding, Transformer
 from flaxformer_lite.core.objectives.losses import LossTerm, cross_entropy
-from flaxformer_lite.interop.name_map import WeightName, to_params
-from flaxformer_lite.interop.systems import SYSTEMS
+from flaxformer_lite.interop import SYSTEMS, WeightName, to_params
 from tests.support.seed_cases import Arrays, Case, as_mask, differentiated, dot_loss, floats_of, smoothed_loss, sown
 
 SYSTEM_OF = {"000": "paddle", "001": "nlp-in-action", "002": "bert-tf", "003": "matrix-view"}

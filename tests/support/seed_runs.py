@@ -10,11 +10,8 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Noam
+from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
+from flaxformer_lite.core.optim import AdamW, Noam, OptimizerConfig
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.model import Learned, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM
 from flaxformer_lite.core.predictions.encoder import (
     BatchPredictor,
@@ -19,15 +18,13 @@ from flaxformer_lite.core.predictions.encoder import (
     predict_top_tokens,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text import EncodedText
+from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.characters import Bytes, CharacterTokenizer
-from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.run import Run
 from flaxformer_lite.tasks.task import Task
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_params
 from tests.support.experiments import tiny_config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]

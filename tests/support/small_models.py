@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, DropoutRates, Inputs, LayerNorm, RMSNorm, Transformer
 from flaxformer_lite.core.model.config import (
     POST_NORM,
     DecoderSize,
@@ -21,9 +21,6 @@ from flaxformer_lite.core.model.config import (
     Residual,
     SlidingWindow,
 )
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.core.model.positions import (
     ALiBi,
     FixedTable,
@@ -36,7 +33,6 @@ from flaxformer_lite.core.model.positions import (
     Sinusoidal,
     YarnScaling,
 )
-from flaxformer_lite.core.model.transformer import Transformer
 from tests.support import reference
 
 B, S, T, V, F = 2, 11, 5, 13, 17

@@ -11,17 +11,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.model import DropoutRates, Inputs, Learned, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import AnswerSpans, Classification, TokenLabels
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.files.data import DataSource
 from flaxformer_lite.run import Run
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.workdir import RunFolder, abstract_params
 from tests.support.experiments import tiny_config, use_one_device
 
 MODEL = ModelConfig(

@@ -14,10 +14,9 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import SpecialIds
-from flaxformer_lite.files.data import Dates, Mixture
+from flaxformer_lite.files.data import Dates, Mixture, ParallelText
 from flaxformer_lite.files.data import store as token_store
 from flaxformer_lite.files.data.store import small_parts
-from flaxformer_lite.files.data.text_files import ParallelText
 from flaxformer_lite.training.data import RunData, check_special_ids, count_texts, describe_texts, read_data
 from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes

@@ -15,11 +15,9 @@ from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.model import Learned, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import Seq2Seq
-from flaxformer_lite.core.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives import LossTerm, PerRowMetric, Seq2Seq
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.parallel.sharding import gather_to_each, parameter_sharding
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
@@ -29,8 +27,7 @@ from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.request import Request, in_order
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
-from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text import Bytes, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import EOS
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.reading import EvalData
@@ -38,10 +35,9 @@ from flaxformer_lite.metrics import translations as metrics
 from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tasks.label.answers import Label
 from flaxformer_lite.tasks.task import TextModel
-from flaxformer_lite.training import evaluation
+from flaxformer_lite.training import evaluation, train_task
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed, report
 from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.task import train_task
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
 

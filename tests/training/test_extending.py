@@ -26,14 +26,13 @@ from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.config import from_json, to_json
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.core.data import Lengths
-from flaxformer_lite.core.objectives import Seq2Seq
-from flaxformer_lite.core.objectives.losses import LossTerm
+from flaxformer_lite.core.objectives import LossTerm, Seq2Seq
 from flaxformer_lite.core.optim import Constant, OptimizerAlgorithm, OptimizerConfig
 from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.core.step import total
 from flaxformer_lite.training import Hook, TrainingRun, setup, train_task
 from tests.support.commands import evaluate_arguments
-from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
 from tests.support.limits import assert_close
 from tests.support.objectives import example, outputs, record
@@ -157,10 +156,11 @@ def test_the_loss_of_a_batch_is_divided_by_its_sentences():
 
 
 @pytest.mark.slow
-def test_a_training_with_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_training_with_all_of_them(
+    tmp_path: Path, one_device: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     """Laws: the rows have the metrics, the best checkpoint is by one of them, the callback ends the training with its
     exception and a checkpoint, and `evaluate` prints the metrics too."""
-    use_one_device(monkeypatch)
     config = dataclasses.replace(
         with_train(tiny_config(), steps=12, eval_every=3),
         objective=ScoredSeq2Seq(),
@@ -299,15 +299,18 @@ def test_a_hook_of_a_config_is_saved_in_it_and_may_change(tmp_path: Path, mails:
     jax.tree.map(np.testing.assert_array_equal, longer.params, once.params)
 
 
-FAILURES = [("on_start", 0, None), ("on_step", 1, 2), ("on_evaluation", 2, 2), ("on_end", 4, 4)]
+FAILURES = [("on_start", 0, None), ("on_step", 1, 2), ("on_row", 2, 2), ("on_evaluation", 2, 2), ("on_end", 4, 4)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FAILURES, ids=lambda case: case[0])
 def test_an_exception_in_a_hook_costs_no_step(
-    tmp_path: Path, mails: list[EmailMessage], case: tuple[str, int, int | None]
+    tmp_path: Path, mails: list[EmailMessage], capsys: pytest.CaptureFixture, case: tuple[str, int, int | None]
 ):
-    """Law: a checkpoint is saved after the step in progress, and the exception is raised; the hook is called at the end only."""
+    """Law: a checkpoint is saved after the step in progress, and the exception is raised; the hook is called at the end only.
+
+    The next call continues to the same bits.
+    """
     method, at, saved = case
     hook = Calls(fails=(method, at))
     with pytest.raises(Reached, match=method):
@@ -315,4 +318,10 @@ def test_an_exception_in_a_hook_costs_no_step(
     assert hook.calls[-1][0] == "on_end" and hook.calls[-2:][0] in ((method, at), ("on_save", 4))
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == saved
-    assert flaxformer_lite.train(SHORT, tmp_path / "run").step == 4
+    said, again = capsys.readouterr().err, flaxformer_lite.train(SHORT, tmp_path / "run")
+    assert again.step == 4
+    if method == "on_row":
+        assert f"Calls.on_row raised Reached: saved after step {saved}; " in said
+        once = flaxformer_lite.train(SHORT, tmp_path / "once")
+        assert rows(again.folder.path) == rows(once.folder.path)
+        jax.tree.map(np.testing.assert_array_equal, again.params, once.params)

@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.optim import SGD, Constant, OptimizerConfig
@@ -19,14 +18,13 @@ from flaxformer_lite.core.optim.selection import split
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner
 from flaxformer_lite.core.step import gradient, random_key, train_step
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.task import train_task
+from flaxformer_lite.training import loop, train_task
 from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.commands import Command
 from tests.support.experiments import (
     after_steps,
     first_batch,
     tiny_config,
-    use_one_device,
     with_train,
     write_config_file,
 )
@@ -125,20 +123,18 @@ def test_the_program_computes_no_gradient_of_frozen_parameters():
 
 
 @pytest.mark.slow
-def test_frozen_parameters_lie_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_frozen_parameters_lie_in_bfloat16(tmp_path: Path, command: Command, one_device: None):
     config = with_train(CONFIG, frozen_dtype="bfloat16", steps=2)
     loop.train(config, tmp_path / "run")
     target = jax.eval_shape(train_task(config).initialize)
     trained, frozen = split(target.params, PATTERNS)
     assert {x.dtype for x in jax.tree.leaves(frozen)} == {jnp.dtype("bfloat16")}
     assert {x.dtype for x in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
-    main(["evaluate", str(tmp_path / "run")])
+    command("evaluate", tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_that_was_not(tmp_path: Path, one_device: None):
     loop.train(CONFIG, tmp_path / "once")
     loop.train(with_train(CONFIG, steps=4), tmp_path / "twice")
     loop.train(CONFIG, tmp_path / "twice")
@@ -146,8 +142,7 @@ def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_that_was_not(tmp_path: P
 
 
 @pytest.mark.slow
-def test_frozen_parameters_come_from_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
-    use_one_device(monkeypatch)
+def test_frozen_parameters_come_from_another_run(tmp_path: Path, one_device: None, capfd):
     loop.train(with_train(tiny_config(), steps=1, text_metrics=()), tmp_path / "base")
     config = with_train(CONFIG, steps=2, init_from=str(tmp_path / "base"))
     loop.train(config, tmp_path / "run")
@@ -163,12 +158,11 @@ def test_frozen_parameters_come_from_another_run(tmp_path: Path, monkeypatch: py
     chex.assert_trees_all_equal(frozen, split(new, PATTERNS)[1])
 
 
-def test_a_pattern_without_a_parameter_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_a_pattern_without_a_parameter_is_one_line(tmp_path: Path, command: Command):
     path = write_config_file(tmp_path / "tiny.json", with_train(CONFIG, trainable=("decoder/layer/*",)))
-    with pytest.raises(SystemExit) as exit:
-        main(["train", str(path), "--workdir", str(tmp_path / "run")])
-    assert exit.value.code == 2
-    assert "error: train.trainable has 'decoder/layer/*', which matches no parameter" in capsys.readouterr().err
+    status, said = command.ended("train", path, "--workdir", tmp_path / "run")
+    assert status == 2
+    assert "error: train.trainable has 'decoder/layer/*', which matches no parameter" in said.err
 
 
 def test_a_rate_of_frozen_parameters_is_refused_before_the_first_step():

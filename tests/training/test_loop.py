@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import pty
@@ -23,55 +22,31 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Failure, warn
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import Dataset, draw_by_example, zero_batch
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Batch
-from flaxformer_lite.core.optim.optimizers import OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import make_mesh
-from flaxformer_lite.core.runners import abstract_state, make_runner
-from flaxformer_lite.core.step import TrainTask
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.text_files import ParallelText
-from flaxformer_lite.training import evaluation, loop, setup
+from flaxformer_lite.core.runners import abstract_state
+from flaxformer_lite.files.data import Dates, ParallelText
+from flaxformer_lite.training import LoopState, evaluation, loop, train_task
 from flaxformer_lite.training.hooks import EachRow
-from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.task import train_task
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
+from tests.support.commands import Command
+from tests.support.disturbed_loops import Crash, crash, during_step, share_programs, terminate
+from tests.support.experiments import rows, saved, tiniest_config, with_train, write_config_file
 from tests.support.final_state import assert_same_run, final_state, open_run
 from tests.support.paths import ROOT
 
-CONFIG = dataclasses.replace(
-    tiny_config(),
-    model=dataclasses.replace(tiny_config().model, num_encoder_layers=1, num_decoder_layers=1),
-    data=dataclasses.replace(tiny_config().data, bucket_lengths=(40,)),
-)
+CONFIG = tiniest_config()
 NO_TEXT = with_train(CONFIG, text_metrics=())
 
 
-class Crash(Exception):
-    pass
-
-
-runner_once = functools.cache(make_runner)
-task_once = functools.cache(train_task)
-
-
-def task_of(config: Config) -> TrainTask:
-    """The config's task. Its rate is constant, so tasks that differ in steps and cadences only are one."""
-    return task_once(dataclasses.replace(config, train=NO_TEXT.train))
-
-
-def share_programs(patch: pytest.MonkeyPatch) -> None:
-    """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
-    use_one_device(patch)
-    patch.setattr(setup, "train_task", task_of)
-    patch.setattr(setup, "make_runner", runner_once)
+def share(patch: pytest.MonkeyPatch) -> None:
+    """Runs train on one device by programs that they share, and do not really translate."""
+    share_programs(patch, NO_TEXT.train)
     patch.setattr(
         evaluation.Evaluator,
         "_answers",
@@ -81,7 +56,7 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def shared_programs(monkeypatch: pytest.MonkeyPatch):
-    share_programs(monkeypatch)
+    share(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +71,7 @@ def hangups_are_heard():
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
     with pytest.MonkeyPatch.context() as patch:
-        share_programs(patch)
+        share(patch)
         loop.train(NO_TEXT, folder)
     return folder
 
@@ -106,35 +81,14 @@ def copy(uninterrupted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(uninterrupted, tmp_path / "copy"))
 
 
-def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
-    """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
-    original = loop.Loop.start_step
-
-    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
-        measured = original(self, batch)
-        if self.step == step:
-            action()
-        return measured
-
-    monkeypatch.setattr(loop.Loop, "start_step", start)
-
-
 def spoil_parameters(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Makes the parameters NaN after the step number `step`."""
-    original = loop.Loop.start_step
 
-    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
-        measured = original(self, batch)
-        if self.step == step:
-            nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
-            self.state = self.state._replace(params=nan)
-        return measured
+    def spoil(running: loop.Loop) -> None:
+        nan = jax.tree.map(lambda x: x * np.float32("nan"), running.state.params)
+        running.state = running.state._replace(params=nan)
 
-    monkeypatch.setattr(loop.Loop, "start_step", start)
-
-
-def crash() -> None:
-    raise Crash
+    during_step(monkeypatch, step, spoil)
 
 
 def test_rows_are_written_once_and_in_order(uninterrupted: Path):
@@ -182,7 +136,7 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
 ):
     """Law: the same run, whatever the signal and wherever it falls; step 11's falls between checkpoints and rows."""
     with monkeypatch.context() as patch:
-        during_step(patch, step, lambda: os.kill(os.getpid(), STOPS[step]))
+        during_step(patch, step, lambda _: os.kill(os.getpid(), STOPS[step]))
         loop.train(NO_TEXT, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == step
@@ -283,23 +237,6 @@ def test_trackers_and_a_trace_change_nothing(tmp_path: Path, uninterrupted: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", ["train", "eval"])
-def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys, split: str):
-    """Law: the step is saved, the exception is raised, and the next call continues to the same bits."""
-
-    def on_row(row: dict[str, Any]) -> None:
-        if row["split"] == split:
-            raise Crash
-
-    with pytest.raises(Crash):
-        loop.train(NO_TEXT, tmp_path / "run", [EachRow(on_row)])
-    step = {"train": 3, "eval": 5}[split]
-    assert f"EachRow.on_row raised Crash: saved after step {step}; " in capsys.readouterr().err
-    loop.train(NO_TEXT, tmp_path / "run")
-    assert_same_run(tmp_path / "run", uninterrupted)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
 def test_a_closed_terminal_does_not_stop_it(
     uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]
@@ -357,7 +294,7 @@ def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
 def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monkeypatch, capfd):
     """Oracle: by hand. Step 7 is not regular until it is one of the steps that the run saves anyway."""
     with monkeypatch.context() as patch:
-        during_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        during_step(patch, 7, terminate)
         loop.train(NO_TEXT, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     loop.train(with_train(NO_TEXT, steps=6), tmp_path / "run")
@@ -401,15 +338,14 @@ def test_a_run_continues_with_other_settings_if_that_is_asked_for(copy: Path, tm
 @pytest.mark.slow
 def test_a_run_with_another_rate_is_the_same_with_stops_and_crashes(uninterrupted, tmp_path, monkeypatch):
     """Law: the old moments and the new rate, wherever the run is stopped, also before the first checkpoint with the new rate."""
-    stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
     with monkeypatch.context() as during:
-        during_step(during, 7, stop)
+        during_step(during, 7, terminate)
         loop.train(NO_TEXT, tmp_path / "once")
     shutil.copytree(tmp_path / "once", tmp_path / "disturbed")
     slower = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-3))
     config = dataclasses.replace(NO_TEXT, optimizer=slower)
     loop.train(config, tmp_path / "once", with_changes=True)
-    for step, action in ((8, crash), (9, stop), (11, crash)):
+    for step, action in ((8, crash), (9, terminate), (11, crash)):
         with monkeypatch.context() as during, contextlib.suppress(Crash):
             during_step(during, step, action)
             loop.train(config, tmp_path / "disturbed", with_changes=step == 8)
@@ -463,18 +399,12 @@ def test_a_config_edited_by_hand_is_refused_with_what_differs(copy):
         loop.train(RunFolder(copy).config(), copy)
 
 
-def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
+def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, command: Command):
     config = write_config_file(tmp_path / "tiny.json", NO_TEXT)
     words = ["train", str(config), "--workdir", str(copy)]
     with RunFolder(copy).lock(NO_TEXT):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main(words)
-        assert exit.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: another process is training in {copy}: ")
-    main(words)
-    assert "all 12 steps are done" in capsys.readouterr().err
+        assert command.mistake(*words).startswith(f"error: another process is training in {copy}: ")
+    assert "all 12 steps are done" in command(*words).err
 
 
 # Ended otherwise ---------------------------------------------------------------------------------------------------------
@@ -555,7 +485,7 @@ def test_a_run_that_continues_with_more_rows_misses_none(tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch, capsys):
+def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch, command: Command):
     """Oracle: a reader of strict JSON, on the file, on `on_row` and on `inspect --json`."""
 
     def refuse(word: str) -> None:
@@ -567,9 +497,7 @@ def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch
     expected = {"step": 13, "split": "eval", "loss": None, "accuracy": 0.5}
     written = [json.loads(line, parse_constant=refuse) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert expected in seen and expected in written
-    capsys.readouterr()
-    main(["inspect", str(copy), "--json"])
-    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    found = json.loads(command("inspect", copy, "--json").out, parse_constant=refuse)
     assert found["checkpoints"][-1]["metrics"] == {"loss": None, "accuracy": 0.5}
 
 
@@ -633,7 +561,6 @@ def test_a_run_with_skipped_steps_is_the_same_with_stops_and_crashes_among_them(
     loop.train(NO_TEXT, tmp_path / "once")
     assert saved(tmp_path / "once") == ["12", "4", "5"]
     assert [row["step"] for row in rows(tmp_path / "once") if row["split"] == "eval"] == [5, 10, 12]
-    terminate = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
     for step, action in ((8, terminate), (9, crash), (9, terminate), (10, terminate), (11, crash)):
         with monkeypatch.context() as during, contextlib.suppress(Crash):
             during_step(during, step, action)
@@ -668,7 +595,7 @@ def test_a_rollback_is_the_same_with_a_stop_and_a_crash_on_the_way(tmp_path, mon
     with monkeypatch.context() as patch:
         poison(patch, 9, 10)
         loop.train(CAREFUL, tmp_path / "once")
-        for step, action in ((9, lambda: os.kill(os.getpid(), signal.SIGTERM)), (11, crash), (12, crash)):
+        for step, action in ((9, terminate), (11, crash), (12, crash)):
             with patch.context() as during, contextlib.suppress(Crash):
                 during_step(during, step, action)
                 loop.train(CAREFUL, tmp_path / "disturbed")

@@ -8,15 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner
 from flaxformer_lite.core.step import TrainState
 from flaxformer_lite.training.task import train_task
+from tests.support.commands import Command
 from tests.support.experiments import after_steps, tiny_config, with_train, write_config_file
 from tests.support.small_models import NO_DROPOUT
 
@@ -82,9 +81,7 @@ def test_settings_go_through_json():
     assert from_json(to_json(CONFIG), "config.json") == CONFIG
 
 
-def test_a_target_without_a_projection_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_a_target_without_a_projection_is_one_line(tmp_path: Path, command: Command):
     path = write_config_file(tmp_path / "tiny.json", with_lora(CONFIG, LoRA(targets=("embedding",))))
-    with pytest.raises(SystemExit) as exit:
-        main(["train", str(path), "--workdir", str(tmp_path / "run")])
-    assert exit.value.code == 2
-    assert "error: model.lora.targets has 'embedding', which matches no projection" in capsys.readouterr().err
+    status, said = command.ended("train", path, "--workdir", tmp_path / "run")
+    assert status == 2 and "error: model.lora.targets has 'embedding', which matches no projection" in said.err

@@ -11,11 +11,7 @@ import pytest
 from jaxtyping import PyTree
 
 from flaxformer_lite.core.base.tree_paths import leaf_path
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.model import DotProduct, DropoutRates, Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.objectives import Batch, CausalLM
 from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Constant

@@ -16,8 +16,7 @@ from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.run import load
 from flaxformer_lite.training import loop
-from flaxformer_lite.workdir import parameter_digest
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder, parameter_digest
 from flaxformer_lite.workdir.mirror import Mirror, RemoteRun, complete_steps, step_of
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.mirrors import write_run

@@ -1,48 +1,29 @@
 """Laws of runs with a mirror: from an empty folder, on S3 too, a run continues bit for bit as if it had never been stopped."""
 
-import dataclasses
 import errno
-import functools
 import shutil
 import time
 from pathlib import Path
 
-import jax
 import pytest
 
-from flaxformer_lite.core.objectives import Batch
-from flaxformer_lite.core.runners import make_runner
 from flaxformer_lite.run import load
-from flaxformer_lite.training import loop, setup
-from flaxformer_lite.training.task import train_task
+from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import parameter_digest
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
-from tests.support.experiments import rows, saved, tiniest_config, use_one_device, with_train
+from tests.support.disturbed_loops import Crash, crash, during_step, share_programs
+from tests.support.experiments import saved, tiniest_config, with_train
+from tests.support.final_state import assert_same_run
 from tests.support.mirrors import FlakyFileSystem
 
-CONFIG = with_train(
-    tiniest_config(),
-    text_metrics=(),
-    log_every=1,
-)
+CONFIG = with_train(tiniest_config(), text_metrics=(), log_every=1)
 URL = "flaky://bucket/run"
 MIRRORED = with_train(CONFIG, mirror=URL)
 
 
-runner_once = functools.cache(make_runner)
-task_once = functools.cache(train_task)
-
-
-def share_programs(patch: pytest.MonkeyPatch) -> None:
-    """Runs train on one device, with steps compiled once for all of them. Tasks differ in steps and mirrors only."""
-    use_one_device(patch)
-    patch.setattr(setup, "train_task", lambda config: task_once(dataclasses.replace(config, train=CONFIG.train)))
-    patch.setattr(setup, "make_runner", runner_once)
-
-
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch):
-    share_programs(monkeypatch)
+    share_programs(monkeypatch, CONFIG.train)
     monkeypatch.setattr("flaxformer_lite.workdir.mirror.POLL_SECONDS", 0.05)
     FlakyFileSystem.reset()
     yield
@@ -53,42 +34,22 @@ def store(monkeypatch: pytest.MonkeyPatch):
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
     with pytest.MonkeyPatch.context() as patch:
-        share_programs(patch)
+        share_programs(patch, CONFIG.train)
         loop.train(CONFIG, folder)
     return folder
 
 
-def final_digest(folder: Path | str) -> str:
-    return parameter_digest(load(folder, weights="average:3").params)
-
-
-def assert_same_run(folder: Path, other: Path) -> None:
-    """Bit for bit the same rows, checkpoints and averaged parameters."""
-    assert rows(folder) == rows(other)
-    assert saved(folder) == saved(other)
-    assert final_digest(folder) == final_digest(other)
-
-
-class Crash(Exception):
-    pass
-
-
 def crash_at(monkeypatch: pytest.MonkeyPatch, step: int, wait_for: int | None) -> None:
     """Has training crash in a step, once the mirror has the checkpoint of step `wait_for`."""
-    original = loop.Loop.start_step
 
-    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
-        measured = original(self, batch)
-        if self.step == step:
-            deadline = time.monotonic() + 30
-            while wait_for is not None and wait_for not in complete_steps(RemoteRun(URL).files()):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            monkeypatch.setattr(loop.Loop, "start_step", original)
-            raise Crash
-        return measured
+    def wait(running: loop.Loop) -> None:
+        deadline = time.monotonic() + 30
+        while wait_for is not None and wait_for not in complete_steps(RemoteRun(URL).files()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        crash(running)
 
-    monkeypatch.setattr(loop.Loop, "start_step", start)
+    during_step(monkeypatch, step, wait)
 
 
 @pytest.mark.slow
@@ -98,10 +59,7 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
     loop.train(MIRRORED, run)
     assert_same_run(run, uninterrupted)
     remote = RemoteRun(URL)
-    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {
-        ".lock",
-        ".state.json",
-    }
+    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {".lock", ".state.json"}
     assert set(remote.files()) == here
     assert all(remote.read(name) == (run / name).read_bytes() for name in here)
     assert "warning" not in capfd.readouterr().err
@@ -110,9 +68,10 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
 @pytest.mark.slow
 def test_a_crashed_run_continues_from_its_mirror(uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: the local folder is lost."""
-    crash_at(monkeypatch, 7, wait_for=5)
-    with pytest.raises(Crash):
-        loop.train(MIRRORED, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        crash_at(patch, 7, wait_for=5)
+        with pytest.raises(Crash):
+            loop.train(MIRRORED, tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
     loop.train(MIRRORED, tmp_path / "run")
     assert "resuming after step 5" in (tmp_path / "run" / "train.log").read_text()

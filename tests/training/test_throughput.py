@@ -14,9 +14,8 @@ import pytest
 from flaxformer_lite.core.data.batch_plan import BatchPlan, Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives.causal_lm import CausalLM
 from flaxformer_lite.training import throughput
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds, head_sum, training_flops

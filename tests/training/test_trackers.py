@@ -19,8 +19,7 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.train import TrackerName
-from flaxformer_lite.training import trackers
-from flaxformer_lite.training.hooks import TrainingRun
+from flaxformer_lite.training import TrainingRun, trackers
 from flaxformer_lite.training.trackers import TRACKERS, Trackers, tracker_id
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import load
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import LoRA
@@ -23,7 +22,8 @@ from flaxformer_lite.workdir.checkpoints import Retention
 from flaxformer_lite.workdir.frozen import Frozen, WithFrozen
 from flaxformer_lite.workdir.hosts import OwnFolders
 from flaxformer_lite.workdir.manifest import read_manifest
-from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
+from tests.support.commands import Command
+from tests.support.experiments import normal_params, tiniest_config, with_train
 from tests.support.final_state import final_state
 from tests.support.limits import assert_close
 
@@ -42,8 +42,7 @@ def write_base(folder: Path, seed: int = 0) -> Path:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_holds_what_trains_and_refers_to_the_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_a_checkpoint_holds_what_trains_and_refers_to_the_base(tmp_path: Path, one_device: None):
     base = write_base(tmp_path / "base")
     loop.train(lora_config(base, steps=6, keep_latest=2), tmp_path / "run")
     leaves = read_manifest(tmp_path / "run" / "checkpoints", 6)["leaves"]
@@ -124,8 +123,7 @@ def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_run_whose_base_was_moved_continues_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_a_run_whose_base_was_moved_continues_on_request(tmp_path: Path, one_device: None):
     base = write_base(tmp_path / "base")
     loop.train(lora_config(base, steps=2), tmp_path / "once")
     expected = parameter_digest(load(tmp_path / "once").params)
@@ -136,8 +134,7 @@ def test_a_run_whose_base_was_moved_continues_on_request(tmp_path: Path, monkeyp
 
 
 @pytest.mark.slow
-def test_adapters_may_leave_nothing_of_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_adapters_may_leave_nothing_of_a_base(tmp_path: Path, one_device: None):
     config = with_train(lora_config(write_base(tmp_path / "base")), init_fresh=("*",))
     loop.train(with_train(config, steps=1), tmp_path / "run")
     loop.train(with_train(config, steps=2), tmp_path / "run")
@@ -145,20 +142,16 @@ def test_adapters_may_leave_nothing_of_a_base(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_base_that_is_gone_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    use_one_device(monkeypatch)
+def test_a_base_that_is_gone_is_one_line(tmp_path: Path, command: Command, one_device: None):
     base = write_base(tmp_path / "base")
     loop.train(lora_config(base, steps=1), tmp_path / "run")
     shutil.rmtree(base)
-    with pytest.raises(SystemExit) as exit:
-        main(["evaluate", str(tmp_path / "run")])
-    assert exit.value.code == 2
-    assert "error: train.init_from is" in capsys.readouterr().err
+    status, said = command.ended("evaluate", tmp_path / "run")
+    assert status == 2 and said.notes[-1].startswith("error: train.init_from is")
 
 
 @pytest.mark.slow
-def test_a_run_without_adapters_starts_from_the_merged_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    use_one_device(monkeypatch)
+def test_a_run_without_adapters_starts_from_the_merged_kernels(tmp_path: Path, one_device: None):
     base = write_base(tmp_path / "base")
     loop.train(lora_config(base, steps=2), tmp_path / "run")
     other = lora_config(tmp_path / "run")

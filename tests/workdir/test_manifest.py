@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.sealed_files import DamageError
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.config import Config, from_json
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.text.characters import Characters
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import manifest
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder, abstract_params, manifest, open_checkpoints
 from flaxformer_lite.workdir.manifest import (
     check_digests,
     check_seal,
@@ -31,7 +29,6 @@ from flaxformer_lite.workdir.manifest import (
     write_digests,
     write_own_digests,
 )
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
 

@@ -15,8 +15,7 @@ from filelock import FileLock
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.workdir import mirror
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder, mirror
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.mirror import (
     Mirror,
@@ -60,8 +59,19 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     FlakyFileSystem.reset()
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
 def new_mirror(folder: Path, url: str = URL) -> Mirror:
     return Mirror(url, folder, Lines())
+
+
+def push(run: Path, steps: list[int], rows: int) -> None:
+    """Writes the checkpoints of these steps and so many rows, and copies the run."""
+    write_run(run, CONFIG, steps, rows)
+    new_mirror(run).push()
 
 
 def fetched(folder: Path, url: str = URL) -> list[int]:
@@ -112,9 +122,8 @@ HISTORY = [
 
 
 @pytest.mark.parametrize("moment", quick(range(len(HISTORY)), (2).__eq__))
-def test_after_every_write_the_mirror_is_a_whole_run(tmp_path: Path, moment: int):
+def test_after_every_write_the_mirror_is_a_whole_run(run: Path, tmp_path: Path, moment: int):
     """Law: cut after each write, the mirror has all checkpoints of the older state or of the newer one, with all they need."""
-    run = tmp_path / "run"
     pushes = new_mirror(run)
     for state in HISTORY[:moment]:
         write_run(run, CONFIG, *state)
@@ -144,8 +153,7 @@ def test_after_every_write_the_mirror_is_a_whole_run(tmp_path: Path, moment: int
         assert contents(run) == remote_contents()
 
 
-def test_a_push_copies_only_what_is_new(tmp_path: Path):
-    run = tmp_path / "run"
+def test_a_push_copies_only_what_is_new(run: Path, tmp_path: Path):
     pushes = new_mirror(run)
     write_run(run, CONFIG, [4], 4)
     pushes.push()
@@ -160,11 +168,9 @@ def test_a_push_copies_only_what_is_new(tmp_path: Path):
     assert not [what for what in FlakyFileSystem.written if "/state/" in what]
 
 
-def test_remains_of_a_cut_upload_are_replaced(tmp_path: Path):
+def test_remains_of_a_cut_upload_are_replaced(run: Path):
     """A checkpoint that was written anew has other files."""
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4], 4)
-    new_mirror(run).push()
+    push(run, [4], 4)
     write_checkpoint(run / "checkpoints" / "8", None)
     (run / "checkpoints" / "8" / "junk").write_text("")
     FlakyFileSystem.written.clear()
@@ -178,11 +184,9 @@ def test_remains_of_a_cut_upload_are_replaced(tmp_path: Path):
     assert contents(run) == remote_contents()
 
 
-def test_a_checkpoint_with_another_state_is_replaced_once_another_one_is_complete(tmp_path: Path):
+def test_a_checkpoint_with_another_state_is_replaced_once_another_one_is_complete(run: Path, tmp_path: Path):
     """Law: there is always a complete checkpoint, also when the only one is to be replaced."""
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4], 4)
-    new_mirror(run).push()
+    push(run, [4], 4)
     shutil.rmtree(run / "checkpoints" / "4")
     write_checkpoint(run / "checkpoints" / "4", None, "written anew")
     pushes = new_mirror(run)
@@ -195,9 +199,8 @@ def test_a_checkpoint_with_another_state_is_replaced_once_another_one_is_complet
     assert contents(run) == remote_contents()
 
 
-def test_a_step_that_the_same_process_saves_anew_is_copied_anew(tmp_path: Path):
+def test_a_step_that_the_same_process_saves_anew_is_copied_anew(run: Path):
     """As after a rollback, also where no push saw that the step was deleted."""
-    run = tmp_path / "run"
     pushes = new_mirror(run)
     write_run(run, CONFIG, [4, 8], 8)
     pushes.push()
@@ -207,17 +210,15 @@ def test_a_step_that_the_same_process_saves_anew_is_copied_anew(tmp_path: Path):
     assert contents(run) == remote_contents()
 
 
-def test_a_checkpoint_that_is_being_deleted_is_not_copied(tmp_path: Path):
+def test_a_checkpoint_that_is_being_deleted_is_not_copied(run: Path, tmp_path: Path):
     """Training deletes while a snapshot is made: what has lost a file already counts as deleted."""
-    run = tmp_path / "run"
     write_run(run, CONFIG, [4, 8], 8)
     (run / "checkpoints" / "4" / "state" / "d" / "0a").unlink()
     new_mirror(run).push()
     assert fetched(tmp_path / "copy") == [8]
 
 
-def test_training_may_delete_what_is_being_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    run = tmp_path / "run"
+def test_training_may_delete_what_is_being_copied(run: Path, monkeypatch: pytest.MonkeyPatch):
     write_run(run, CONFIG, [4], 4)
     whole = contents(run)
     original = FlakyFileSystem.put_file
@@ -232,19 +233,16 @@ def test_training_may_delete_what_is_being_copied(tmp_path: Path, monkeypatch: p
     assert whole == remote_contents()
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path):
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4], 4)
-    new_mirror(run).push()
+def test_files_of_others_are_left_alone(run: Path, tmp_path: Path):
+    push(run, [4], 4)
     RemoteRun(URL).put(run / "train.log", "notes.txt")
-    write_run(run, CONFIG, [8], 8)
-    new_mirror(run).push()
+    push(run, [8], 8)
     assert "notes.txt" in remote_contents() and fetched(tmp_path / "copy") == [8]
 
 
-def test_a_folder_never_has_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_never_has_half_a_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """On a mounted drive a file is written under another name first."""
-    run, there = tmp_path / "run", tmp_path / "there"
+    there = tmp_path / "there"
     write_run(run, CONFIG, [4], 4)
 
     def half(source: Path, target: Path, **_: object) -> None:
@@ -274,8 +272,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda error: str(error)[:20])
-def test_a_mirror_that_vanishes_is_reported_once_and_caught_up(tmp_path: Path, failure: Exception):
-    run = tmp_path / "run"
+def test_a_mirror_that_vanishes_is_reported_once_and_caught_up(run: Path, failure: Exception):
     write_run(run, CONFIG, [4], 4)
     with new_mirror(run) as pushes:
         wait_for(lambda: is_mirrored(4))
@@ -292,9 +289,9 @@ def test_a_mirror_that_vanishes_is_reported_once_and_caught_up(tmp_path: Path, f
     assert contents(run) == remote_contents()
 
 
-def test_a_folder_that_cannot_be_listed_for_a_while_is_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_cannot_be_listed_for_a_while_is_caught_up(run: Path, monkeypatch: pytest.MonkeyPatch):
     """As under a limit of open files: the thread that pushes goes on."""
-    run, listed = tmp_path / "run", Mirror._state
+    listed = Mirror._state
 
     def fail(_: Mirror) -> None:
         raise OSError(24, "Too many open files")
@@ -307,8 +304,7 @@ def test_a_folder_that_cannot_be_listed_for_a_while_is_caught_up(tmp_path: Path,
         wait_for(lambda: is_mirrored(4))
 
 
-def test_at_the_end_one_more_attempt_and_a_word(tmp_path: Path):
-    run = tmp_path / "run"
+def test_at_the_end_one_more_attempt_and_a_word(run: Path):
     write_run(run, CONFIG, [4], 4)
     with new_mirror(run) as pushes:
         wait_for(lambda: is_mirrored(4))
@@ -333,9 +329,9 @@ def test_the_end_does_not_wait_for_a_mirror_that_is_stuck(tmp_path: Path, monkey
     assert "no file was copied for" in pushes.progress.said[-1]  # type: ignore[attr-defined]
 
 
-def test_a_drive_that_was_unmounted_is_not_written_anew(tmp_path: Path):
+def test_a_drive_that_was_unmounted_is_not_written_anew(run: Path, tmp_path: Path):
     """Where its mount point is an empty folder, copies would fill the local disk."""
-    run, there = tmp_path / "run", tmp_path / "there"
+    there = tmp_path / "there"
     write_run(run, CONFIG, [4], 4)
     pushes = new_mirror(run, str(there))
     pushes.push()
@@ -357,10 +353,9 @@ def started(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_a_start_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_start_that_was_cut_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: the newest checkpoint comes last, so a folder with it has everything."""
-    write_run(run := tmp_path / "run", CONFIG, [4, 8], 9)
-    new_mirror(run).push()
+    push(run, [4, 8], 9)
     original, count = RemoteRun.get, 0
 
     def get(self: RemoteRun, name: str, path: Path) -> None:
@@ -379,10 +374,8 @@ def test_a_start_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert same_files(run, copy)
 
 
-def test_a_damaged_checkpoint_is_taken_from_the_mirror(tmp_path: Path):
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4, 8], 8)
-    new_mirror(run).push()
+def test_a_damaged_checkpoint_is_taken_from_the_mirror(run: Path):
+    push(run, [4, 8], 8)
     good = contents(run)
     (run / "checkpoints" / "8" / "state" / "d" / "0b").write_text("flipped")
     started(run)
@@ -390,9 +383,9 @@ def test_a_damaged_checkpoint_is_taken_from_the_mirror(tmp_path: Path):
     assert contents(run) == good
 
 
-def test_another_host_follows_the_mirror(tmp_path: Path):
+def test_another_host_follows_the_mirror(run: Path, tmp_path: Path):
     """Its folder becomes that of the first host: what is damaged or unknown there is replaced or deleted."""
-    run, other = tmp_path / "run", tmp_path / "other"
+    other = tmp_path / "other"
     write_run(run, CONFIG, [4, 8], 8)
     push_once(RunFolder(run), CONFIG)
     write_run(other, CONFIG, [2, 4, 8, 12], 12)
@@ -410,19 +403,16 @@ def test_another_host_follows_the_mirror(tmp_path: Path):
         push_once(RunFolder(run), CONFIG)
 
 
-def test_a_mirror_behind_the_folder_is_not_read(tmp_path: Path):
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4], 4)
-    new_mirror(run).push()
+def test_a_mirror_behind_the_folder_is_not_read(run: Path):
+    push(run, [4], 4)
     write_run(run, CONFIG, [8], 8)
     started(run)
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["8"]
 
 
-def test_a_mirror_ahead_of_the_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_mirror_ahead_of_the_run_is_not_overwritten(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Where it could not be reached at the start: nothing is copied until the run has passed it."""
-    write_run(run := tmp_path / "run", CONFIG, [4, 8], 8)
-    new_mirror(run).push()
+    push(run, [4, 8], 8)
     write_run(older := tmp_path / "older", CONFIG, [4], 4)
     FlakyFileSystem.failure = FAILURES[0]
     started(older)
@@ -450,10 +440,9 @@ def test_a_new_run_writes_its_config_at_once(tmp_path: Path):
     assert list(remote_contents()) == ["config.json"]
 
 
-def test_a_mirror_is_continued_with_other_settings_if_that_is_asked_for(tmp_path: Path):
+def test_a_mirror_is_continued_with_other_settings_if_that_is_asked_for(run: Path, tmp_path: Path):
     """Law: on a new machine the checkpoints come from the mirror; without asking, the refusal names the option."""
-    write_run(run := tmp_path / "run", CONFIG, [4], 4)
-    new_mirror(run).push()
+    push(run, [4], 4)
     patient, here = with_train(CONFIG, patience=5), tmp_path / "here"
     with pytest.raises(
         ValueError, match=r"is now 5\. .*, or --continue-with-changes for settings that a run may change$"
@@ -480,8 +469,8 @@ def test_a_copy_of_a_run_does_not_write_into_its_mirror(tmp_path: Path):
 @pytest.mark.parametrize(
     "how", ["moved", "deleted", "damaged", "mirrored elsewhere", "linked", "by an earlier version"]
 )
-def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, how: str):
-    run, place = tmp_path / "run", tmp_path / "place"
+def test_a_run_folder_in_another_place_goes_on_with_its_mirror(run: Path, tmp_path: Path, how: str):
+    place = tmp_path / "place"
     write_run(run, CONFIG, [4], 4)
     started(run)
     if how == "moved":
@@ -501,9 +490,8 @@ def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, h
     started(place)
 
 
-def test_a_mirror_of_another_run_is_refused(tmp_path: Path):
-    write_run(run := tmp_path / "run", CONFIG, [4], 4)
-    new_mirror(run).push()
+def test_a_mirror_of_another_run_is_refused(run: Path, tmp_path: Path):
+    push(run, [4], 4)
     with pytest.raises(ValueError, match=r"holds a run of another config: train.seed was 0 and is now 7\. Use another"):
         started(tmp_path / "other", seed=7)
     started(tmp_path / "longer", steps=99)
@@ -601,9 +589,8 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(tmp_path: Path, monkeypat
     assert [step.name for step in folder.checkpoints.iterdir()] == ["8"]
 
 
-def test_a_copy_follows_its_run(tmp_path: Path):
+def test_a_copy_follows_its_run(run: Path, tmp_path: Path):
     """States are copied once, markers again; what the run deleted is deleted; a checkpoint written anew is copied anew."""
-    run = tmp_path / "run"
     write_run(run, tiny_config(), [4, 8], 8)
     upload(run)
     folder = open_run(URL)

@@ -16,15 +16,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.sealed_files import read_sealed, sealed
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import weights
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.frozen import parameter_digest
+from flaxformer_lite.workdir import RunFolder, parameter_digest, weights
 from flaxformer_lite.workdir.manifest import leaf_types
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train
@@ -93,11 +90,8 @@ def classifier(classes: tuple[str, ...], **train: Any) -> Config:
 CLASSES = ("pooler/classes/bias", "pooler/classes/kernel")
 
 
-def test_classes_are_matched_by_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_classes_are_matched_by_their_names(tmp_path: Path, one_device: None, capsys: pytest.CaptureFixture) -> None:
     """By hand: another order, some other names, no common name, more names, and a head that is to be fresh."""
-    use_one_device(monkeypatch)
     config, folder = classifier(("bad", "good", "mixed")), tmp_path / "source"
     params = jax.tree.map(lambda x: np.random.default_rng(3).normal(size=x.shape), abstract_params(config))
     write_run(RunFolder(folder), config, 7, params, "drawn by a test")
@@ -191,10 +185,9 @@ def test_patterns_without_a_run_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    tmp_path: Path, one_device: None, capfd: pytest.CaptureFixture
 ) -> None:
     """Oracle: by hand. Checkpoint 5 is of a stop, so no average counts it; a run with nothing else is used by it."""
-    use_one_device(monkeypatch)
     config = with_train(dataclasses.replace(tiny_config(), weights="average:3"), keep_latest=3, keep_best=0)
     shapes = abstract_params(config)
 

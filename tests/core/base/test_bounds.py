@@ -78,16 +78,8 @@ def test_legal_values_pass(legal: dict[str, object]):
         ("name", 3, "part.name is 3: it must be a text; the default is 'x'"),
         ("width", True, "part.width is True: it must be a whole number, at least 1"),
         ("kind", "c", "part.kind is 'c': it must be 'a' or 'b'; the default is 'a'"),
-        (
-            "slope",
-            1e39,
-            "part.slope is 1e+39: it must be a finite number of float32's range; the default is 0.0",
-        ),
-        (
-            "rate",
-            1e-320,
-            "part.rate is 1e-320: it must be a finite number of float32's range; the default is 0.1",
-        ),
+        ("slope", 1e39, "part.slope is 1e+39: it must be a finite number of float32's range; the default is 0.0"),
+        ("rate", 1e-320, "part.rate is 1e-320: it must be a finite number of float32's range; the default is 0.1"),
         ("slope", -math.inf, "part.slope is -inf: it must be finite; the default is 0.0"),
         ("cap", 0.5, "part.cap is 0.5: it must be at least 1, or None; the default is 5.0"),
     ],

@@ -80,11 +80,7 @@ def test_the_plan_is_a_function_of_seed_and_step():
 def test_buckets_hold_about_tokens_per_batch():
     """Oracle: worked by hand. 100 / 10 = 10 rows, rounded to 8; 100 / 24 rounds to 4; the last length is the longest."""
     buckets = make_buckets((10, 24, 50), Lengths(30, 20), tokens_per_batch=100, rows_multiple=4)
-    assert buckets == [
-        Bucket(Lengths(10, 10), 8),
-        Bucket(Lengths(24, 20), 4),
-        Bucket(Lengths(30, 20), 4),
-    ]
+    assert buckets == [Bucket(Lengths(10, 10), 8), Bucket(Lengths(24, 20), 4), Bucket(Lengths(30, 20), 4)]
 
 
 def test_rows_never_fall_below_the_multiple():

@@ -10,10 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data import Lengths, Pair, TokenPair
 from flaxformer_lite.core.data.batch_plan import PADDING_ROW, Mixing
 from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
-from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.core.text.tokenizer import Tokenizers

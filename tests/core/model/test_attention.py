@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import kernels
+from flaxformer_lite.core.model import LayerNorm, RMSNorm, kernels
 from flaxformer_lite.core.model.attention import (
     DotProduct,
     MultiHeadAttention,
@@ -16,7 +16,6 @@ from flaxformer_lite.core.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.core.model.masks import EXCLUDE, MaskStructure, Replace
-from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
 from tests.support.limits import assert_close
 

@@ -9,22 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import (
-    POST_NORM,
-    PRE_NORM,
-    ALiBi,
-    DecoderLayer,
-    DropoutRates,
-    EncoderLayer,
-    Inputs,
-    ModelConfig,
-    PositionBias,
-    Rotary,
-    Transformer,
-    padding_mask,
-)
-from flaxformer_lite.core.model.config import Residual
+from flaxformer_lite.core.model import ALiBi, DropoutRates, Inputs, Rotary, padding_mask
+from flaxformer_lite.core.model.config import POST_NORM, PRE_NORM, ModelConfig, Residual
 from flaxformer_lite.core.model.positions import PositionScheme
+from flaxformer_lite.core.model.transformer import DecoderLayer, EncoderLayer, PositionBias, Transformer
 from tests.support.limits import assert_close
 
 KEY = jax.random.key(3)
@@ -145,10 +133,7 @@ def test_a_layer_without_a_mask_sees_everything_and_a_decoder_nothing_that_comes
     """Law: a change of a token is seen where `expected` says, and one of rotary positions everywhere."""
     config = dataclasses.replace(PLAIN, positions=Rotary(), dropout=DropoutRates())
     x = jnp.asarray(np.random.default_rng(6).normal(size=(1, 4, 8)), jnp.float32)
-    for layer, expected in (
-        (EncoderLayer(config), np.ones((4, 4))),
-        (DecoderLayer(config, cross=False), np.tri(4)),
-    ):
+    for layer, expected in ((EncoderLayer(config), np.ones((4, 4))), (DecoderLayer(config, cross=False), np.tri(4))):
         variables, apply = jax.jit(layer.init)(KEY, x), jax.jit(layer.apply)
         changed = [apply(variables, x.at[0, i, 0].add(1.0))[0] != apply(variables, x)[0] for i in range(4)]
         np.testing.assert_array_equal(np.stack(changed, 1).any(-1), expected)

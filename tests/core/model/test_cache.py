@@ -9,11 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.contexts import map_own
-from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.positions import Positions
-from flaxformer_lite.core.model.transformer import Transformer
 from tests.support.quick import quick
 from tests.support.small_models import DECODERS, WINDOW, params_of, slow
 

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.model import Inputs, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.attention import KeyValue
-from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.contexts import CachedKeyValue, decoder_context, encoder_context, step_context
-from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.masks import EVERY_KEY, AttentionMask
 
 TOKENS = jnp.ones((1, 4), jnp.int32)

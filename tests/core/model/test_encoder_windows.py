@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig, Residual, SlidingWindow
+from flaxformer_lite.core.model import ModelConfig, Residual, Rotary, SlidingWindow, Transformer
 from flaxformer_lite.core.model.inputs import Inputs, example_inputs
-from flaxformer_lite.core.model.positions import Rotary
-from flaxformer_lite.core.model.transformer import Transformer
 from tests.support.limits import assert_close
 
 T, SIZE = 11, 3

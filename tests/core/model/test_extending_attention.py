@@ -18,7 +18,7 @@ import pytest
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data.records import Lengths, TokenPair
-from flaxformer_lite.core.model import kernels
+from flaxformer_lite.core.model import Inputs, Rotary, kernels
 from flaxformer_lite.core.model.attention import (
     Attention,
     DotProduct,
@@ -28,17 +28,14 @@ from flaxformer_lite.core.model.attention import (
     check_attention,
     weighted_values,
 )
-from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.masks import AttentionMask, Penalize, structured_mask
 from flaxformer_lite.core.model.norms import rms_norm
-from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.step import train_step
 from flaxformer_lite.core.text.special_ids import BOS
-from flaxformer_lite.training import train
-from flaxformer_lite.training.task import train_task
+from flaxformer_lite.training import train, train_task
 from tests.support.experiments import tiny_config
 from tests.support.limits import assert_close
 from tests.support.objectives import example

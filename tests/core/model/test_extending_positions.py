@@ -17,9 +17,8 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.positions import PositionScheme, sinusoids
 from flaxformer_lite.core.model.transformer import Transformer, parameter_shapes
+from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.request import Request
-from flaxformer_lite.core.search.settings import DecodeConfig
 from tests.support.experiments import tiny_config
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer, fast
+from flaxformer_lite.core.model import Inputs, LoRA, ModelConfig, Transformer, fast
 from flaxformer_lite.core.model.attention import DotProduct, weighted_values
 from flaxformer_lite.core.model.fast import with_layout
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.model.lora import LoRA
 from flaxformer_lite.core.model.positions import rotate_pairs
 from flaxformer_lite.core.model.transformer import step_copies
 from tests.support.experiments import tiniest_config

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import kernels
+from flaxformer_lite.core.model import DropoutRates, Inputs, ModelConfig, SlidingWindow, Transformer, kernels
 from flaxformer_lite.core.model.attention import (
     DotProduct,
     MultiHeadAttention,
@@ -25,8 +25,6 @@ from flaxformer_lite.core.model.attention import (
     attention_weights,
     weighted_values,
 )
-from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
-from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.kernels import (
     AttentionCall,
     SplashBlocks,
@@ -35,10 +33,8 @@ from flaxformer_lite.core.model.kernels import (
     splash,
     unsupported_reason,
 )
-from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.masks import ByLayer, MaskStructure, structured_mask
 from flaxformer_lite.core.model.positions import ALiBi, Rotary
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.parallel.sharding import MESH_AXES, within_mesh
 from tests.support.limits import assert_close
 from tests.support.quick import quick

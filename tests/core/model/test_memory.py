@@ -11,13 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.model import DropoutRates, Inputs, LanguageModelHead, ModelConfig, Transformer
 from flaxformer_lite.core.objectives import Batch, CausalLM
-from flaxformer_lite.core.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import SGD, AdamW, Constant, Lion, Muon, OptimizerConfig
 
 KEY = jax.random.key(3)
 

@@ -11,10 +11,8 @@ import pytest
 
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.core.base.bounds import NonNegativeFloat
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
+from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.norms import BaseNorm, DeviationNorm, LayerNorm, Normalize, RMSNorm
-from flaxformer_lite.core.model.transformer import Transformer
 from tests.support import reference
 from tests.support.experiments import tiny_config
 from tests.support.limits import assert_close

@@ -9,11 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import layers
-from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model import ALiBi, DropoutRates, ModelConfig, NoPositions, RelativeBias, layers
 from flaxformer_lite.core.model.contexts import SequenceContext
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.positions import ALiBi, NoPositions, RelativeBias
 from flaxformer_lite.core.model.transformer import Stack
 from tests.support import reference
 from tests.support.limits import assert_close

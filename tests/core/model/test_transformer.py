@@ -10,13 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, Inputs, RelativeBias, RMSNorm, Rotary, Transformer
 from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.contexts import map_own
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.norms import RMSNorm
-from flaxformer_lite.core.model.positions import RelativeBias, Rotary
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.settings import DecodeConfig

@@ -1,7 +1,6 @@
 """Oracles: rows worked by hand; the loss and the accuracy of drawn logits, row by row in float64."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -109,18 +108,6 @@ def test_padding_has_no_share_of_the_loss():
     hidden = np.where(batch.inputs.source_mask[..., None], logits, 50.0)
     (one,), (other,) = (objective.loss(Outputs(class_logits=jnp.asarray(z)), batch).values() for z in (logits, hidden))
     assert one.sum == other.sum and np.isfinite(one.sum)
-
-
-def test_what_does_not_fit_is_refused():
-    message = (
-        "objective.threshold is 0.5, but objective.unanswerable is False, so each question has an answer: leave it out"
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        AnswerSpans(threshold=0.5)
-    model = {"vocab_size": 29, "num_decoder_layers": 0, "head": None}
-    message = 'needs 2 of each token: set model.pooler to Pooler(token="each", activation=None, num_classes=2)'
-    with pytest.raises(ValueError, match=re.escape(message)):
-        AnswerSpans().check_model(ModelConfig(pooler=Pooler(num_classes=2), **model))
 
 
 def test_a_model_from_elsewhere_may_find_no_answer():

@@ -1,19 +1,14 @@
 """Laws of packed documents, and rows worked by hand."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.data.records import Lengths, Pack
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.objectives import Batch, CausalLM
+from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.files.data.config import DataConfig
-from tests.support.objectives import example, record, some_documents
+from tests.support.objectives import assert_packs_lose_what_their_pieces_lose, example, record, some_documents
 
 
 def test_a_pack_by_hand():
@@ -50,40 +45,12 @@ def test_every_token_is_predicted_exactly_once_an_epoch():
     assert dataset.padding == pytest.approx(1 - 2 * len(wanted) / positions)
 
 
-@pytest.fixture(scope="module")
-def decoder() -> Transformer:
-    return Transformer(
-        ModelConfig(
-            vocab_size=29,
-            d_model=6,
-            num_heads=3,
-            d_ff=7,
-            num_encoder_layers=0,
-            num_decoder_layers=2,
-        )
-    )
-
-
 @pytest.mark.slow
-def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer):
-    """Law: the sums of the loss and of right tokens over packs are those over rows of one piece each."""
-    pieces = CausalLM().make_rows(some_documents(11), Lengths(0, 11), 0)
-    alone = [Pack((piece,)) for pack in pieces for piece in pack.pieces]
-    assert len(pieces) < len(alone)
-    params = jax.jit(decoder.init)(jax.random.key(1), Inputs(target_tokens=jnp.zeros((1, 1), jnp.int32)))
-    params = jax.tree.map(lambda x: 3 * x, params)
-
-    @jax.jit
-    def measure(batch: Batch):
-        return CausalLM().metrics(decoder.apply(params, batch.inputs), batch)
-
-    sums = []
-    for packs in (pieces, alone):
-        rows = [example(CausalLM(), pack, Lengths(0, 11)) for pack in packs]
-        found = measure(jax.tree.map(lambda *x: jnp.stack(x), *rows))
-        sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
-    assert sums[0][1] == sum(len(d.target) + 1 for d in some_documents(11))
-    np.testing.assert_allclose(sums[0], sums[1], rtol=1e-5)
+def test_packed_documents_lose_what_they_lose_on_their_own():
+    packs = CausalLM().make_rows(some_documents(11), Lengths(0, 11), 0)
+    alone = [Pack((piece,)) for pack in packs for piece in pack.pieces]
+    assert_packs_lose_what_their_pieces_lose(CausalLM(), packs, alone, Lengths(0, 11), 29, 1e-5)
+    assert sum(len(pack.pieces[0]) - 1 for pack in alone) == sum(len(d.target) + 1 for d in some_documents(11))
 
 
 def test_pairs_are_no_documents():

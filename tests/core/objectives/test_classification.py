@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, Classification, Regression, SentenceEmbeddings
 from flaxformer_lite.core.text.characters import CharacterTokenizer
@@ -64,29 +64,6 @@ def test_the_loss_of_numbers_is_the_squared_error():
     batch = Batch(Inputs(), jnp.array([[1.0], [2.0], [9.0]]), jnp.array([[1.0], [1.0], [0.0]]))
     term = Regression().loss(Outputs(class_logits=jnp.array([[0.5], [4.0], [0.0]])), batch)["squared_error"]
     assert (float(term.sum), float(term.count)) == (4.25, 2)
-
-
-@pytest.mark.parametrize(
-    ("objective", "changes", "words"),
-    [
-        (
-            YES_NO,
-            {},
-            r"^model\.pooler is None, but objective\.kind 'classification' needs 2: .*Pooler\(num_classes=2\)",
-        ),
-        (YES_NO, {"pooler": Pooler(num_classes=3)}, r"^model\.pooler is one of 3 classes, but"),
-        (Regression(), {"pooler": Pooler(num_classes=2)}, r"^model\.pooler is one of 2 classes, .* needs 1"),
-        (SentenceEmbeddings(), {}, r"^model\.sentence_embedding is None, but objective\.kind 'sentence_embeddings'"),
-        (
-            YES_NO,
-            {"num_decoder_layers": 1},
-            r"^the model has an encoder and a decoder .*'classification' needs a model with one of them: set one of the two to 0$",
-        ),
-    ],
-)
-def test_whole_texts_need_a_model_with_the_part(objective, changes: dict, words: str):
-    with pytest.raises(ValueError, match=words):
-        objective.check_model(ModelConfig(**{"vocab_size": 29, "num_decoder_layers": 0, **changes}))
 
 
 # Sentence embeddings --------------------------------------------------------------------------------------------------

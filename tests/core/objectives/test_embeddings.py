@@ -14,12 +14,10 @@ from flaxformer_lite.core.data.batch_plan import Mixing
 from flaxformer_lite.core.data.dataset import Dataset, MixedRecords
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
-from flaxformer_lite.core.model.config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.core.model import ModelConfig, SentenceEmbedding, Transformer
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import Batch, SentenceEmbeddings
-from flaxformer_lite.core.optim import OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.step import TrainTask, eval_step, gradient, joint_outputs
@@ -255,29 +253,6 @@ def test_data_that_does_not_fit_is_refused_or_told():
     rows = SentenceEmbeddings(num_negatives=1).make_rows([pair, scored], Lengths(9, 0), 0, TOKENIZER)
     assert rows.note.endswith("which objective.criterion 'in_batch_negatives' does not read")
     assert SentenceEmbeddings(**MARGIN).make_rows([scored], Lengths(9, 0), 0, TOKENIZER).note == ""
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"prompts": (("a", "b"), ("a", "c"))}, r"objective\.prompts is .*: it must be pairs of a name and a text"),
-        (
-            {"prompts": (("query", "b"),), "query_prompt": "quary"},
-            r"query_prompt is 'quary': .* 'query'; perhaps you meant",
-        ),
-        (
-            {"default_prompt": "a"},
-            r"objective\.default_prompt is 'a': the prompts are none: leave it out, or set objective\.prompts",
-        ),
-        ({"document_prompt": "x"}, r"objective\.document_prompt is 'x': the prompts are none"),
-        ({"widths": (3, 2), "width_weights": (1.0,)}, r"width_weights is \(1\.0,\), but objective\.widths is \(3, 2\)"),
-        ({"criterion": "margin_mse"}, r"objective\.num_negatives is 0, but objective\.criterion 'margin_mse'"),
-        (MARGIN | {"directions": "both"}, r"objective\.directions is 'both', but objective\.criterion 'margin_mse'"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], message: str):
-    with pytest.raises(ValueError, match=message):
-        SentenceEmbeddings(**settings)
 
 
 def test_a_width_is_at_most_that_of_the_vectors():

@@ -20,18 +20,13 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.core.data import BatchShapes, Lengths, TokenPair
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import Dataset, zero_batch
-from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.positions import ALiBi, Learned, RelativeBias, Rotary
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.objectives.base import BaseObjective
+from flaxformer_lite.core.model import ALiBi, Inputs, Learned, ModelConfig, RelativeBias, Rotary, Transformer
+from flaxformer_lite.core.objectives import BaseObjective, LossTerm
 from flaxformer_lite.core.objectives.batch import Batch, pad_tokens
-from flaxformer_lite.core.objectives.losses import LossTerm
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.decoder import Decoder
@@ -44,6 +39,7 @@ from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.task import check_objective
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import Command
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.objectives import example
 
@@ -121,9 +117,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.slow
-def test_it_learns_and_is_scored(trained: Run, monkeypatch: pytest.MonkeyPatch):
+def test_it_learns_and_is_scored(trained: Run, one_device: None):
     """The losses that the loop wrote fall; `Run.metrics` reports the last of them again."""
-    use_one_device(monkeypatch)
     lines = [json.loads(line) for line in (trained.folder.path / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["split"] == "eval"]
     assert len(losses) == 2 and losses[1] < losses[0] - 0.1
@@ -173,11 +168,7 @@ CHECKED = {
     ),
     "a table": ("metrics", lambda: {"loss": TERM, "x": TERM._replace(sum=jnp.zeros(3))}, ""),
     "no loss": ("metrics", lambda: {"x": TERM, "y": TERM}, r"metrics returns x, y: it must return loss too"),
-    "a metric's number": (
-        "metrics",
-        lambda: {"x": 0.5},
-        r"metrics returns a dict\['float'\]: .* or PerRowMetric for",
-    ),
+    "a metric's number": ("metrics", lambda: {"x": 0.5}, r"metrics returns a dict\['float'\]: .* or PerRowMetric for"),
     "a metric's counts": (
         "metrics",
         lambda: {"loss": TERM, "x": TERM._replace(count=jnp.ones(3))},
@@ -231,8 +222,9 @@ def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
 
 
 @pytest.mark.slow
-def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates(trained, tmp_path, monkeypatch):
-    use_one_device(monkeypatch)
+def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates(
+    trained, tmp_path, one_device, monkeypatch
+):
     monkeypatch.delattr(PrefixLM, "prompt_attention")
     message = r"^objective\.kind 'prefix_lm' sets Inputs\.target_attention, but not how prompts are read: set prompt_attention"
     with pytest.raises(ValueError, match=message):
@@ -278,13 +270,11 @@ def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["hf", "ctranslate2"])
 def test_systems_that_read_prompts_causally_do_not_get_it(
-    trained: Run, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    trained: Run, system: str, tmp_path: Path, command: Command, one_device: None
 ):
-    use_one_device(monkeypatch)
-    with pytest.raises(SystemExit) as end:
-        main(["export", system, str(trained.folder.path), str(tmp_path / "out")])
-    assert end.value.code == 2 and not (tmp_path / "out").exists()
-    assert f"'prefix_lm' reads prompts with full attention, but {system} reads every prompt" in capsys.readouterr().err
+    message = command.mistake("export", system, trained.folder.path, tmp_path / "out")
+    assert f"'prefix_lm' reads prompts with full attention, but {system} reads every prompt" in message
+    assert not (tmp_path / "out").exists()
 
 
 SCHEMES = {

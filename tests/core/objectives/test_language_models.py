@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.positions import Learned
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Objectives, SpanCorruption
@@ -16,6 +15,7 @@ from flaxformer_lite.files.data.text_files import PlainText
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.summary import command_of
+from tests.support.commands import Command
 from tests.support.experiments import rows, tiny_config, with_train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
@@ -53,9 +53,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OBJECTIVES)
-def test_it_trains_continues_and_is_scored(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
+def test_it_trains_continues_and_is_scored(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, command: Command):
     """Law: two steps and two more are four; `evaluate` reports what the last evaluation reported; nothing is translated."""
     config = config_of(kind, tmp_path)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -66,9 +64,7 @@ def test_it_trains_continues_and_is_scored(
     assert rows(parts) == rows(whole)
     assert not (whole / "samples").exists() and not (whole / "hypotheses").exists()
     assert f"{command_of(config)} {whole}" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", ["flaxformer_lite", "evaluate", str(whole)])
-    main()
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(command("evaluate", whole).out)
     last = rows(whole)[-1]
     assert report["documents"] == 7
     assert {name: report[name] for name in ("loss", "accuracy", "perplexity")} == {

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.inputs import LazyLogits
-from flaxformer_lite.core.objectives import losses
-from flaxformer_lite.core.objectives.losses import LossTerm
+from flaxformer_lite.core.objectives import LossTerm, losses
 from flaxformer_lite.tools.planning.hlo_parser import parse
 from flaxformer_lite.tools.planning.topology import describe_slice
 from tests.support import needs

@@ -1,11 +1,10 @@
-"""The contract of an objective, for every one in the union: a new objective is held to it by being named there.
+"""The contract of an objective, for every one of `OBJECTIVES`, of which each in the union is one: a new one is held to it.
 
 Each gets the smallest model that it accepts, and pairs of texts, or texts alone where it reads documents.
 """
 
 import dataclasses
-import itertools
-import typing
+from typing import Any
 
 import chex
 import jax
@@ -15,9 +14,23 @@ import pytest
 
 from flaxformer_lite.core.data.dataset import Dataset, zero_batch
 from flaxformer_lite.core.data.records import TokenPair
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.objectives import BaseObjective, Batch, LossTerm, Objectives
+from flaxformer_lite.core.model import ModelConfig, Transformer
+from flaxformer_lite.core.model.config import Pooler
+from flaxformer_lite.core.objectives import (
+    AnswerSpans,
+    BaseObjective,
+    Batch,
+    CausalLM,
+    Classification,
+    LossTerm,
+    MaskedLM,
+    Regression,
+    Reranking,
+    SentenceEmbeddings,
+    Seq2Seq,
+    SpanCorruption,
+    TokenLabels,
+)
 from flaxformer_lite.core.objectives.answer_spans import ANSWER
 from flaxformer_lite.core.objectives.base import HeadObjective
 from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES
@@ -29,44 +42,12 @@ from flaxformer_lite.core.text.special_ids import SpecialIds
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.records import READERS
 from flaxformer_lite.training.evaluation import merge_counts
-from tests.support.objectives import outputs
+from tests.support.objectives import OBJECTIVES, outputs, smallest_model
 
-SETTINGS = {
-    "masked_lm": {"mask_token": 36, "mask_rate": 0.5},
-    "span_corruption": {"first_sentinel": 36, "num_sentinels": 7},
-    "classification": {"classes": ("1", "2")},
-    "token_labels": {"labels": ("O", "B-A")},
-}
-"""The settings of objectives that have no default for all of them, or whose default is for a tokenizer from elsewhere."""
-OBJECTIVES = [kind(**SETTINGS.get(kind.kind, {})) for kind in typing.get_args(Objectives)]
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
 DATA = DataConfig(
     tokens_per_batch=4 * 13, rows_multiple=4, bucket_lengths=(13,), max_source_length=13, max_target_length=13
 )
-
-
-def smallest_model(objective: BaseObjective) -> ModelConfig:
-    """Returns the first model that the objective accepts, the plainest first."""
-    for extra, stacks in itertools.product(
-        (
-            {},
-            {"pooler": Pooler(num_classes=1), "head": None},
-            {"pooler": Pooler(num_classes=2), "head": None},
-            {"pooler": Pooler(token="each", num_classes=2), "head": None},
-            {"sentence_embedding": SentenceEmbedding(pooling="mean"), "head": None},
-        ),
-        ((1, 1), (1, 0), (0, 1)),
-    ):
-        config = ModelConfig(
-            vocab_size=37, d_model=6, num_heads=3, d_ff=7, num_encoder_layers=stacks[0], num_decoder_layers=stacks[1],
-            **extra,
-        )  # fmt: skip
-        try:
-            objective.check_model(config)
-        except ValueError:
-            continue
-        return config
-    raise AssertionError(f"no model for {objective.kind}: add what it needs to the candidates")
 
 
 def some_rows(objective: BaseObjective, *, trains: bool = True) -> Dataset:
@@ -198,3 +179,109 @@ def test_what_it_says_of_itself_is_known_elsewhere(objective: BaseObjective):
     assert set(objective.decoder_special_ids) <= set(SpecialIds._fields)
     assert objective.prompt_attention in ("causal", "full")
     assert dataclasses.replace(objective) == objective and objective.kind == type(objective).kind
+
+
+MARGIN = {"criterion": "margin_mse", "num_negatives": 2}
+THREE = {"classes": ("art", "law", "sea")}
+SEVERAL = THREE | {"labels": "several"}
+SETTINGS: dict[type[BaseObjective], list[tuple[dict[str, Any], str]]] = {
+    MaskedLM: [({"mask_token": 3}, "objective.mask_token is 3")],
+    CausalLM: [({"z_loss": -1}, "objective.z_loss is -1")],
+    SpanCorruption: [({"first_sentinel": 99, "num_sentinels": 96}, "objective.num_sentinels is 96")],
+    Classification: [
+        ({"classes": ("a",)}, r"^objective\.classes is \('a',\): it must be at least 2 names"),
+        ({"classes": ("a", "a")}, r"objective\.classes is \('a', 'a'\)"),
+        (SEVERAL | {"classes": ("a", "a")}, r"^objective\.classes is \('a', 'a'\): it must be at least 1 names"),
+        (
+            THREE | {"class_weights": (1.0,)},
+            r"^objective\.class_weights has 1 numbers, but objective\.classes 3 names: give",
+        ),
+        (THREE | {"class_weights": (1.0, 0.0, 1.0)}, r"^objective\.class_weights is "),
+        (
+            THREE | {"threshold": 0.3},
+            r"\.threshold is 0\.3, but objective\.labels is 'one', .*leave it out, or set labels",
+        ),
+        (SEVERAL | {"threshold": 1.0}, r"^objective\.threshold is 1\.0"),
+        (
+            SEVERAL | {"label_smoothing": 0.1},
+            r"^objective\.label_smoothing is 0\.1, but objective\.labels is 'several'",
+        ),
+        (SEVERAL | {"z_loss": 1e-4}, r"^objective\.z_loss is 0\.0001, but objective\.labels is 'several'"),
+    ],
+    SentenceEmbeddings: [
+        ({"prompts": (("a", "b"), ("a", "c"))}, r"objective\.prompts is .*: it must be pairs of a name and a text"),
+        (
+            {"prompts": (("query", "b"),), "query_prompt": "quary"},
+            "query_prompt is 'quary': .* 'query'; perhaps you meant",
+        ),
+        (
+            {"default_prompt": "a"},
+            r"default_prompt is 'a': the prompts are none: leave it out, or set objective\.prompts",
+        ),
+        ({"document_prompt": "x"}, r"objective\.document_prompt is 'x': the prompts are none"),
+        ({"widths": (3, 2), "width_weights": (1.0,)}, r"width_weights is \(1\.0,\), but objective\.widths is \(3, 2\)"),
+        ({"criterion": "margin_mse"}, r"objective\.num_negatives is 0, but objective\.criterion 'margin_mse'"),
+        (MARGIN | {"directions": "both"}, r"objective\.directions is 'both', but objective\.criterion 'margin_mse'"),
+    ],
+    AnswerSpans: [
+        (
+            {"threshold": 0.5},
+            r"threshold is 0\.5, but objective\.unanswerable is False, so each .*: leave it out, or set unanswerable to True$",
+        ),
+    ],
+    TokenLabels: [
+        ({"labels": ()}, r"objective\.labels is \(\): it must be at least 1 label, all different"),
+        ({"labels": ("O", "O")}, "all different"),
+        (
+            {"labels": ("O", "PER")},
+            r"labels has 'PER', but objective\.scheme is 'bio', whose labels are O, B-TYPE, I-TYPE",
+        ),
+        ({"labels": ("O", "S-PER")}, "set the scheme to 'plain'"),
+        ({"labels": ("O", "X-PER"), "scheme": "bioes"}, "labels are O, B-TYPE, I-TYPE, E-TYPE, S-TYPE: rename it"),
+    ],
+    Reranking: [({"num_candidates": 1}, r"^objective\.num_candidates is 1")],
+}
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), [(kind, *row) for kind in SETTINGS for row in SETTINGS[kind]])
+def test_settings_that_do_not_fit_are_refused(kind: type[BaseObjective], settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
+
+
+ENCODER, DECODER = {"num_decoder_layers": 0}, {"num_encoder_layers": 0}
+YES_NO, POOLER = Classification(classes=("yes", "no")), Pooler(num_classes=2)
+MODELS: list[tuple[BaseObjective, dict[str, Any], str]] = [
+    (CausalLM(), {}, r"^model\.num_encoder_layers is 6, but .*'causal_lm'.* without encoder: set it to 0"),
+    (CausalLM(), DECODER | {"head": None}, r"^model\.head is None.*'causal_lm'"),
+    (Seq2Seq(), DECODER, r"^model\.num_encoder_layers is 0, but .*'seq2seq'.* with encoder: set it to at least 1"),
+    (MaskedLM(mask_token=29), ENCODER, r"\.mask_token is 29, which is no token id: .* between 0 and 28"),
+    (SpanCorruption(first_sentinel=29, num_sentinels=2), {}, r"\.first_sentinel is 29, which .*: .* between 0 and 28"),
+    (YES_NO, ENCODER, r"^model\.pooler is None, but .*'classification' needs 2: .*Pooler\(num_classes=2\)"),
+    (YES_NO, ENCODER | {"pooler": Pooler(num_classes=3)}, r"^model\.pooler is one of 3 classes, but"),
+    (YES_NO, {}, "^the model has an encoder and a decoder .* needs a model with one of them: set one of the two to 0$"),
+    (Regression(), ENCODER | {"pooler": POOLER}, r"^model\.pooler is one of 2 classes, .* needs 1"),
+    (Reranking(), ENCODER | {"pooler": POOLER}, r"^model\.pooler is one of 2 classes, but .*'reranking' needs 1"),
+    (SentenceEmbeddings(), ENCODER, r"^model\.sentence_embedding is None, but objective\.kind 'sentence_embeddings'"),
+    (
+        AnswerSpans(),
+        ENCODER | {"head": None, "pooler": POOLER},
+        r'needs 2 of each token: set model\.pooler to Pooler\(token="each", activation=None, num_classes=2\)',
+    ),
+    (
+        TokenLabels(labels=("O", "B-A")),
+        ENCODER | {"head": None, "pooler": POOLER},
+        r"^model\.pooler is one of 2 classes, but objective\.kind 'token_labels' needs 2 of each token: set model\.pooler to "
+        r'Pooler\(token="each", activation=None, num_classes=2\)$',
+    ),
+    (YES_NO, ENCODER | {"pooler": dataclasses.replace(POOLER, token="each")}, "is one of 2 classes of each token, but"),
+]
+
+
+@pytest.mark.parametrize(("objective", "model", "message"), MODELS)
+def test_a_model_that_does_not_fit_is_refused_in_one_line(
+    objective: BaseObjective, model: dict[str, Any], message: str
+):
+    with pytest.raises(ValueError, match=message) as caught:
+        objective.check_model(ModelConfig(vocab_size=29, **model))
+    assert "\n" not in str(caught.value)

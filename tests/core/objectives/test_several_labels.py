@@ -143,33 +143,3 @@ def test_lists_of_labels_where_a_text_has_one_are_told_of_the_setting():
         objective.label_value('["art"]')
     with pytest.raises(ValueError, match=r"record\.label names the labels\)$"):
         objective.label_value("[art]")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            {"classes": ("a", "a"), "labels": "several"},
-            r"^objective\.classes is \('a', 'a'\): it must be at least 1 names",
-        ),
-        ({"classes": ("a",)}, r"^objective\.classes is \('a',\): it must be at least 2 names"),
-        (
-            {"class_weights": (1.0,)},
-            r"^objective\.class_weights has 1 numbers, but objective\.classes 3 names: give each",
-        ),
-        ({"class_weights": (1.0, 0.0, 1.0)}, r"^objective\.class_weights is "),
-        (
-            {"threshold": 0.3},
-            r"^objective\.threshold is 0\.3, but objective\.labels is 'one', .*leave it out, or set labels",
-        ),
-        ({"labels": "several", "threshold": 1.0}, r"^objective\.threshold is 1\.0"),
-        (
-            {"labels": "several", "label_smoothing": 0.1},
-            r"^objective\.label_smoothing is 0\.1, but objective\.labels is 'several'",
-        ),
-        ({"labels": "several", "z_loss": 1e-4}, r"^objective\.z_loss is 0\.0001, but objective\.labels is 'several'"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(settings: dict, words: str):
-    with pytest.raises(ValueError, match=words):
-        Classification(**{"classes": NAMES, **settings})

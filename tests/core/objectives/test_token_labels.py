@@ -1,7 +1,6 @@
 """Oracles: rows worked by hand; precision, recall and F1 of drawn labels by seqeval (its figures are a fixture)."""
 
 import json
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import pytest
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.model.config import ModelConfig, Pooler
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
-from flaxformer_lite.core.objectives import Batch, Classification, TokenLabels, default_objective
+from flaxformer_lite.core.objectives import Batch, TokenLabels, default_objective
 from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS, piece_label
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.pairs import Extent
@@ -92,35 +91,6 @@ def test_plain_labels_are_counted_word_by_word():
     figures = measured(objective, [["NOUN", "NOUN", "VERB", "O"]], [["NOUN", "O", "VERB", "NOUN"]], size=2)
     assert (figures["precision_NOUN"], figures["recall_NOUN"], figures["f1_VERB"]) == (0.5, 0.5, 1)
     assert figures["f1"] == pytest.approx(2 / 3) and figures["accuracy"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"labels": ()}, "objective.labels is (): it must be at least 1 label, all different"),
-        ({"labels": ("O", "O")}, "all different"),
-        ({"labels": ("O", "PER")}, "objective.labels has 'PER', but objective.scheme is 'bio', whose labels are O, B-TYPE, I-TYPE"),
-        ({"labels": ("O", "S-PER")}, "set the scheme to 'plain'"),
-        ({"labels": ("O", "X-PER"), "scheme": "bioes"}, "whose labels are O, B-TYPE, I-TYPE, E-TYPE, S-TYPE: rename it"),
-    ],
-)  # fmt: skip
-def test_labels_that_do_not_fit_the_scheme_are_refused(settings, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        TokenLabels(**settings)
-
-
-def test_the_pooler_reads_each_token():
-    model = {"vocab_size": 29, "num_decoder_layers": 0, "head": None}
-    with pytest.raises(
-        ValueError,
-        match=r"^model\.pooler is one of 3 classes, but objective\.kind 'token_labels' needs 3 of each token: set model\.pooler to "
-        r'Pooler\(token="each", activation=None, num_classes=3\)$',
-    ):
-        NAMES.check_model(ModelConfig(pooler=Pooler(num_classes=3), **model))
-    each = ModelConfig(pooler=Pooler(token="each", num_classes=3), **model)
-    NAMES.check_model(each)
-    with pytest.raises(ValueError, match=r"^model\.pooler is one of 3 classes of each token, but"):
-        Classification(classes=("a", "b", "c")).check_model(each)
 
 
 def test_a_model_from_elsewhere_has_the_scheme_of_its_names():

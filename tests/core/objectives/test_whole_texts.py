@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,19 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
-from flaxformer_lite.core.optim.optimizers import OptimizerConfig
-from flaxformer_lite.core.optim.schedules import Constant
+from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import MeshRunner
-from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.core.text import Characters, Tokenizers
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.data.text_files import TSV, JSONLines, PlainText
 from flaxformer_lite.files.records import Classes
-from flaxformer_lite.training.loop import train
-from flaxformer_lite.training.task import train_task
+from flaxformer_lite.training import train, train_task
+from tests.support.commands import Command
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
 
@@ -68,14 +63,6 @@ def last_row(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: object) -> str:
-    """What a command writes to stdout."""
-    monkeypatch.setattr(sys, "argv", ["flaxformer-lite", *map(str, arguments)])
-    capsys.readouterr()
-    main()
-    return capsys.readouterr().out
-
-
 # Classification ----------------------------------------------------------------------------------------------------------
 
 
@@ -101,9 +88,7 @@ def table(folder: Path, split: str) -> TSV:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [ENCODER, DECODER], ids=["encoder", "decoder"])
-def test_classes_are_learned_and_predicted(
-    stack: dict, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_classes_are_learned_and_predicted(stack: dict, labelled: Path, tmp_path: Path, command: Command):
     """Threshold: every held-out text right; the command, `evaluate` and Python agree on what was said."""
     names = ("xenon", "yttrium", "zinc")
     pooler = Pooler(num_classes=3, token="first" if stack is ENCODER else "last")
@@ -125,16 +110,16 @@ def test_classes_are_learned_and_predicted(
     )
     if stack is ENCODER:
         (tmp_path / "lines").write_text("".join(text + "\n" for text in texts))
-        out = typed(monkeypatch, capsys, "classify", tmp_path / "run", tmp_path / "lines").splitlines()
+        out = command("classify", tmp_path / "run", tmp_path / "lines").lines
         assert out == [f"{answer.label}\t{answer.score:.6f}" for answer in answers]
-        out = typed(monkeypatch, capsys, "classify", tmp_path / "run", tmp_path / "lines", "--scores").splitlines()
+        out = command("classify", tmp_path / "run", tmp_path / "lines", "--scores").lines
         assert [max(scores, key=scores.get) for scores in map(json.loads, out)] == list(labels)
-        report = json.loads(typed(monkeypatch, capsys, "evaluate", tmp_path / "run"))
+        report = json.loads(command("evaluate", tmp_path / "run").out)
         assert report["examples"] == 61 and report["matthews"] == 1
 
 
 @pytest.mark.slow
-def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_number_is_learned_from_pairs(tmp_path: Path, command: Command):
     """Threshold: how many more letters the second text has, to a correlation of 0.9; which text is which matters."""
     rng = random.Random(4)
     for split, number in (("train", 400), ("eval", 61)):
@@ -153,16 +138,14 @@ def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.Monk
     (more,), (fewer,) = (run.classify([pair]) for pair in (("abc", "abcdefg"), ("abcdefg", "abc")))
     assert more.score > 1.5 and fewer.score < -1.5 and more.label == "" and more.scores == {}
     (tmp_path / "lines").write_text("abc\tabcdefg\n")
-    assert typed(monkeypatch, capsys, "classify", tmp_path / "run", tmp_path / "lines") == f"{more.score:.6g}\n"
+    assert command("classify", tmp_path / "run", tmp_path / "lines").out == f"{more.score:.6g}\n"
 
 
 # Embeddings --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_texts_that_belong_together_come_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_texts_that_belong_together_come_together(tmp_path: Path, command: Command):
     """Threshold: a word in small letters finds the same letters shuffled and large, of 61 held out, nine times in ten."""
     rng = random.Random(5)
     for split, number in (("train", 500), ("eval", 61)):
@@ -184,12 +167,12 @@ def test_texts_that_belong_together_come_together(
     np.testing.assert_allclose(np.linalg.norm(vectors[0], axis=1), 1, rtol=1e-5)
     assert ((vectors[0] @ vectors[1].T).argmax(1) == np.arange(61)).mean() > 0.9
     (tmp_path / "lines").write_text("".join(text + "\n" for text in first))
-    out = typed(monkeypatch, capsys, "embed", tmp_path / "run", tmp_path / "lines")
-    np.testing.assert_array_equal(np.array([json.loads(line) for line in out.splitlines()], np.float32), vectors[0])
-    typed(monkeypatch, capsys, "embed", tmp_path / "run", tmp_path / "lines", "--output", tmp_path / "vectors.npy")
+    out = command("embed", tmp_path / "run", tmp_path / "lines").lines
+    np.testing.assert_array_equal(np.array([json.loads(line) for line in out], np.float32), vectors[0])
+    command("embed", tmp_path / "run", tmp_path / "lines", "--output", tmp_path / "vectors.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), vectors[0])
-    out = typed(monkeypatch, capsys, "embed", tmp_path / "run", tmp_path / "eval.tsv", "--similarity")
-    alike = [float(line.rpartition("\t")[2]) for line in out.splitlines()]  # behind the cells of its row
+    out = command("embed", tmp_path / "run", tmp_path / "eval.tsv", "--similarity").lines
+    alike = [float(line.rpartition("\t")[2]) for line in out]  # behind the cells of its row
     np.testing.assert_allclose(alike, (vectors[0] * vectors[1]).sum(1), atol=2e-6)
 
 
@@ -197,9 +180,7 @@ def test_texts_that_belong_together_come_together(
 
 
 @pytest.mark.slow
-def test_the_next_sentence_is_learned_and_masks_are_filled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_the_next_sentence_is_learned_and_masks_are_filled(tmp_path: Path, command: Command):
     """Threshold: documents of one letter each, so both are told; a command and Python agree on what is behind a mask."""
     for split, lengths in (("train", (20, 22, 24, 26, 28)), ("eval", (21, 23))):
         documents = [letter * n for n in lengths for letter in LETTERS]
@@ -221,8 +202,8 @@ def test_the_next_sentence_is_learned_and_masks_are_filled(
     for probabilities in ([guess.probability for guess in guesses] for masks in answers for guesses in masks):
         assert len(probabilities) == 3 and probabilities == sorted(probabilities, reverse=True)
     (tmp_path / "lines").write_text("".join(text + "\n" for text in texts))
-    out = typed(monkeypatch, capsys, "fill-mask", tmp_path / "run", tmp_path / "lines", "--top", "1")
-    assert [line.split(" ||| ")[:3] for line in out.splitlines()] == [["0", "0", "a"], ["1", "0", "b"], ["1", "1", "b"]]
+    out = command("fill-mask", tmp_path / "run", tmp_path / "lines", "--top", "1").lines
+    assert [line.split(" ||| ")[:3] for line in out] == [["0", "0", "a"], ["1", "0", "b"], ["1", "1", "b"]]
     said: list[str] = []
     assert run.fill_mask(["aaaa"], warn=said.append) == [[]] and "line 1 has no mask: write [MASK]" in said[-1]
 
@@ -259,12 +240,12 @@ def get_config() -> Config:
 
 @pytest.mark.slow
 def test_a_hugging_face_folder_is_imported_and_trained_on(
-    labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    labelled: Path, tmp_path: Path, command: Command, capsys: pytest.CaptureFixture
 ):
     """As the guide has it: the tokenizer and its special ids come along, the new run stands alone."""
     pytest.importorskip("tokenizers")
     folder = FIXTURES / "hf" / "minilm" / "mean"
-    typed(monkeypatch, capsys, "import", "hf", folder, tmp_path / "imported")
+    command("import", "hf", folder, tmp_path / "imported")
     (tmp_path / "c.py").write_text(CONFIG_FILE.replace("FOLDER", str(tmp_path)).replace("LABELLED", str(labelled)))
     train(load_config(str(tmp_path / "c.py")), tmp_path / "run")
     assert "fresh: pooler/classes/bias" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 
 from flaxformer_lite.core.base.bounds import NonNegativeFloat
 from flaxformer_lite.core.base.tree_paths import leaf_path, leaves_by_path
-from flaxformer_lite.core.optim import optimizers
+from flaxformer_lite.core.optim import Constant, Cosine, Linear, optimizers
 from flaxformer_lite.core.optim.optimizers import (
     SGD,
     Adafactor,
@@ -28,7 +28,6 @@ from flaxformer_lite.core.optim.optimizers import (
     decay_mask,
     muon_labels,
 )
-from flaxformer_lite.core.optim.schedules import Constant, Cosine, Linear
 from tests.support import reference_optimizers
 
 D, E, V = 5, 7, 11

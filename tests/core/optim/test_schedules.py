@@ -53,13 +53,7 @@ SCHEDULES = [
         0.3,
         0.03,
     ),
-    (
-        Cosine(peak_rate=0.3),
-        lambda n: 0.3 * (1 + np.cos(np.pi * (n - 1) / 22)) / 2,
-        1,
-        0.3,
-        0.0,
-    ),
+    (Cosine(peak_rate=0.3), lambda n: 0.3 * (1 + np.cos(np.pi * (n - 1) / 22)) / 2, 1, 0.3, 0.0),
     (
         Linear(peak_rate=0.3, warmup_steps=7, final_rate_fraction=0.1),
         lambda n: np.where(n < 7, 0.3 * n / 7, 0.03 + 0.27 * (23 - n) / 16),
@@ -87,9 +81,7 @@ def test_every_schedule_is_tested():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "formula", "peak_step", "peak_rate", "final_rate"),
-    SCHEDULES,
-    ids=[case[0].kind for case in SCHEDULES],
+    ("schedule", "formula", "peak_step", "peak_rate", "final_rate"), SCHEDULES, ids=[case[0].kind for case in SCHEDULES]
 )
 def test_schedule_follows_its_formula(schedule, formula, peak_step, peak_rate, final_rate):
     rate = schedule.build(total_steps=TOTAL_STEPS, d_model=D)

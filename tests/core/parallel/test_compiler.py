@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.config import Config
-from flaxformer_lite.config.differences import differences
+from flaxformer_lite.config import Config, differences
 from flaxformer_lite.core import runners
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
@@ -20,6 +18,7 @@ from flaxformer_lite.core.runners import MeshRunner, make_runner
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import train_task
 from tests.support import needs
+from tests.support.commands import Command
 from tests.support.experiments import tiny_config
 
 KNOWN = ("xla_tpu_scoped_vmem_limit_kib=65536", "xla_tpu_assign_all_reduce_scatter_layout=True")
@@ -108,9 +107,8 @@ def test_the_compilers_know_the_default_options():
 
 
 @needs.libtpu
-def test_plan_and_its_command_line_take_them(capsys: pytest.CaptureFixture[str]):
+def test_plan_and_its_command_line_take_them(command: Command):
     words = ["--train.compiler-options.v6e", KNOWN[0], "xla_no=1"]
-    with pytest.raises(SystemExit) as end:
-        main(["plan", "configs/char_lm.py", "--topology", "v6e:2x2", *words])
-    assert end.value.code == 2
-    assert f"train.compiler_options.v6e is {KNOWN[0]}, xla_no=1, which the compiler refuses" in capsys.readouterr().err
+    status, said = command.ended("plan", "configs/char_lm.py", "--topology", "v6e:2x2", *words)
+    assert status == 2
+    assert f"train.compiler_options.v6e is {KNOWN[0]}, xla_no=1, which the compiler refuses" in said.err

@@ -5,11 +5,8 @@ import dataclasses
 import pytest
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.model.attention import DotProduct
+from flaxformer_lite.core.model import DotProduct, Learned, LoRA, RelativeBias, Transformer
 from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
-from flaxformer_lite.core.model.lora import LoRA
-from flaxformer_lite.core.model.positions import Learned, RelativeBias
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Constant

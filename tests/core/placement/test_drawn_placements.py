@@ -12,9 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import DotProduct, LoRA, ModelConfig
-from flaxformer_lite.core.model.config import LanguageModelHead, SlidingWindow
-from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.model import DotProduct, LayerNorm, LoRA, RMSNorm
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
 from flaxformer_lite.core.search import DecodeConfig, Forced, NeededTokens, Request, Sampling

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.core.model import Learned, ModelConfig, SentenceEmbedding, Transformer
 from flaxformer_lite.core.model.inputs import Inputs, example_inputs
-from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.predictions.encoder import BatchPredictor, predict_embeddings, predict_top_tokens
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from tests.support.experiments import num_programs

@@ -8,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
-from flaxformer_lite.core.model.inputs import Inputs
-from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.model import Inputs, Learned, ModelConfig, Pooler, Transformer
 from flaxformer_lite.core.predictions.forward import forward, model_inputs
 from flaxformer_lite.core.search.settings import DecodeConfig
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params

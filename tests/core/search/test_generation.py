@@ -15,9 +15,8 @@ from flaxformer_lite.core.search.generation import (
     truncate_at_stop,
 )
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
-from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text import Bytes, Tokenizer
 from flaxformer_lite.core.text.special_ids import BOS
-from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
 from tests.support.tokenizers import NAMES, TEXT, bytes_joined, gapped, word_pieces

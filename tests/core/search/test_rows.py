@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.search import DecodeConfig, Request, Sampling
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search
-from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.experiments import num_programs
 from tests.support.reference_search import ALONE, SMALL, VOCAB, compiled, model_of

@@ -9,22 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import SlidingWindow
+from flaxformer_lite.core.model import SlidingWindow, Transformer
 from flaxformer_lite.core.model.contexts import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.model.transformer import Transformer
-from flaxformer_lite.core.parallel.mesh import make_mesh
-from flaxformer_lite.core.parallel.sharding import replicated
+from flaxformer_lite.core.parallel import make_mesh, replicated
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
-from flaxformer_lite.core.search.search import (
-    Decoded,
-    Method,
-    SearchInputs,
-    SearchSettings,
-    finish,
-    prefill,
-)
+from flaxformer_lite.core.search.search import Decoded, Method, SearchInputs, SearchSettings, finish, prefill
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.quick import quick

@@ -6,12 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.core.search import DecodeConfig, Forced, NeededTokens, Request
 from flaxformer_lite.core.search.beam import BeamState, extended
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.forced import Forced, NeededTokens
-from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.search import Decoded
-from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.search.terms import Choice, places_in, row_terms
 from flaxformer_lite.core.text.special_ids import EOS
 from tests.support.reference_search import SMALL, VOCAB, model_of

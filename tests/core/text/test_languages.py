@@ -37,8 +37,7 @@ def test_a_source_has_the_tokens_of_its_direction(places: dict, source: list[int
 
 
 @pytest.mark.parametrize(
-    ("places", "before", "first"),
-    [({}, [ENGLISH], [GERMAN]), ({"source": "none", "target": "source"}, [GERMAN], [])],
+    ("places", "before", "first"), [({}, [ENGLISH], [GERMAN]), ({"source": "none", "target": "source"}, [GERMAN], [])]
 )
 def test_a_pair_has_the_tokens_of_its_languages(places: dict, before: list[int], first: list[int]):
     (pair,) = tokenizers(**places).encode_pairs([Pair("two", "zwei", languages=("eng_Latn", "deu_Latn"))])

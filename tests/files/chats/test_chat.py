@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from flaxformer_lite.core.text.characters import Bytes, Characters
-from flaxformer_lite.core.text.tokenizer import Tokenizer
+from flaxformer_lite.core.text import Bytes, Characters, Tokenizer
 from flaxformer_lite.files.chats.chat import (
     ANSWER,
     BOS,
@@ -372,8 +371,7 @@ def tokenizer_of(model: str, normalizer: str | None, normalized: bool) -> JsonTo
 
 
 @pytest.mark.parametrize(
-    ("model", "normalizer", "normalized"),
-    [("Unigram", "NFKC", True), ("BPE", None, False), ("BPE", "Lowercase", True)],
+    ("model", "normalizer", "normalized"), [("Unigram", "NFKC", True), ("BPE", None, False), ("BPE", "Lowercase", True)]
 )
 def test_no_text_of_others_becomes_a_special_token(model: str, normalizer: str | None, normalized: bool):
     """Law: special ids are the template's own, wherever names of special tokens stand in texts, whole or in parts that join."""

@@ -8,9 +8,8 @@ import pytest
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text import Languages, Tokenizers
+from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.characters import CharacterTokenizer
-from flaxformer_lite.core.text.languages import LanguageTokenizers
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import chat_template
 from flaxformer_lite.files.chats.form import Sources

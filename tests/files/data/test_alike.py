@@ -4,18 +4,8 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.files.data import (
-    CSV,
-    TSV,
-    CoNLL,
-    DataConfig,
-    HubDataset,
-    JSONLines,
-    Mixture,
-    ParallelText,
-    Parquet,
-    PlainText,
-)
+from flaxformer_lite.files.data import DataConfig, HubDataset, Mixture, Parquet
+from flaxformer_lite.files.data.text_files import CSV, TSV, CoNLL, JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.records import Classes, Questions, Words
 
 NAMED, NUMBERED = Classes(text="a", label="b"), Classes(text=1, label=0)

@@ -4,8 +4,7 @@ import pytest
 
 from flaxformer_lite.core.data.batch_plan import batch_shapes
 from flaxformer_lite.core.objectives import Seq2Seq
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data import DataConfig, Dates
 from flaxformer_lite.files.tokenizers import SentencePiece
 from flaxformer_lite.files.tokenizers.subword_sampling import BPEDropout
 

@@ -11,9 +11,7 @@ from flaxformer_lite.core.data.dataset import Dataset, MixedRecords
 from flaxformer_lite.core.data.records import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
 from flaxformer_lite.core.objectives import CausalLM, Seq2Seq
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.files.data.mixture import Mixture
+from flaxformer_lite.files.data import DataConfig, Dates, Mixture
 
 BUCKETS = [Bucket(Lengths(5, 5), 4), Bucket(Lengths(9, 9), 4)]
 TWO = (Dates(num_examples=7), Dates(split="held_out", num_examples=3))

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.objectives import Instruction, Seq2Seq
 from flaxformer_lite.core.text import Bytes, Tokenizers
 from flaxformer_lite.files.data import DataConfig

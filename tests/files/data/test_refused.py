@@ -11,12 +11,10 @@ import pytest
 
 from flaxformer_lite.base.console import Progress, warn_once
 from flaxformer_lite.core.base.mistake import Mistake
-from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.records import Lengths
+from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays, TokenShard
 from flaxformer_lite.core.objectives import Classification, Regression
-from flaxformer_lite.core.text import Tokenizers
-from flaxformer_lite.core.text.characters import Characters
+from flaxformer_lite.core.text import Characters, Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 from flaxformer_lite.files.data import TSV, JSONLines, Mixture
 from flaxformer_lite.files.data.reading import evaluation_records

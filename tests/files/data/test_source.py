@@ -12,11 +12,8 @@ import pytest
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text.characters import Characters
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data import CSV, TSV, DataConfig, DataSource, Dates, JSONLines, ParallelText
 from flaxformer_lite.files.data.mixture import SourceKinds
-from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines, ParallelText
 from flaxformer_lite.files.records import Classes, Pairs
 from tests.support.experiments import tiny_config, train_losses
 from tests.support.files import PAIRS, file, message

@@ -19,10 +19,9 @@ from flaxformer_lite.core.objectives import Seq2Seq
 from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent
 from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data import DataConfig, DataSource, ParallelText
 from flaxformer_lite.files.data import store as token_store
-from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.data.reading import tokenize
-from flaxformer_lite.files.data.source import DataSource
 from flaxformer_lite.files.data.store import (
     PairStream,
     TokenStore,
@@ -35,7 +34,6 @@ from flaxformer_lite.files.data.store import (
     train_tokenizers,
     write_shard,
 )
-from flaxformer_lite.files.data.text_files import ParallelText
 from tests.support.files import file
 
 TOKENIZER = CharacterTokenizer("abcdefgh")

@@ -140,10 +140,7 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type
         Pair("ein", "one"),
         Pair("zwei", "two"),
     ]
-    assert list(kind(**names, record=Classes(text="en")).open()) == [
-        Pair("", "one", "x"),
-        Pair("", "two", "y"),
-    ]
+    assert list(kind(**names, record=Classes(text="en")).open()) == [Pair("", "one", "x"), Pair("", "two", "y")]
     assert list(kind(**names, record=Pairs(source=1, target="en")).open()) == [Pair("1", "one"), Pair("zwei", "two")]
     assert message(kind(**names, record=Pairs(source="fr", target="en"))) == (
         f"{tmp_path}/1.x:1: the header has no columns 'fr': it is de, id, en, label"
@@ -153,31 +150,6 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type
     assert message(kind(path=only, header=True, record=Pairs(source=0, target="a"))).endswith(
         "the header has 2 columns 'a': it is a, a"
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("not json", "not JSON"),
-        ('{"source": "a"', "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        (
-            '{"source": "a", "meta": {"x": {"y": 1}, "z": 2}}',
-            "no field target; the fields are source, meta.x.y, meta.z",
-        ),
-        ('["a", "b"]', "no field source; the fields are none"),
-        ('"a source and a target"', "no field source; the fields are none"),
-        ('{"source": "a", "target": "b"} {}', "not JSON"),
-        ('{"source": 3, "target": "b"}', "field source holds int '3': it must be a string"),
-        ('{"source": "a", "target": null}', "the target is empty; correct the data"),
-        ('{"source": null, "target": "b"}', "the source is empty; correct the data"),
-        ('{"source": {"de": "a"}, "target": "b"}', "field source holds dict"),
-        ('{"source": "\\ud83d", "target": "b"}', "field source holds half a surrogate pair"),
-    ],
-)
-def test_bad_json_lines_are_located(tmp_path: Path, line: str, expected: str) -> None:
-    path = file(tmp_path, "x.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n')
-    assert message(JSONLines(path=path)).startswith(f"{path}:2: {expected}")
 
 
 @pytest.mark.parametrize("indent", [None, 1])

@@ -5,25 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.token_arrays import TokenArrays
-from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
 from flaxformer_lite.core.objectives.candidates import QueryCandidates, longest_candidates
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers
-from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.files.data import CSV, TSV, DataConfig, JSONLines
 from flaxformer_lite.files.data.held_out import held_out
 from flaxformer_lite.files.data.reading import reader_of, tokenize
-from flaxformer_lite.files.data.store import TokenStore
-from flaxformer_lite.files.data.text_files import CSV, TSV, JSONLines
-from flaxformer_lite.files.records import Candidates, Classes
+from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.files.records.candidates import TextCandidates, in_lines
-from tests.support.experiments import tiny_config, with_train
 
 BYTES = Tokenizers(ByteTokenizer(), ByteTokenizer())
 ROWS: list[dict[str, Any]] = [
@@ -107,63 +101,9 @@ def test_columns_of_negatives(tmp_path: Path):
         TSV(path=str(tmp_path / "triples.tsv"), record=Candidates(query=0, positives=1, negatives=(2,))).open()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"pos": []}, "rows.jsonl:2: no text answers the query: give at least one positive"),
-        ({"pos": None}, "no text answers the query"),
-        ({"pos": " "}, "candidate 1 of the query is ' ': it must be a text that is not blank"),
-        ({"neg": ["b", 7]}, "candidate 3 of the query is '7': it must be a text"),
-        ({"neg": ["alpha"]}, "'alpha' is a positive and a negative of the query: leave out one of them"),
-        ({"neg": [" Alpha"]}, "' Alpha' is a positive and a negative of the query: leave out one of them"),
-        ({"neg_scores": [1]}, "the query has 3 candidates but 2 scores: give each candidate one"),
-        ({"neg_scores": [1, "2"]}, "each must be a finite number"),
-        ({"neg_scores": [1, float("nan")]}, "each must be a finite number"),
-        ({"neg_scores": [1, True]}, "each must be a finite number"),
-        ({"neg": ["\ud800", "b"]}, "half a surrogate pair"),
-        ({"query": ""}, "rows.jsonl:2: the source is empty"),
-    ],
-)
-def test_bad_rows_are_refused_with_their_line(change: dict[str, Any], message: str, tmp_path: Path):
-    rows = [ROWS[0], {**ROWS[0], **change}]
-    with pytest.raises(ValueError) as error:
-        lines(tmp_path, rows, scores=("pos_scores", "neg_scores")).open()
-    assert message in str(error.value) and "rows.jsonl:2: " in str(error.value)
-
-
 def test_a_missing_field_is_named(tmp_path: Path):
     with pytest.raises(ValueError, match=r"rows\.jsonl:1: no field negative; the fields are query, pos, neg"):
         lines(tmp_path, ROWS, negatives=("negative",)).open()
-
-
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path):
-    base = tiny_config()
-    embedding = {
-        "num_encoder_layers": 1,
-        "num_decoder_layers": 0,
-        "head": None,
-        "sentence_embedding": SentenceEmbedding(),
-    }
-    model = dataclasses.replace(base.model, **embedding)
-    encoder = dataclasses.replace(with_train(base, text_metrics=()), model=model, objective=SentenceEmbeddings())
-
-    def config(source: Any, base: Config) -> Config:
-        return dataclasses.replace(base, data=dataclasses.replace(base.data, train=source))
-
-    with pytest.raises(
-        ValueError, match=r"data\.train\.record has candidates, but objective\.kind 'seq2seq' reads texts"
-    ):
-        config(lines(tmp_path, ROWS), base)
-    with pytest.raises(
-        ValueError, match=r"data\.train\.record has candidates, but objective\.kind 'seq2seq' reads texts"
-    ):
-        config(TSV(path="x", record=Candidates(query=0, positives=1, negatives=(2,))), base)
-    with pytest.raises(
-        ValueError, match=r"data\.train\.record has classes, but .* 'sentence_embeddings' reads candidates"
-    ):
-        config(JSONLines(path="x", record=Classes()), encoder)
-    assert config(JSONLines(path="x"), encoder), "plain pairs"
-    assert config(lines(tmp_path, ROWS, negatives=()), encoder)
 
 
 def test_a_tokenizer_is_trained_on_all_candidates():
@@ -186,16 +126,3 @@ def test_held_out_texts_are_no_positives_of_training(tmp_path: Path):
         return {text for pair in parts[split] for text in TextCandidates.of_pair(pair).positives}
 
     assert parts["eval"] and not positives("train") & positives("eval")
-
-
-def test_a_store_keeps_candidates(tmp_path: Path):
-    source = lines(tmp_path, ROWS)
-    reader = reader_of(SentenceEmbeddings(), BYTES, tmp_path, DataConfig().longest)
-    store = TokenStore.of(tmp_path / "stores", source, reader, "data.train", lambda *_: None)
-    store.build(reader, lambda *_: None)
-    kept = [texts_of(store.records, i) for i in range(3)]
-    assert kept == [texts_of(read(list(source.open())), i) for i in range(3)]
-    assert all(
-        np.array_equal(a.target, b.target) for a, b in zip(store.records, read(list(source.open())), strict=True)
-    )
-    assert source.open()[0].has_candidates

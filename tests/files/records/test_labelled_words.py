@@ -14,18 +14,14 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from flaxformer_lite.base.console import warn_once
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
-from flaxformer_lite.core.objectives import BaseObjective, TokenLabels
+from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS
 from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
-from flaxformer_lite.files.data import CoNLL, JSONLines, Mixture, Parquet
+from flaxformer_lite.files.data import CoNLL, DataSource, JSONLines, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.data.refused import Origin
-from flaxformer_lite.files.data.source import DataSource
-from flaxformer_lite.files.records import Candidates, Classes, Conversations, Entities, Words
+from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import (
     LabelTokenizers,
     first_tokens,
@@ -37,7 +33,6 @@ from flaxformer_lite.files.records.words import (
 )
 from flaxformer_lite.files.tokenizers import SentencePiece
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
-from tests.support.experiments import tiny_config
 from tests.support.files import file, message
 
 NAMES = TokenLabels(labels=("O", "B-PER", "I-PER", "B-LOC"))
@@ -383,74 +378,6 @@ def spans(path: str) -> JSONLines:
 GOOD = {"tokens": ["a"], "tags": {"ner": ["O"]}}
 
 
-@pytest.mark.parametrize(
-    ("record", "expected"),
-    [
-        ({"tokens": ["a", "b"], "tags": {"ner": ["O"]}}, "it has 2 words and 1 labels: each word needs one label"),
-        ({"tokens": "a b", "tags": {"ner": "O"}}, "it has 2 words and 1 labels"),
-        ({"tokens": 5, "tags": {"ner": ["O"]}}, "the words have '5': they must be a list of texts"),
-        (
-            {"tokens": ["a"], "tags": {"ner": [0.5]}},
-            "the labels have '0.5': they must be a list of texts or whole numbers",
-        ),
-        ({"tokens": ["a"]}, "no field tags.ner; the fields are tokens"),
-        ({"tokens": ["\ud800"], "tags": {"ner": ["O"]}}, "a word holds half a surrogate pair: correct the data"),
-    ],
-)
-def test_words_that_are_none_are_located(tmp_path: Path, record: object, expected: str) -> None:
-    path = in_lines(tmp_path, GOOD, record)
-    assert message(words(path)).startswith(f"{path}:2: {expected}")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ([[0, 3, "A"], [2, 5, "B"]], "the span (2, 5, 'B') overlaps (0, 3, 'A'): each character belongs to one span at most"),
-        ([[2, 3, "B"], [0, 5, "A"]], "the span (2, 3, 'B') is nested in (0, 5, 'A')"),
-        ([[0, 2, "B"], [0, 2, "A"]], "the span (0, 2, 'A') is nested in (0, 2, 'B')"),
-        ([[4, 7, "A"]], "the span (4, 7, 'A') crosses the text, which has 6 characters"),
-        ([[-1, 2, "A"]], "the span (-1, 2, 'A') crosses the text"),
-        ([[2, 2, "A"]], "the span (2, 2, 'A') is empty: its end is the number of the character behind it"),
-        ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is not a span: it must have start and end"),
-        ([[0, 2, ""]], "the span [0, 2, ''] is not a span"),
-        ({"start": [0, 1], "end": [2, 3], "label": ["A", "B"]}, "the span (1, 3, 'B') overlaps (0, 2, 'A')"),
-        ({"start": 0}, "the spans are \"{'start': 0}\": they must be a list"),
-    ],
-)  # fmt: skip
-def test_spans_that_are_none_are_located(tmp_path: Path, given: object, expected: str) -> None:
-    good = {"text": "ab cd.", "spans": [{"start": 0, "end": 2, "type": None, "entity_group": "PER"}]}
-    path = in_lines(tmp_path, good, {"text": "ab cd.", "spans": given})
-    assert message(spans(path)).startswith(f"{path}:2: {expected}")
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "said", "expected"),
-    [
-        (
-            4,
-            6,
-            "cd",
-            "the span (4, 6, 'A') is 'd.', but its text 'cd': its places count units of UTF-16, as browsers do: count ch",
-        ),
-        (6, 8, "cd", "the span (6, 8, 'A') is '', but its text 'cd': its places count bytes: count characters from 0"),
-        (
-            3,
-            5,
-            "ab",
-            "the span (3, 5, 'A') is 'cd', but its text 'ab': correct one of them, counted in characters from 0",
-        ),
-    ],
-)
-def test_a_span_that_contradicts_its_text_is_refused(
-    tmp_path: Path, start: int, end: int, said: str, expected: str
-) -> None:
-    text = "\U0001f680a cd."
-    span = {"start": start, "end": end, "text": said, "label": "A"}
-    good = {"text": "a  b", "spans": {"start": [0], "end": [4], "text": ["a b"], "label": ["A"]}}
-    path = in_lines(tmp_path, good, {"text": text, "spans": [span]})
-    assert message(spans(path)).startswith(f"{path}:2: {expected}")
-
-
 def told(source: DataSource) -> str:
     """The error of tokenizing a source."""
     with pytest.raises(ValueError) as caught:
@@ -490,7 +417,7 @@ def test_rows_that_are_dropped_and_words_without_a_token_are_told(
     source = JSONLines(path=path, record=Words(labels="tags.ner"), bad_rows="drop")
     records = tokenize(source.open(), reader(), Origin(source, "data.train"))
     rows = NAMES.make_rows(records, Lengths(9, 0), 0, CHARACTERS)
-    assert [row.labels.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
+    assert [row.label.tolist() for row in rows] == [[0, 1, 0], [0, 3, 0, 0, 0]]
     said = capsys.readouterr().err
     assert f"1 bad rows were left out, the first of them: {path}:2: word 1, 'a', has the label 'X'" in said
     assert (
@@ -565,31 +492,3 @@ def test_columns_of_tables_are_lists(tmp_path: Path) -> None:
     assert source.open() == [pair_of_words(["a", "b"], [1, 0])]
     assert labels_of(source.open()[0]) == ["B-PER", "·", "O"]
     assert source.record.texts == ()
-
-
-def test_sources_and_objectives_that_do_not_fit_are_refused_before_training() -> None:
-    """Law: labels of words are read by the objective for them alone, and nothing beside them is silently left out."""
-    tiny = tiny_config()
-    pooler = Pooler(token="each", activation=None, num_classes=4)
-    model = ModelConfig(vocab_size=31, d_model=12, num_heads=3, num_decoder_layers=0, head=None, pooler=pooler)
-
-    def config(source: DataSource, objective: BaseObjective = NAMES, **parts: object) -> Config:
-        data = dataclasses.replace(tiny.data, train=source, eval=None)
-        train = dataclasses.replace(tiny.train, text_metrics=())
-        return Config(data=data, train=train, objective=objective, **{"model": model, **parts})
-
-    config(words("x"))
-    config(CoNLL(path="x"))
-    config(Mixture(sources=(spans("x"), CoNLL(path="x"))))
-    assert config(JSONLines(path="x")), "its rows are refused with their lines"
-    for record, reads in ((Classes(), "classes"), (Candidates(), "candidates"), (Conversations(), "conversations")):
-        with pytest.raises(
-            ValueError,
-            match=rf"^data\.train\.record has {reads}, but objective\.kind 'token_labels' reads words: change one",
-        ):
-            config(JSONLines(path="x", record=record))
-    for source in (words("x"), spans("x"), CoNLL(path="x")):
-        with pytest.raises(
-            ValueError, match=r"^data\.train\.record has words, but objective\.kind 'seq2seq' reads texts: change"
-        ):
-            config(source, tiny.objective, model=tiny.model)

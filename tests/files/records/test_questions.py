@@ -70,22 +70,6 @@ def test_a_table_has_the_text_of_one_answer(tmp_path: Path):
         list(CSV(path=str(path), header=True, record=Questions(**fields)).located())
 
 
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        ([{"text": "Warsaw", "answer_start": 17}], "the answer 'Warsaw' starts at 17, where the text has 'arsaw,': correct one"),
-        ([{"text": "Warsaw", "answer_start": -32}], "the answer 'Warsaw' starts at -32, where the text has '': correct"),
-        ([{"text": "Paris"}], "the answer 'Paris' stands in the text 0 times: give its answer_start"),
-        ([{"text": "", "answer_start": 3}], "it must have a text, and answer_start if the text has it twice"),
-        ([7], "the answer is '7': it must have a text"),
-        (7, "the answers are '7': they must be a list, each with text and answer_start"),
-    ],
-)  # fmt: skip
-def test_an_answer_that_does_not_stand_there_is_told(answers: Any, message: str, tmp_path: Path):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read(tmp_path, {"question": ASKED, "context": TEXT, "answers": answers})
-
-
 def test_a_nested_file_of_another_form_is_told(tmp_path: Path):
     with pytest.raises(ValueError, match=r"it has data, but is not as SQuAD's files are \(KeyError\('answers'\)\)"):
         read(tmp_path, {"data": [{"paragraphs": [{"qas": [{"question": ASKED}], "context": TEXT}]}]})

@@ -3,27 +3,206 @@
 import json
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import chex
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.objectives import (
+    AnswerSpans,
+    BaseObjective,
+    Instruction,
+    SentenceEmbeddings,
+    Seq2Seq,
+    TokenLabels,
+)
+from flaxformer_lite.core.text import Bytes, Tokenizers
 from flaxformer_lite.files.data import CSV, TSV, CoNLL, JSONLines, Parquet
-from flaxformer_lite.files.records import READERS, Classes, Conversations, RecordKinds, Words
-from flaxformer_lite.files.records.base import Record
+from flaxformer_lite.files.data.reading import reader_of, tokenize
+from flaxformer_lite.files.data.store import TokenStore
+from flaxformer_lite.files.records import (
+    READERS,
+    Candidates,
+    Classes,
+    Conversations,
+    Entities,
+    Pairs,
+    Questions,
+    Record,
+    RecordKinds,
+    Words,
+)
 from flaxformer_lite.files.records.words import pair_of_words
+from tests.support.files import file, message
+
+NAMES = TokenLabels(labels=("O", "B-PER", "I-PER"))
 
 
-def file(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text, encoding="utf-8")
-    return str(folder / name)
+class Kind(NamedTuple):
+    """A kind of records: an objective that reads it, rows of a file, and rows that are bad with what is said of them."""
+
+    record: Record
+    objective: BaseObjective
+    rows: list[dict[str, Any]]
+    bad: list[tuple[Any, str]]
 
 
-def message(source: Any) -> str:
-    with pytest.raises(ValueError) as error:
-        source.open()
-    return str(error.value)
+TEXT, ROCKET = "She was born in Warsaw, and Warsaw is in Poland.", "\U0001f680a cd."
+QUERY = {"query": "one", "pos": "alpha", "neg": ["b", "gamma ray"], "pos_scores": 1.5, "neg_scores": [-2, 0.25]}
+KINDS = {
+    "pairs": Kind(
+        Pairs(), Seq2Seq(), [{"source": "a", "target": "b"}],
+        [
+            ("not json", "not JSON"),
+            ('{"source": "a"', "not JSON"),
+            ("[" * 100_000, "not JSON"),
+            ('{"source": "a", "target": "b"} {}', "not JSON"),
+            ({"source": "a", "meta": {"x": {"y": 1}, "z": 2}}, "no field target; the fields are source, meta.x.y, meta.z"),
+            (["a", "b"], "no field source; the fields are none"),
+            ("\"a source and a target\"", "no field source; the fields are none"),
+            ({"source": 3, "target": "b"}, "field source holds int '3': it must be a string"),
+            ({"source": "a", "target": None}, "the target is empty; correct the data"),
+            ({"source": None, "target": "b"}, "the source is empty; correct the data"),
+            ({"source": {"de": "a"}, "target": "b"}, "field source holds dict"),
+            ({"source": "\ud83d", "target": "b"}, "field source holds half a surrogate pair"),
+        ],
+    ),
+    "words": Kind(
+        Words(labels="tags.ner"), NAMES, [{"tokens": ["a"], "tags": {"ner": ["O"]}}],
+        [
+            ({"tokens": ["a", "b"], "tags": {"ner": ["O"]}}, "it has 2 words and 1 labels: each word needs one label"),
+            ({"tokens": "a b", "tags": {"ner": "O"}}, "it has 2 words and 1 labels"),
+            ({"tokens": 5, "tags": {"ner": ["O"]}}, "the words have '5': they must be a list of texts"),
+            ({"tokens": ["a"], "tags": {"ner": [0.5]}}, "the labels have '0.5': they must be a list of texts or whole numbers"),
+            ({"tokens": ["a"]}, "no field tags.ner; the fields are tokens"),
+            ({"tokens": ["\ud800"], "tags": {"ner": ["O"]}}, "a word holds half a surrogate pair: correct the data"),
+        ],
+    ),
+    "entities": Kind(
+        Entities(), NAMES,
+        [
+            {"text": "ab cd.", "spans": [{"start": 0, "end": 2, "type": None, "entity_group": "PER"}]},
+            {"text": "a  b", "spans": {"start": [0], "end": [4], "text": ["a b"], "label": ["PER"]}},
+        ],
+        [
+            *(
+                ({"text": "ab cd.", "spans": spans}, said)
+                for spans, said in (
+                    ([[0, 3, "A"], [2, 5, "B"]], "the span (2, 5, 'B') overlaps (0, 3, 'A'): each character belongs to one"),
+                    ([[2, 3, "B"], [0, 5, "A"]], "the span (2, 3, 'B') is nested in (0, 5, 'A')"),
+                    ([[0, 2, "B"], [0, 2, "A"]], "the span (0, 2, 'A') is nested in (0, 2, 'B')"),
+                    ([[4, 7, "A"]], "the span (4, 7, 'A') crosses the text, which has 6 characters"),
+                    ([[-1, 2, "A"]], "the span (-1, 2, 'A') crosses the text"),
+                    ([[2, 2, "A"]], "the span (2, 2, 'A') is empty: its end is the number of the character behind it"),
+                    ([{"start": 0, "end": 2}], "the span {'start': 0, 'end': 2} is not a span: it must have start and end"),
+                    ([[0, 2, ""]], "the span [0, 2, ''] is not a span"),
+                    ({"start": [0, 1], "end": [2, 3], "label": ["A", "B"]}, "the span (1, 3, 'B') overlaps (0, 2, 'A')"),
+                    ({"start": 0}, "the spans are \"{'start': 0}\": they must be a list"),
+                )
+            ),
+            *(
+                ({"text": ROCKET, "spans": [{"start": start, "end": end, "text": text, "label": "A"}]}, said)
+                for start, end, text, said in (
+                    (4, 6, "cd", "is 'd.', but its text 'cd': its places count units of UTF-16, as browsers do: count ch"),
+                    (6, 8, "cd", "is '', but its text 'cd': its places count bytes: count characters from 0"),
+                    (3, 5, "ab", "is 'cd', but its text 'ab': correct one of them, counted in characters from 0"),
+                )
+            ),
+        ],
+    ),
+    "candidates": Kind(
+        Candidates(positives="pos", negatives=("neg",), scores=("pos_scores", "neg_scores")), SentenceEmbeddings(),
+        [
+            QUERY,
+            {"query": "two", "pos": ["ä", "\u200d"], "neg": [], "pos_scores": [3, 4], "neg_scores": []},
+            {"query": "three", "pos": ["x"], "neg": None, "pos_scores": [1], "neg_scores": None},
+        ],
+        [
+            (QUERY | change, said)
+            for change, said in (
+                ({"pos": []}, "no text answers the query: give at least one positive"),
+                ({"pos": None}, "no text answers the query"),
+                ({"pos": " "}, "candidate 1 of the query is ' ': it must be a text that is not blank"),
+                ({"neg": ["b", 7]}, "candidate 3 of the query is '7': it must be a text"),
+                ({"neg": ["alpha"]}, "'alpha' is a positive and a negative of the query: leave out one of them"),
+                ({"neg": [" Alpha"]}, "' Alpha' is a positive and a negative of the query: leave out one of them"),
+                ({"neg_scores": [1]}, "the query has 3 candidates but 2 scores: give each candidate one"),
+                ({"neg_scores": [1, "2"]}, "each must be a finite number"),
+                ({"neg_scores": [1, float("nan")]}, "each must be a finite number"),
+                ({"neg_scores": [1, True]}, "each must be a finite number"),
+                ({"neg": ["\ud800", "b"]}, "half a surrogate pair"),
+                ({"query": ""}, "the source is empty"),
+            )
+        ],
+    ),
+    "conversations": Kind(
+        Conversations(), Instruction(),
+        [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}],
+        [
+            ({"messages": "Hi"}, "is not a list of messages"),
+            ({"messages": []}, "is not a list of messages"),
+            ({"messages": [{"sender": "human", "value": "Hi"}]}, "is not a message"),
+            ({"messages": [{"role": "user", "content": 3}]}, "must be a string"),
+            ({"messages": [{"role": "user", "content": "\ud800"}]}, "half a surrogate pair"),
+            ({"chat": []}, "no field messages"),
+        ],
+    ),
+    "questions": Kind(
+        Questions(), AnswerSpans(unanswerable=True),
+        [{"question": "Where?", "context": TEXT, "answers": [{"text": "Warsaw", "answer_start": 16}]}],
+        [
+            ({"question": "Where?", "context": TEXT, "answers": answers}, said)
+            for answers, said in (
+                ([{"text": "Warsaw", "answer_start": 17}], "the answer 'Warsaw' starts at 17, where the text has 'arsaw,'"),
+                ([{"text": "Warsaw", "answer_start": -32}], "the answer 'Warsaw' starts at -32, where the text has '': correct"),
+                ([{"text": "Paris"}], "the answer 'Paris' stands in the text 0 times: give its answer_start"),
+                ([{"text": "", "answer_start": 3}], "it must have a text, and answer_start if the text has it twice"),
+                ([7], "the answer is '7': it must have a text"),
+                (7, "the answers are '7': they must be a list, each with text and answer_start"),
+            )
+        ],
+    ),
+}  # fmt: skip
+BAD = [(name, *row) for name, kind in KINDS.items() for row in kind.bad]
+
+
+def source_of(kind: Kind, folder: Path, *more: Any, **settings: Any) -> JSONLines:
+    """A file with the rows of a kind, and more; a text is a line as it is."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in (*kind.rows, *more)]
+    return JSONLines(path=file(folder, "x.jsonl", "\n".join(lines)), record=kind.record, **settings)
+
+
+def test_each_kind_that_is_read_its_own_way_has_its_rows():
+    assert {kind.record.reads for kind in KINDS.values()} == READERS.keys() - {"classes"} and set(READERS) >= {
+        "classes"
+    }
+
+
+@pytest.mark.parametrize(("name", "row", "said"), BAD)
+def test_a_bad_row_is_named_by_its_file_and_line_or_dropped(name: str, row: Any, said: str, tmp_path: Path):
+    kind = KINDS[name]
+    source = source_of(kind, tmp_path, row)
+    place, _, rest = message(source).partition(": ")
+    assert place == f"{source.path}:{len(kind.rows) + 1}" and said in rest
+    dropped = source_of(kind, tmp_path, row, bad_rows="drop", empty_lines="drop").open()
+    assert dropped == source_of(kind, tmp_path).open() and len(dropped) == len(kind.rows)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_store_keeps_the_records(name: str, tmp_path: Path):
+    """Law: the records of a store are those in memory, with all that stands beside their texts."""
+    kind, tokenizer = KINDS[name], Bytes().train([], 260)
+    source = source_of(kind, tmp_path)
+    reader = reader_of(kind.objective, Tokenizers(tokenizer, tokenizer), tmp_path, Lengths(99, 99))
+    store = TokenStore.of(tmp_path / "stores", source, reader)
+    assert store.build(reader, lambda *_: None)
+    wanted = tokenize(source.open(), reader)
+    assert store.records.fingerprint() == wanted.fingerprint() and len(wanted) == len(kind.rows)
+    for found, record in zip(store.records, wanted, strict=True):
+        chex.assert_trees_all_equal(found, record)
+    assert name not in ("words", "candidates", "questions") or any(record.arrays for record in wanted)
 
 
 WORDS, LABELS = ["O'Hara", 'say "é"', "New", "a\\b", "\u3000x"], ["B-PER", "O", "B-LOC", "I-LOC", "O"]

@@ -9,10 +9,9 @@ import tokenizers as library
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from flaxformer_lite.core.text import Characters, Tokenizer
-from flaxformer_lite.files.tokenizers import SentencePiece, load_tokenizer
+from flaxformer_lite.files.tokenizers import SentencePiece, load_tokenizer, save_tokenizer
 from flaxformer_lite.files.tokenizers.extension import cut_otherwise, extended, join_neighbours
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
-from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.files.tokenizers.subwords import AddedPieces, SentencePieceTokenizer
 
 

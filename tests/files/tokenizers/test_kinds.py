@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.core.text.characters import Bytes, Characters
-from flaxformer_lite.files.tokenizers.kinds import FromRun, load_tokenizer, save_tokenizer
-from flaxformer_lite.files.tokenizers.subwords import SentencePiece
+from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, load_tokenizer, save_tokenizer
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 BPE = SentencePiece()

@@ -10,24 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.records import Lengths
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.model import ModelConfig, Pooler, Transformer
 from flaxformer_lite.core.model.inputs import Outputs
-from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import AnswerSpans
 from flaxformer_lite.core.predictions.forward import arguments, forward
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.files.data.reading import tokenize
 from flaxformer_lite.files.records.questions import QuestionTokenizers
+from flaxformer_lite.interop import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, write_hf
 from flaxformer_lite.interop.hf.card import About
-from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import ANSWERS
 from flaxformer_lite.interop.hf.folder import write_folder
-from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.importing import objective
 from tests.support import needs
 from tests.support.hf_folders import config_of, random_params

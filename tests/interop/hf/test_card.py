@@ -16,8 +16,7 @@ from flaxformer_lite.interop.hf.card import usage
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
 from tests.support.hf_folders import TRAINED_HERE, copied, random_params
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -76,10 +75,9 @@ def test_a_tokenizer_that_the_library_cannot_read_is_not_loaded(embeds: bool, tm
 
 
 def test_a_classifier_that_started_from_an_encoder_of_vectors_leaves_as_a_classifier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, one_device: None
 ) -> None:
     """And with the licence that the import read."""
-    use_one_device(monkeypatch)
     folder = copied("minilm/mean", tmp_path)
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     vectors = load(import_hf(folder, tmp_path / "vectors"))
@@ -101,9 +99,8 @@ def test_a_classifier_that_started_from_an_encoder_of_vectors_leaves_as_a_classi
 
 
 @pytest.mark.slow
-def test_the_card_of_a_trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_card_of_a_trained_run(tmp_path: Path, command: Command, one_device: None) -> None:
     """The report of `evaluate` on the exported weights, not the one on others; without one, the row of the training."""
-    use_one_device(monkeypatch)
     model = TRAINED_HERE["llama"]
     data = DataConfig(tokenizer=None, max_source_length=19, max_target_length=19)
     folder = RunFolder(tmp_path / "run")
@@ -113,13 +110,13 @@ def test_the_card_of_a_trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (folder.path / "evaluations").mkdir()
     (folder.path / "evaluations/test.json").write_text(json.dumps(report | scores))
     (folder.path / "evaluations/eval.json").write_text(json.dumps(report | scores | {"weights": "average:5"}))
-    type_command(monkeypatch, "export", "hf", folder.path, tmp_path / "out", "--license", "cc-by-4.0")
+    command("export", "hf", folder.path, tmp_path / "out", "--license", "cc-by-4.0")
     card = (tmp_path / "out/README.md").read_text()
     assert card[: len(CARD)] == CARD and card.endswith(USAGE) and "| `optimizer.algorithm.kind` | adamw |" in card
     (folder.path / "evaluations/test.json").unlink()
     folder.append({"step": 4, "split": "eval", "loss": 0.5})
     folder.append({"step": 5, "split": "eval", "loss": 0.75})
-    type_command(monkeypatch, "export", "hf", folder.path, tmp_path / "bare")
+    command("export", "hf", folder.path, tmp_path / "bare")
     card = (tmp_path / "bare/README.md").read_text()
     assert "On `eval`: step 5.\n\n| metric | value |\n| --- | --- |\n| loss | 0.75 |" in card and "license" not in card
     assert folder.results(5, "average:5")[0]["weights"] == "average:5" and folder.results(4, "ema") == []

@@ -13,18 +13,16 @@ import pytest
 
 from flaxformer_lite import export_hf, import_hf, train
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.core.model import Rotary
-from flaxformer_lite.core.model.config import SentenceEmbedding
+from flaxformer_lite.core.model import ModelConfig, Rotary, SentenceEmbedding
 from flaxformer_lite.core.model.positions import YarnScaling
 from flaxformer_lite.core.text import Characters
 from flaxformer_lite.files.data import DataConfig, PlainText
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import write_hf
 from flaxformer_lite.interop.hf.card import About
-from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.importing import objective
 from flaxformer_lite.workdir import RunFolder
-from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, copied, imported, refused, with_options
 from tests.support.quick import quick
 
@@ -74,22 +72,32 @@ GENERATED = (
 """Options of decoding in `config.json`: an export has them in `generation_config.json`, and a model without answers none."""
 
 
+def written(found: Imported, folder: Path, length: int = 7, model: ModelConfig | None = None, **origin: Any) -> Path:
+    """The folder of a run of this model that was trained at this length; without an origin it was trained here."""
+    data = DataConfig(tokenizer=None, max_source_length=length, max_target_length=length)
+    config = Config(model=model or found.model, objective=objective(found, None), data=data, decode=found.decode)
+    (folder / "files").mkdir(parents=True)
+    write_hf(config, found.params, origin, folder / "files", None, folder / "out", About("a", 1, []))
+    return folder / "out"
+
+
+def origin_of(found: Imported) -> dict[str, Any]:
+    return {"config": found.config, "generation": found.generation, "architecture": found.architecture}
+
+
+def config_in(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
 def export_of(
     label: str, folder: Path, trained: Mapping[str, Any], *, length: int = 7
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """`config.json` and `generation_config.json` of a run that was trained at this length; `trained`: settings of its model."""
     found = imported(label)
-    data = DataConfig(tokenizer=None, max_source_length=length, max_target_length=length)
     model = dataclasses.replace(found.model, **trained)
-    config = Config(model=model, objective=objective(found, None), data=data, decode=found.decode)
-    origin = {"config": found.config, "generation": found.generation, "architecture": found.architecture}
-    (folder / "files").mkdir(parents=True)
-    write_hf(
-        config, found.params, origin | {"trained": True}, folder / "files", None, folder / "out", About("a", 1, [])
-    )
-    rules = folder / "out/generation_config.json"
-    found_rules = json.loads(rules.read_text()) if rules.is_file() else {}
-    return json.loads((folder / "out/config.json").read_text()), found_rules
+    out = written(found, folder, length, model, **origin_of(found), trained=True)
+    rules = out / "generation_config.json"
+    return config_in(out), json.loads(rules.read_text()) if rules.is_file() else {}
 
 
 def without_types(value: Any) -> Any:
@@ -156,23 +164,15 @@ def test_a_scale_of_positions_that_a_length_decides_stays_with_a_longer_one(tmp_
     for name in ("rope_scaling", "rope_parameters"):
         if theirs.get(name):
             theirs[name] = {key: x for key, x in theirs[name].items() if key != "original_max_position_embeddings"}
-    data = DataConfig(tokenizer=None, max_source_length=2 * length, max_target_length=2 * length)
-    config = Config(model=found.model, objective=objective(found, None), data=data, decode=found.decode)
-    origin = {"config": theirs, "generation": found.generation, "architecture": found.architecture, "trained": True}
-    (tmp_path / "files").mkdir()
-    write_hf(config, found.params, origin, tmp_path / "files", None, tmp_path / "out", About("a", 1, []))
-    assert json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"] >= 2 * length
-    assert read_folder(tmp_path / "out").model.positions == found.model.positions
+    out = written(found, tmp_path, 2 * length, **origin_of(found) | {"config": theirs}, trained=True)
+    assert config_in(out)["max_position_embeddings"] >= 2 * length
+    assert read_folder(out).model.positions == found.model.positions
 
 
 def test_a_decoder_that_was_trained_here_states_its_own_length(tmp_path: Path) -> None:
     """Oracle: data.max_target_length, and not the 32,768 or 2,048 that the library takes where nothing is stated."""
-    found = imported("qwen2/plain")
-    data = DataConfig(tokenizer=None, max_source_length=512, max_target_length=512)
-    config = Config(model=found.model, objective=objective(found, None), data=data, decode=found.decode)
-    (tmp_path / "files").mkdir()
-    write_hf(config, found.params, {}, tmp_path / "files", None, tmp_path / "out", About("a", 1, []))
-    assert json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"] in (512, 513)
+    out = written(imported("qwen2/plain"), tmp_path, 512)
+    assert config_in(out)["max_position_embeddings"] in (512, 513)
 
 
 def test_a_run_keeps_the_origin_of_the_weights_that_it_starts_from(tmp_path: Path) -> None:
@@ -192,11 +192,8 @@ def test_a_run_keeps_the_origin_of_the_weights_that_it_starts_from(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_imported_run_that_was_trained_is_exported_with_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_imported_run_that_was_trained_is_exported_with_its_config(tmp_path: Path, one_device: None) -> None:
     """The whole way: import, two steps at a shorter length, export; as `chats.py` of docs/fine-tuning.md begins."""
-    use_one_device(monkeypatch)
     start = import_hf(DATA / "llama/hub_layout", tmp_path / "start")
     base = RunFolder(start).config()
     (tmp_path / "text.txt").write_text("the cat sat\na hat\n" * 9)
@@ -208,9 +205,7 @@ def test_an_imported_run_that_was_trained_is_exported_with_its_config(
     )
     run = train(config, tmp_path / "run")
     export_hf(run.folder.path, tmp_path / "out")
-    found, theirs = (
-        json.loads(path.read_text()) for path in (tmp_path / "out/config.json", DATA / "llama/hub_layout/config.json")
-    )
+    found, theirs = config_in(tmp_path / "out"), config_in(DATA / "llama/hub_layout")
     assert {name for name in theirs if found.get(name) != theirs[name]} == {
         *("torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id")
     }
@@ -233,15 +228,11 @@ def test_the_problem_of_a_folder_is_that_of_the_run_and_of_its_export(label: str
     chosen = objective(found, None)
     assert (chosen.label_threshold == 0.5) == (problem == "multi_label_classification")
     assert (chosen.kind == "regression") == (problem == "regression")
-    data = DataConfig(tokenizer=None, max_source_length=9, max_target_length=9)
-    config = Config(model=found.model, objective=chosen, data=data, decode=found.decode)
     without = {name: value for name, value in found.config.items() if name != "problem_type"}
     needed = problem if problem == "multi_label_classification" else None
-    (tmp_path / "files").mkdir()
     for place, theirs, wanted in (("with", found.config, problem), ("without", without, needed)):
-        origin = {"config": theirs, "generation": found.generation, "architecture": found.architecture}
-        write_hf(config, found.params, origin, tmp_path / "files", None, tmp_path / place, About("a", 1, []))
-        assert json.loads((tmp_path / place / "config.json").read_text()).get("problem_type") == wanted
+        out = written(found, tmp_path / place, **origin_of(found) | {"config": theirs})
+        assert config_in(out).get("problem_type") == wanted
 
 
 def test_another_pooling_than_that_of_the_import_is_written(tmp_path: Path) -> None:

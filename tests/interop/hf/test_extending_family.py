@@ -13,22 +13,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config import outside
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.core.model.layers import DropoutRates
-from flaxformer_lite.core.model.norms import LayerNorm
-from flaxformer_lite.core.model.positions import Rotary
+from flaxformer_lite.core.model import DotProduct, DropoutRates, LanguageModelHead, LayerNorm, ModelConfig, Rotary
+from flaxformer_lite.interop import FAMILIES, read_folder
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf import families
-from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family, tied_copies
-from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import ACTIVATION
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.options import Entry, only, option, required
 from flaxformer_lite.run import load
-from tests.support.commands import type_command
+from tests.support.commands import Command
 
 TEMPLATE = ModelConfig(
     vocab_size=1,
@@ -148,17 +143,15 @@ def test_refusals_come_with_the_tables(tmp_path: Path, tensors: dict[str, np.nda
 
 
 def test_a_family_comes_in_and_leaves_by_the_commands(
-    tmp_path: Path, tensors: dict[str, np.ndarray], capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tensors: dict[str, np.ndarray], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file that is named by --import is this one."""
     monkeypatch.setattr(outside, "IMPORTED", {})
     monkeypatch.setattr(families, "IMPORTED", outside.IMPORTED)
     folder, run, out = make_folder(tmp_path / "in", tensors), tmp_path / "run", tmp_path / "out"
-    with pytest.raises(SystemExit, match="2"):
-        type_command(monkeypatch, "import", "hf", folder, run)
-    assert capsys.readouterr().err.endswith("; a file with another is named by --import FILE.py\n")
-    type_command(monkeypatch, "import", "hf", folder, run, "--import", __file__)
-    type_command(monkeypatch, "export", "hf", run, out, "--import", __file__)
+    assert command.mistake("import", "hf", folder, run).endswith("; a file with another is named by --import FILE.py")
+    command("import", "hf", folder, run, "--import", __file__)
+    command("export", "hf", run, out, "--import", __file__)
     left = load_file(out / "model.safetensors")
     assert left.keys() == tensors.keys() and all(left[name].tobytes() == x.tobytes() for name, x in tensors.items())
 

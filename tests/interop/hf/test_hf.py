@@ -11,12 +11,11 @@ import pytest
 
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.predictions.forward import ModelOutput, arguments, forward
+from flaxformer_lite.interop import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
-from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
-from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.sentence import weight_files, without_dense
 from tests.support.hf_folders import DATA, fixture, imported, refused
 from tests.support.quick import quick

@@ -12,18 +12,16 @@ import pytest
 from flaxformer_lite import export_ctranslate2, export_hf, import_hf, load, train
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.text import Languages, LanguageTokenizers
-from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.core.text import Languages, LanguageTokenizers, Tokenizers
 from flaxformer_lite.files.data import TSV
-from flaxformer_lite.files.tokenizers import FromRun
-from flaxformer_lite.files.tokenizers.kinds import load_tokenizer, save_tokenizers
+from flaxformer_lite.files.tokenizers import FromRun, load_tokenizer, save_tokenizers
 from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.interop.hf.languages import read_languages
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.run import Run
 from tests.support import needs
-from tests.support.commands import type_command
-from tests.support.experiments import num_programs, use_one_device
+from tests.support.commands import Command
+from tests.support.experiments import num_programs
 from tests.support.hf_folders import DATA
 from tests.support.language_runs import LANGUAGE_FILES as FILES
 from tests.support.language_runs import folder_with
@@ -111,11 +109,8 @@ def test_a_language_in_the_text_is_put_there() -> None:
 
 
 @pytest.mark.slow
-def test_madlad_reads_the_language_with_the_space_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_madlad_reads_the_language_with_the_space_before_it(tmp_path: Path, one_device: None, command: Command) -> None:
     """The published settings: the languages are pieces of the model, <s> is the padding, answers start from <unk>."""
-    use_one_device(monkeypatch)
     shutil.copytree(DATA / "t5_1_1/madlad", tmp_path / "model")
     shutil.copytree(FILES / "madlad", tmp_path / "model", dirs_exist_ok=True)
     run = load(import_hf(tmp_path / "model", tmp_path / "run"))
@@ -126,9 +121,9 @@ def test_madlad_reads_the_language_with_the_space_before_it(
     assert [[*run.tokenizer.encode(f"<2de> {text}"), 2] for text in texts] == sources
     assert (german.pad_id, german.unk_id, german.eos_id, run.config.decode.bos_id) == (1, 0, 2, 0)
     (tmp_path / "in.txt").write_text(texts[0] + "\n")
-    type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--to", "de")
+    said = command("translate", run.folder.path, tmp_path / "in.txt", "--to", "de")
     (answer,) = run.hypotheses_of_ids(sources[:1])
-    assert capsys.readouterr().out == run.required_tokenizers.target_text(answer[0].tokens) + "\n"
+    assert said.out == run.required_tokenizers.target_text(answer[0].tokens) + "\n"
     export_hf(run.folder.path, tmp_path / "out")
     again = load(import_hf(tmp_path / "out", tmp_path / "again"))
     assert again.config.data.languages == run.config.data.languages
@@ -139,10 +134,9 @@ def test_madlad_reads_the_language_with_the_space_before_it(
 @pytest.mark.slow
 @pytest.mark.parametrize(("label", "name"), [("m2m_100/nllb", "nllb"), ("mbart/plain", "mbart")])
 def test_a_run_translates_in_the_direction_that_is_named(
-    label: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    label: str, name: str, tmp_path: Path, one_device: None, command: Command
 ) -> None:
     """Law: by codes as by the ids that the library gives; one program serves all directions."""
-    use_one_device(monkeypatch)
     run = load(import_hf(folder_with(label, name, tmp_path / "model"), tmp_path / "run"))
     theirs = json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
     source, target = theirs["direction"]
@@ -163,12 +157,11 @@ def test_a_run_translates_in_the_direction_that_is_named(
     with pytest.raises(ValueError, match="from is missing"):
         load_without_direction(run).translate(texts)
     (tmp_path / "in.txt").write_text(texts[0] + "\n")
-    type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--from", source, "--to", target)
-    heard = capsys.readouterr()
+    heard = command("translate", run.folder.path, tmp_path / "in.txt", "--from", source, "--to", target)
     assert heard.out == one.translate(texts[:1])[0] + "\n" and "translating" not in heard.err
     if run.config.data.languages.direction:
-        type_command(monkeypatch, "translate", run.folder.path, tmp_path / "in.txt", "--from", source)
-        assert f"translating from {source} to {target}, as data.languages.direction says" in capsys.readouterr().err
+        heard = command("translate", run.folder.path, tmp_path / "in.txt", "--from", source)
+        assert f"translating from {source} to {target}, as data.languages.direction says" in heard.err
 
 
 def load_without_direction(run: Run) -> Run:
@@ -198,10 +191,9 @@ def test_pairs_have_the_tokens_of_their_direction(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nllb", "mbart50", "mbart"])
 def test_pairs_fine_tune_an_imported_run_in_the_rows_of_the_library(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, one_device: None
 ) -> None:
     """Oracle: the library's sources and labels, and these as its models shift them: mBART wraps the last one."""
-    use_one_device(monkeypatch)
     label = "m2m_100/nllb" if name == "nllb" else "mbart/plain"
     start = import_hf(folder_with(label, name, tmp_path / "model"), tmp_path / "start")
     theirs = json.loads((FILES / name / "expected.json").read_text(encoding="utf-8"))
@@ -248,11 +240,10 @@ def test_languages_that_cannot_be_are_refused(settings: dict[str, Any], message:
 
 @needs.ctranslate2
 @pytest.mark.slow
-def test_ctranslate2_reads_a_direction_as_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctranslate2_reads_a_direction_as_tokens(tmp_path: Path, one_device: None) -> None:
     """As docs/systems/ctranslate2.md says: the language before a source, and the other as the prefix of its answer."""
     import ctranslate2
 
-    use_one_device(monkeypatch)
     run = load(import_hf(folder_with("m2m_100/nllb", "nllb", tmp_path / "model"), tmp_path / "run"))
     export_ctranslate2(run.folder.path, tmp_path / "folder")
     translator = ctranslate2.Translator(str(tmp_path / "folder"), compute_type="float32")

@@ -14,9 +14,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
 
-from flaxformer_lite.interop import FAMILIES, SYSTEMS
+from flaxformer_lite.interop import FAMILIES, SYSTEMS, read_folder
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json, read_tensors
-from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.name_map import from_params, unwrapped
 from flaxformer_lite.interop.weight_files import read_file
 from tests.support.hf_folders import DATA, imported, random_params

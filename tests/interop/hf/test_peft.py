@@ -14,7 +14,6 @@ import tokenizers
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite import export_hf, import_hf, load, train
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig, load_config
 from flaxformer_lite.core.model import LoRA
 from flaxformer_lite.core.objectives import Instruction
@@ -24,7 +23,7 @@ from flaxformer_lite.files.data import TSV
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.peft import is_adapter, read_adapters
 from flaxformer_lite.run import Run
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
 from tests.support.hf_folders import DATA
 from tests.support.limits import assert_close
 from tests.support.paths import FIXTURES, ROOT
@@ -210,15 +209,14 @@ def test_an_adapter_of_the_head_is_named(tmp_path: Path):
         import_hf(untied, tmp_path / "run")
 
 
-def test_what_cannot_be_written_is_named(tmp_path: Path):
+def test_what_cannot_be_written_is_named(tmp_path: Path, command: Command):
     import_hf(DATA / "llama/gqa_llama3", tmp_path / "base")
     with pytest.raises(ValueError, match=r"has no adapters \(model\.lora is None\)"):
         export_hf(tmp_path / "base", tmp_path / "out", adapters=True)
     import_hf(FIXTURES / "peft/gpt2_fused", tmp_path / "gpt2")
     with pytest.raises(ValueError, match=r"c_attn\.weight holds query and others in one matrix"):
         export_hf(tmp_path / "gpt2", tmp_path / "out", adapters=True)
-    with pytest.raises(SystemExit):
-        main(["export", "ctranslate2", str(tmp_path / "gpt2"), str(tmp_path / "out"), "--adapters"])
+    command.mistake("export", "ctranslate2", tmp_path / "gpt2", tmp_path / "out", "--adapters")
     assert not (tmp_path / "out").exists()
 
 
@@ -328,9 +326,8 @@ def test_a_tokenizer_and_a_template_beside_the_adapters_come_first(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_adapters_trained_here_name_the_imported_base(tmp_path: Path, one_device: None):
     """Law: import, train from it, export --adapters, import: the same logits, the base's tokenizer, the run's template."""
-    use_one_device(monkeypatch)
     base = with_tokenizer(Path(shutil.copytree(DATA / "llama/gqa_llama3", tmp_path / "base")), "a", "b")
     config = load_config(str(import_hf(base, tmp_path / "imported") / "config.json"))
     (tmp_path / "pairs.tsv").write_text("a b\tb\nb\ta a\n")

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flaxformer_lite.interop import FAMILIES, Options
 from flaxformer_lite.interop.hf.decoding import decode_config
-from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.options import finish
 from flaxformer_lite.interop.name_map import our_shapes
-from flaxformer_lite.interop.options import Options
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 

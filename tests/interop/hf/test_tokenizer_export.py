@@ -10,8 +10,7 @@ import pytest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import CausalLM, MaskedLM, Seq2Seq
-from flaxformer_lite.core.text.characters import Bytes
-from flaxformer_lite.core.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.core.text import Bytes, Tokenizer, Tokenizers
 from flaxformer_lite.files.chats.chat import read_chat_template
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
@@ -22,7 +21,7 @@ from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.tasks.fill_mask.answers import mask_id
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
@@ -123,9 +122,7 @@ def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_the_tokenizer_of_another_takes_it_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_run_with_the_tokenizer_of_another_takes_it_along(tmp_path: Path, command: Command) -> None:
     data = DataConfig(tokenizer=FromRun(path="elsewhere"), max_source_length=19, max_target_length=19)
     for name, tokenizer in (("words", WORD_PIECES), ("bytes", Bytes().train([], 260))):
         model = dataclasses.replace(TRAINED_HERE["llama"], vocab_size=tokenizer.vocab_size)
@@ -134,10 +131,9 @@ def test_a_run_with_the_tokenizer_of_another_takes_it_along(
         write_run(
             RunFolder(run), config, 5, random_params(model), "a test", tokenizers=Tokenizers(tokenizer, tokenizer)
         )
-        type_command(monkeypatch, "export", "hf", run, out)
-        error = capsys.readouterr().err
+        error = command("export", "hf", run, out).err
         assert ("the tokenizer is not in the folder" in error) == (name == "bytes")
-    type_command(monkeypatch, "import", "hf", tmp_path / "words_out", tmp_path / "again")
+    command("import", "hf", tmp_path / "words_out", tmp_path / "again")
     found = load(tmp_path / "again").tokenizers
     assert found is not None and said(found.source) == said(WORD_PIECES)
 
@@ -162,7 +158,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_every_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: after two generations of fine-tuning and an average, every file of the tokenizer is as it was imported."""
     for system in ("hf", "ctranslate2"):  # the weights are not the subject
@@ -173,7 +169,7 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
     first = Config(model=model, objective=CausalLM(), data=data)
     write_run(RunFolder(tmp_path / "first"), first, 5, random_params(model), "a test", tokenizers=tokenizers)
     theirs = tmp_path / "theirs"
-    type_command(monkeypatch, "export", "hf", tmp_path / "first", theirs)
+    command("export", "hf", tmp_path / "first", theirs)
     settings = json.loads((theirs / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 19
     settings |= {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "[chat]"}]}
@@ -183,7 +179,7 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
     (theirs / "added_tokens.json").write_text("{}")
     expected = files_in(theirs)
     assert len(expected) == 5
-    type_command(monkeypatch, "import", "hf", theirs, tmp_path / "0")
+    command("import", "hf", theirs, tmp_path / "0")
     for generation in (1, 2):
         trained(tmp_path / str(generation), model, tmp_path / str(generation - 1))
     trained(tmp_path / "3", model, tmp_path / "2")
@@ -191,9 +187,9 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
         found = read_chat_template(tmp_path / name, WORD_PIECES)
         assert found is not None and (found.source, found.tokens["bos_token"]) == ("[chat]", "[CLS]"), name
     for name in ("0", "3"):
-        type_command(monkeypatch, "export", "hf", tmp_path / name, tmp_path / f"{name}-hf")
+        command("export", "hf", tmp_path / name, tmp_path / f"{name}-hf")
         assert files_in(tmp_path / f"{name}-hf") == expected, name
-    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "3", tmp_path / "ct2")
+    command("export", "ctranslate2", tmp_path / "3", tmp_path / "ct2")
     assert files_in(tmp_path / "ct2") == expected
     # A template of one's own takes the place of theirs, and travels too: also with a tokenizer that was trained here.
     for parent in ("2", "first"):
@@ -201,7 +197,7 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
         child = trained(tmp_path / f"{parent}-child", model, tmp_path / parent)
         for run in (tmp_path / parent, child):
             assert getattr(read_chat_template(run, WORD_PIECES), "source", None) == "[own]"
-            type_command(monkeypatch, "export", "hf", run, tmp_path / f"{run.name}-own")
+            command("export", "hf", run, tmp_path / f"{run.name}-own")
             files = files_in(tmp_path / f"{run.name}-own")
             assert files["chat_template.jinja"] == b"[own]" and files["tokenizer.json"] == expected["tokenizer.json"]
             assert "additional_chat_templates/rag.jinja" not in files, (
@@ -238,9 +234,7 @@ def test_files_of_a_tokenizer_travel_from_a_url(tmp_path: Path) -> None:
         assert not (tmp_path / "1").exists()
 
 
-def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(tmp_path: Path, command: Command) -> None:
     """SentencePiece has no mask: a masked language model uses an id above its own, which no file of the tokenizer knows."""
     mask = SENTENCE_PIECE.vocab_size
     model = dataclasses.replace(TRAINED_HERE["bert"], vocab_size=mask + 1, pooler=None)
@@ -248,7 +242,7 @@ def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
     config = Config(model=model, objective=MaskedLM(mask_token=mask), data=data)
     tokenizers = Tokenizers(SENTENCE_PIECE, SENTENCE_PIECE)
     write_run(RunFolder(tmp_path / "run"), config, 5, random_params(model), "a test", tokenizers=tokenizers)
-    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
+    command("export", "hf", tmp_path / "run", tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["mask_token_id"] == mask
-    type_command(monkeypatch, "import", "hf", tmp_path / "out", tmp_path / "back")
+    command("import", "hf", tmp_path / "out", tmp_path / "back")
     assert mask_id(load(tmp_path / "back").text_model) == mask

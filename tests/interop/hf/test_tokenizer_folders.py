@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.core.text import Tokenizer
-from flaxformer_lite.files.tokenizers import load_tokenizer
-from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
+from flaxformer_lite.files.tokenizers import load_tokenizer, save_tokenizer
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from tests.support.paths import FIXTURES
 from tests.support.tokenizer_folders import Case, draw_case, write_case

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, processors
 
-from flaxformer_lite.core.text import SpecialIds
-from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.core.text import SpecialIds, Tokenizers
 from flaxformer_lite.files.tokenizers.kinds import load_tokenizer, save_tokenizer
 from flaxformer_lite.files.tokenizers.subwords import FLAGS, MarianTokenizer
 from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
-from tests.support.commands import type_command
-from tests.support.experiments import use_one_device
+from tests.support.commands import Command
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import bytes_joined
@@ -147,22 +145,18 @@ def test_an_id_without_bounds_of_a_tokenizer_json_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "separate"])
-def test_an_imported_marian_translates_text(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_imported_marian_translates_text(kind: str, tmp_path: Path, one_device: None, command: Command) -> None:
     """Returns the text of the predicted ids; it is the same after an export."""
-    use_one_device(monkeypatch)
     name = "marian" if kind == "shared" else "marian_separate"
     folder = Path(shutil.copytree(DATA / "marian" / kind, tmp_path / "folder"))
     shutil.copytree(FILES / name, folder, dirs_exist_ok=True)
-    type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
-    assert "no tokenizer" not in capsys.readouterr().err
+    assert "no tokenizer" not in command("import", "hf", folder, tmp_path / "run").err
     run, rows = load(tmp_path / "run"), [row for row in expected(name)["source"] if row["text"]]
     target = run.required_tokenizers.target
     answers = run.hypotheses_of_ids([row["ids"] for row in rows], beam_size=1)
     texts = run.translate([row["text"] for row in rows], beam_size=1)
     assert texts == [target.decode(best.tokens) for best, *_ in answers] and any(texts)
-    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
+    command("export", "hf", tmp_path / "run", tmp_path / "out")
     assert read_folder(tmp_path / "out").max_length == run.config.data.max_source_length == 29
     for path in FILES.glob(f"{name}/*[!d].*"):
         assert path.name == "expected.json" or (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from flaxformer_lite.core.model.attention import DotProduct
-from flaxformer_lite.core.model.norms import RMSNorm
+from flaxformer_lite.core.model import DotProduct, RMSNorm
 from flaxformer_lite.interop.differences import FREE
 from flaxformer_lite.interop.systems import SYSTEMS
 from tests.support.oracles import WHOLE, load_case, whole_models

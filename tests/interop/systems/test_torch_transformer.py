@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
-from flaxformer_lite.core.model.norms import RMSNorm
-from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.model import PRE_NORM, ModelConfig, RMSNorm, Transformer
 from flaxformer_lite.core.predictions.forward import forward
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
-from tests.support.commands import type_command
+from tests.support.commands import Command
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 from tests.support.torch_files import called, write_archive, write_torch
@@ -53,11 +51,11 @@ def test_a_state_dict_gives_the_same_outputs_and_is_exported_equal(name: str) ->
     assert back.keys() == weights.keys() and all((back[key] == weights[key]).all() for key in weights)
 
 
-def test_the_commands_import_and_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_import_and_export_it(tmp_path: Path, command: Command) -> None:
     weights, config, run = DATA / "pre_gelu/model.safetensors", tmp_path / "arguments.json", tmp_path / "run"
     config.write_text(json.dumps(fixture("pre_gelu")[0]))
-    type_command(monkeypatch, "import", "torch-transformer", weights, run, "--config", config)
-    type_command(monkeypatch, "export", "torch-transformer", run, tmp_path / "back.safetensors")
+    command("import", "torch-transformer", weights, run, "--config", config)
+    command("export", "torch-transformer", run, tmp_path / "back.safetensors")
     there, back = load_file(weights), load_file(tmp_path / "back.safetensors")
     assert there.keys() == back.keys()
     assert all(there[key].tobytes() == back[key].tobytes() and there[key].shape == back[key].shape for key in there)
@@ -97,7 +95,7 @@ def test_arguments_that_do_not_fit_are_named(options: dict[str, Any], message: s
         SYSTEM.model_config(options)
 
 
-def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, command: Command) -> None:
     options, _ = fixture("post_relu")
     weights = load_file(DATA / "post_relu/model.safetensors")
     names, model = SYSTEM.name_map(options), SYSTEM.model_config(options)
@@ -110,29 +108,21 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     config.write_text(json.dumps(options))
     save_file({"embedding.weight": np.zeros((3, 15), np.float32), **weights}, tmp_path / "more.safetensors")
     words = ("import", "torch-transformer", tmp_path / "more.safetensors", tmp_path / "run", "--config", config)
-    with pytest.raises(SystemExit) as raised:
-        type_command(monkeypatch, *words)
-    assert raised.value.code == 2 and not (tmp_path / "run").exists()
+    command.mistake(*words)
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_state_dict_of_torch_save_is_read_and_no_code_of_a_file_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_state_dict_of_torch_save_is_read_and_no_code_of_a_file_is_run(tmp_path: Path, command: Command) -> None:
     config, weights = tmp_path / "arguments.json", load_file(DATA / "pre_gelu/model.safetensors")
+    read = ("import", "torch-transformer", tmp_path / "model.pt")
     config.write_text(json.dumps(fixture("pre_gelu")[0]))
     write_torch(tmp_path / "model.pt", weights)
-    type_command(
-        monkeypatch, "import", "torch-transformer", tmp_path / "model.pt", tmp_path / "run", "--config", config
-    )
-    type_command(monkeypatch, "export", "torch-transformer", tmp_path / "run", tmp_path / "back.safetensors")
+    command(*read, tmp_path / "run", "--config", config)
+    command("export", "torch-transformer", tmp_path / "run", tmp_path / "back.safetensors")
     chex.assert_trees_all_equal(load_file(tmp_path / "back.safetensors"), weights)
-    capsys.readouterr()
     write_archive(tmp_path / "model.pt", called("os.mkdir", str(tmp_path / "made")), {})
-    with pytest.raises(SystemExit):
-        type_command(
-            monkeypatch, "import", "torch-transformer", tmp_path / "model.pt", tmp_path / "2", "--config", config
-        )
-    assert "asks for os.mkdir, and no code of a file is run" in capsys.readouterr().err
+    message = command.mistake(*read, tmp_path / "2", "--config", config)
+    assert "asks for os.mkdir, and no code of a file is run" in message
     assert not (tmp_path / "made").exists() and not (tmp_path / "2").exists()
 
 

@@ -18,14 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json
-from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.config import Config, TrainConfig, from_json
 from flaxformer_lite.core.model import SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM, SentenceEmbeddings
 from flaxformer_lite.core.search import Sampling
-from flaxformer_lite.files.data.built_in import Dates
-from flaxformer_lite.files.data.text_files import PlainText
+from flaxformer_lite.files.data import Dates, PlainText
 from flaxformer_lite.training import evaluation, loop
 from flaxformer_lite.workdir.manifest import read_document
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
@@ -172,10 +169,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def alone(config: Config, run: Path) -> list[float]:
     """The losses of a single process with a single device, here."""
+    return losses(alone_run(config, run))
+
+
+def alone_run(config: Config, run: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
         loop.train(config, run)
-    return losses(run)
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -237,13 +238,6 @@ def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Pa
     found = last_row(tmp_path / "run")
     assert found["split"] == expected["split"] == "eval"
     np.testing.assert_allclose([found["loss"], found["accuracy"]], [expected["loss"], expected["accuracy"]], rtol=2e-5)
-
-
-def alone_run(config: Config, run: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        use_one_device(patch)
-        loop.train(config, run)
-    return run
 
 
 def last_row(run: Path) -> dict:
@@ -437,13 +431,23 @@ def refused(processes: Processes) -> str:
     return line
 
 
+SETTINGS = "process 1 of 2: train.seed is 1, but 0 in process 0; train.steps is 9, but 6 in process 0."
+
+
 @pytest.mark.slow
-def test_processes_with_other_settings_do_not_train(config: Path, tmp_path: Path, cache: Path):
+@pytest.mark.parametrize(
+    ("own", "own_devices", "said"),
+    [
+        ([["--train.seed", "0"], ["--train.seed", "1", "--train.steps", "9"]], (), SETTINGS),
+        ([], (3, 1), "the processes have 3, 1 devices: start all with the same number"),
+    ],
+)
+def test_processes_that_differ_do_not_train(
+    own: list[list[str]], own_devices: tuple[int, ...], said: str, config: Path, tmp_path: Path, cache: Path
+):
     """All settings that differ are named, with the process, and no run folder is made."""
-    own = [["--train.seed", "0"], ["--train.seed", "1", "--train.steps", "9"]]
-    with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
-        line = refused(processes)
-    assert "process 1 of 2: train.seed is 1, but 0 in process 0; train.steps is 9, but 6 in process 0." in line
+    with Processes(config, tmp_path / "run", cache, 2, 1, own=own, own_devices=own_devices) as processes:
+        assert said in refused(processes)
     assert not (tmp_path / "run").exists()
 
 
@@ -487,12 +491,6 @@ def test_hosts_that_share_only_a_mirror(config: Path, tmp_path: Path, cache: Pat
     expected = alone(with_train(CONFIG, steps=step, checkpoint_every=step), tmp_path / "never_killed")
     np.testing.assert_allclose(losses(folders[0]), expected, rtol=1e-3)
     np.testing.assert_allclose(losses(folders[0])[: len(one)], one, rtol=2e-5)
-
-
-@pytest.mark.slow
-def test_processes_with_more_devices_than_others_do_not_train(config: Path, tmp_path: Path, cache: Path):
-    with Processes(config, tmp_path / "run", cache, 2, 1, own_devices=(3, 1)) as processes:
-        assert "the processes have 3, 1 devices: start all with the same number" in refused(processes)
 
 
 @pytest.mark.slow
