@@ -147,7 +147,7 @@ class HeldOut(LocatedSource):
             [setting and f"{setting}.sources.{i}" for i in range(len(self.among))] if len(self.among) > 1 else [setting]
         )
         sources = list(zip(self.among, names, strict=False))
-        if not any(row.pair[0] for source, name in sources for row in itertools.islice(source.located(name), 1)):
+        if not any(pair.source for source, name in sources for pair in itertools.islice(source.stream(name), 1)):
             return
         for source, name in sources:
             for row in source.located(name, lambda fraction: progress(0.0)):
