@@ -323,7 +323,9 @@ class TranslationOptions:
 
         Raises: ValueError for a file of terms with a mistake, or without terms.
         """
-        forced = {name: self.typed[name] for name in ("terms", "placeholders", "prefix") if name in self.typed}
+        forced: dict[str, Any] = {
+            name: self.typed[name] for name in ("terms", "placeholders", "prefix") if name in self.typed
+        }
         if self.terms:
             from flaxformer_lite.files.text.terms import Terms
 

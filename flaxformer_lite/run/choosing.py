@@ -1,7 +1,7 @@
 """The best of several candidates of a translation, by `best_by`: a run that rates translations, or minimum Bayes risk."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from flaxformer_lite.core.search import DecodeConfig, Sampling
 from flaxformer_lite.core.search.answers import ScoredText
@@ -74,7 +74,10 @@ def best_first(
     if isinstance(best_by, str):
         if best_by == "bleu":
             metrics = resolve(metrics, [text for of_source in answers for text, _ in of_source])
-        return [minimum_bayes_risk([text for text, _ in of_source], best_by, metrics) for of_source in answers]
+        return [
+            minimum_bayes_risk([text for text, _ in of_source], cast(Utility, best_by), metrics)
+            for of_source in answers
+        ]
     lines = [line for line, of_source in enumerate(answers, first_line) for _ in of_source]
     pairs = [(source, answer.text) for source, of_source in zip(sources, answers, strict=True) for answer in of_source]
     ratings = iter(best_by.rate([one[0] for one in pairs], [one[1] for one in pairs], lines=lines, **report).tolist())

@@ -40,7 +40,7 @@ class Scoring:
         rated = rated_pairs(run, data) if self.metrics else data.pairs
         asks = [*self.asks, "--metric"] if self.metrics else self.asks
         scores, hypotheses = score(run, data, self.decode, asks=asks)
-        report = {
+        report: dict[str, Any] = {
             "run": str(run.folder.path),
             "split": data.name,
             "weights": run.config.weights,
@@ -48,7 +48,7 @@ class Scoring:
             "step": run.step,
         }
         ratings, means = rate(self.metrics, data._replace(pairs=rated), hypotheses or [])
-        return finite(report | self.told | means | scores), hypotheses, ratings
+        return finite({**report, **self.told, **means, **scores}), hypotheses, ratings
 
 
 def metrics_in(paths: Sequence[str]) -> dict[str, Run]:

@@ -58,7 +58,7 @@ def evaluate_search(
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
     figures, results = search_report(run, folder, candidates)
     about = {"run": str(run.folder.path), "split": name, "folder": place, "step": run.step}
-    return finite(about | told | figures), results
+    return finite({**about, **told, **figures}), results
 
 
 def save_search(run: Run, report: dict[str, Any], results: Results) -> None:

@@ -22,8 +22,8 @@ def test_lengths_and_padding_are_those_counted_by_hand(tmp_path):
         source=file(tmp_path, "a", "".join(f"{pair.source}\n" for pair in PAIRS)),
         target=file(tmp_path, "b", "".join(f"{pair.target}\n" for pair in PAIRS)),
     )
-    lengths = {"bucket_lengths": (6,), "max_source_length": 8, "max_target_length": 6}
-    config = tiny_config(data=DataConfig(train=source, eval=source, tokenizer=Characters(), **lengths))
+    shapes = {"bucket_lengths": (6,), "max_source_length": 8, "max_target_length": 6}
+    config = tiny_config(data=DataConfig(train=source, eval=source, tokenizer=Characters(), **shapes))
     tokenizer = Characters().train(["abcdefghijk"], 149)
     lengths = text_lengths(config, Tokenizers(tokenizer, tokenizer))
     assert lengths.records == 3
