@@ -71,7 +71,7 @@ def best_first(
     """
     if best_by is None:
         return answers
-    if isinstance(best_by, str):
+    if best_by in get_args(Utility):
         if best_by == "bleu":
             metrics = resolve(metrics, [text for of_source in answers for text, _ in of_source])
         return [

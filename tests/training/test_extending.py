@@ -21,7 +21,7 @@ import pytest
 from sacrebleu.metrics.ter import TER
 
 import flaxformer_lite
-from flaxformer_lite.cli import scoring
+from flaxformer_lite.cli import translation
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.config import from_json, to_json
 from flaxformer_lite.config.outside import import_options
@@ -175,7 +175,7 @@ def test_a_training_with_all_of_them(
     (row,) = (row for row in rows if row["split"] == "eval")
     assert 0 <= row["top5"] <= 1 and row["fewer_edits"] <= 100
     capsys.readouterr()
-    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    monkeypatch.setattr(translation, "load_runs", lambda *_: run)
     evaluate.run(evaluate_arguments("run"))
     assert json.loads(capsys.readouterr().out)["top5"] == pytest.approx(row["top5"], abs=1e-6)
 
