@@ -119,15 +119,12 @@ def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
 
     Must be called before JAX is imported. libtpu would look for a TPU and write to stderr that it found none.
     """
-    if "JAX_PLATFORMS" in environment or any(name.startswith("TPU_") for name in environment):
-        return
-    if importlib.util.find_spec("libtpu") is None:
+    is_set = "JAX_PLATFORMS" in environment or any(name.startswith("TPU_") for name in environment)
+    if is_set or importlib.util.find_spec("libtpu") is None:
         return
     from importlib.metadata import entry_points  # it costs a tenth of the start of a command
 
-    if entry_points(group="jax_plugins"):
-        return
-    if not (has_tpu() or has_nvidia_device()):
+    if not (entry_points(group="jax_plugins") or has_tpu() or has_nvidia_device()):
         environment["JAX_PLATFORMS"] = "cpu"
 
 

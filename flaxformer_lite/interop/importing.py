@@ -94,7 +94,7 @@ def import_hf(
             "config": loaded.config,
             "generation": loaded.generation,
             "architecture": loaded.architecture,
-            "license": stated_license(folder if adapters is None else adapters),
+            "license": stated_license(adapters or folder),
         }
         with atomic_write(output.path) as unfinished:
             write_run(

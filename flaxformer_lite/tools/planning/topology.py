@@ -162,7 +162,8 @@ def describe_slice(name: str, num_slices: int = 1) -> Slice:
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_WORKER_HOSTNAMES": "localhost",
-    } | {"TPU_ACCELERATOR_TYPE": os.environ.get("TPU_ACCELERATOR_TYPE", "v5litepod-4")}
+        "TPU_ACCELERATOR_TYPE": os.environ.get("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    }
     try:
         devices = topologies.get_topology_desc(name, platform="tpu", **settings).devices
     except jax.errors.JaxRuntimeError as error:
