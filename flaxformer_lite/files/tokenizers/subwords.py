@@ -316,7 +316,10 @@ class AddedPieces(SentencePieceTokenizer):
         between = [(text, first) for row in rows for text, i, first in row if i is None]
         outer = iter(encode(self._processor, [text for text, first in between if first]))
         inner = iter(encode(self._inner, [text for text, first in between if not first]))
-        return [[[i] if i is not None else next(outer if first else inner) for _, i, first in row] for row in rows]
+        encoded: list[list[Any]] = []
+        for row in rows:
+            encoded.append([[i] if i is not None else next(outer if first else inner) for _, i, first in row])
+        return encoded
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the characters outside of added tokens that the vocabulary lacks, in order, each once."""

@@ -107,22 +107,22 @@ def find_fit(
     def first_fit(candidates: list[Settings]) -> int:
         return bisect.bisect_left(candidates, True, key=lambda settings: attempt(settings).fits)
 
-    found: Trial | None = attempt({})
-    if not found.fits:
-        found = None
+    best: Trial | None = attempt({})
+    if not best.fits:
+        best = None
         for others, cut in ((optimizers(config), True), (smaller_batches(config, groups), False)):
             ladders = [
                 [other | same for same in same_numbers(with_settings(config, other), groups, cut=cut)]
                 for other in others
             ]
             if (chosen := first_fit([ladder[-1] for ladder in ladders])) < len(ladders):
-                found = attempt(ladders[chosen][first_fit(ladders[chosen])])
+                best = attempt(ladders[chosen][first_fit(ladders[chosen])])
                 break
-    if found is not None:  # fewer micro-batches than that, if the next smaller number fits
-        parts = [*micro_batches(config, groups, below=(before | found.settings)["train.num_micro_batches"])]
-        if parts and attempt(found.settings | parts[-1]).fits:
-            found = attempt(found.settings | parts[first_fit([found.settings | fewer for fewer in parts])])
-    return Fit(config=config, limit_bytes=limit_bytes, trials=[*trials.values()], found=found)
+    if best is not None:  # fewer micro-batches than that, if the next smaller number fits
+        parts = [*micro_batches(config, groups, below=(before | best.settings)["train.num_micro_batches"])]
+        if parts and attempt(best.settings | parts[-1]).fits:
+            best = attempt(best.settings | parts[first_fit([best.settings | fewer for fewer in parts])])
+    return Fit(config=config, limit_bytes=limit_bytes, trials=[*trials.values()], found=best)
 
 
 def memory(step: Step) -> float:
