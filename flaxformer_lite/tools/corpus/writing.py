@@ -88,6 +88,6 @@ class Speed:
             seconds = time.monotonic() - self.started
             words.append(f"{(self.lines - self.first) / seconds:,.1f} a second")
             if share > self.before:
-                left = describe_seconds(seconds * (1 - share) / (share - self.before))
-                words += [f"{share:.0%} read", f"{left} left"]
+                words.append(f"{share:.0%} read")
+                words.append(f"{describe_seconds(seconds * (1 - share) / (share - self.before))} left")
         return ", ".join(words)
