@@ -222,7 +222,12 @@ def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[Tra
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
     measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)
     for measure in task.measures:
-        measured |= {f"gradient/{name}": jnp.reshape(value, ()) for name, value in measure(grads).items()}
+        for name, value in measure(grads).items():
+            if f"gradient/{name}" in measured or jnp.ndim(value):
+                raise ValueError(
+                    f"a hook measures {name}, shape {jnp.shape(value)}: it must be a scalar with a name of its own"
+                )
+            measured[f"gradient/{name}"] = value
     updated, before = TrainState(state.step, params, opt_state, ema), state
     state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
     return state._replace(step=state.step + 1), measured

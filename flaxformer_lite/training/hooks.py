@@ -48,7 +48,7 @@ class Hook(BaseHook):
     """Whether all processes of a run call the hook; else the first one alone does. Hooks must not communicate."""
 
     def measure(self, gradient: Any) -> Mapping[str, jax.Array]:
-        """Returns numbers of a step's gradient by name: `on_step` and the rows of steps have each as `gradient/NAME`.
+        """Returns scalars of a step's gradient by name: `on_step` and the rows of steps have each as `gradient/NAME`.
 
         JAX traces it into the step, in all processes. gradient: unclipped, of the parameters that train; layers of a stack are one
         array `[L, …]`.

@@ -58,7 +58,7 @@ def changes_in_two_comprehensions(node: ast.AST) -> bool:
 
 
 BARE_NAMES = {"found", "part", "own"}
-NAMED = ("base", "cli", "config", "core", "files", "interop", "run", "tools", "training", "workdir")
+NAMED = ("base", "cli", "config", "core", "files", "interop", "metrics", "run", "tools", "training", "workdir")
 """The rooms whose locals have the noun of the thing; a room that is done is added."""
 
 

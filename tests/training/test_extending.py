@@ -281,6 +281,8 @@ def test_a_hook_measures_the_gradient_of_each_step(tmp_path: Path, monkeypatch: 
         parts = [row[f"gradient/{name}"] for name in run.params]
         assert len(parts) > 1 and np.linalg.norm(parts) == pytest.approx(row["gradient_norm"], rel=1e-5)
     jax.tree.map(np.testing.assert_array_equal, run.params, flaxformer_lite.train(SHORT, tmp_path / "plain").params)
+    with pytest.raises(ValueError, match="a name of its own"):
+        flaxformer_lite.train(SHORT, tmp_path / "twice", hooks=[Norms(), Norms()])
 
 
 @pytest.mark.slow
