@@ -218,7 +218,9 @@ def toy(num_micro_batches: int = 1, *, algorithm: Algorithm = ADAMW, noise: bool
         return {"a": LossTerm(jnp.sum(per_row * batch.weights), jnp.sum(batch.weights), 2.0)}
 
     optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=0.3), weight_decay=0.1)
-    task = Mock(spec=TrainTask, num_micro_batches=num_micro_batches, seed=0, ema_decay=0.9, trainable=("*",))
+    task = Mock(
+        spec=TrainTask, num_micro_batches=num_micro_batches, seed=0, ema_decay=0.9, trainable=("*",), measures=()
+    )
     task.optimizer = optimizer.build(total_steps=9, d_model=1)
     task.inputs = lambda batch: batch.inputs
     task.model, task.decode = Mock(apply=apply), DecodeConfig()
