@@ -31,7 +31,7 @@ def typed(kind: type[Options], arguments: argparse.Namespace) -> Options:
 
 
 class Mark(NamedTuple):
-    """The part of an option in the answers of a command."""
+    """The effect of an option on the answers of a command."""
 
     option: str
     decides: bool
@@ -50,7 +50,7 @@ def add_option(
     is_setting: bool = False,
     **about: Any,
 ) -> None:
-    """Adds an option with its `Mark`, which `marks` of the arguments has. about: keywords of `add_argument`."""
+    """Adds an option, and its `Mark` to `arguments.marks`. about: keywords of `add_argument`."""
     added = parser.add_argument(*names, **about)
     mark = Mark(names[0], decides, of_jax, is_setting)
     parser.set_defaults(marks={**(parser.get_default("marks") or {}), added.dest: mark})
@@ -225,6 +225,20 @@ def typed_for_jax(arguments: argparse.Namespace) -> list[str]:
     return [mark.option for name, mark in arguments.marks.items() if mark.of_jax and vars(arguments)[name]]
 
 
+def typed_for_translations(arguments: argparse.Namespace) -> list[str]:
+    """Returns the typed options that only translations need."""
+    names = [
+        name for name, mark in arguments.marks.items() if mark.is_setting or name in TranslationOptions.__annotations__
+    ]
+    typed = [arguments.marks[name].option for name in names if vars(arguments)[name]]
+    others = {
+        "--bleu-tokenizer": arguments.bleu_tokenizer,
+        "--metric": arguments.metrics,
+        "--engine": chosen_engine(arguments),
+    }
+    return [*typed, *(option for option, value in others.items() if value)]
+
+
 def add_translation(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `translate` and `evaluate` share, but those of `add_weights`."""
     add_option(
@@ -310,6 +324,12 @@ class TranslationOptions:
         """Returns the keywords of `Run.hypotheses` for the choice of the best candidate. Raises: ValueError, as `load`."""
         if self.minimum_risk and self.best_by:
             raise ValueError("--minimum-risk and --best-by both choose the answer: leave one out")
+        if self.samples is not None and not (self.minimum_risk or self.best_by):
+            raise ValueError(
+                "--samples are candidates of --best-by and --minimum-risk: add one, or leave --samples out"
+            )
+        if self.temperature is not None and self.samples is None:
+            raise ValueError("--temperature is for samples: add --samples, or leave --temperature out")
         best_by: Any = self.minimum_risk
         if self.best_by:
             from flaxformer_lite.run import load  # with JAX

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPRESSIONS = (*corpus.PACKERS, ".zst")
 """Compressions that are read; answers to zstd, which Python does not write, are not packed."""
 Runs = Sequence["Run | EngineRun"]
-"""The runs that answer: the one of RUN, and that of `--best-by`."""
+"""The runs that decide the answers: RUN, and the run of `--best-by`."""
 Write = Callable[[LineChunk], bytes]
 """Returns the answers to a chunk as its piece has them."""
 
@@ -50,7 +50,7 @@ class Output:
         """Whether -o is a folder of pieces."""
         return self.output is not None and (self.output.endswith("/") or self.pieces is not None)
 
-    def is_joined_alone(self, takes_file: bool = False) -> bool:
+    def join_if_alone(self, takes_file: bool = False) -> bool:
         """Checks the options; joins the folder, without a model, and returns True if --join stands without FILEs.
 
         Raises: ValueError if the options do not go together, or the folder cannot be written or joined.

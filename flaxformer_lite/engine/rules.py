@@ -21,6 +21,7 @@ class CannotAnswer(Mistake):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}, or choose engine jax")
+        self.reason = reason
 
 
 def is_chosen(engine: str, weights_dtype: str | None) -> bool:

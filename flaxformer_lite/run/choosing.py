@@ -29,9 +29,7 @@ def candidates(
     Raises: ValueError if the arguments do not go together, or `best_by` cannot choose.
     """
     if best_by is None and samples is not None:
-        raise ValueError(
-            "samples are candidates of --best-by and --minimum-risk (best_by): add one, or leave samples out"
-        )
+        raise ValueError("samples are candidates of best_by: add best_by, or leave samples out")
     if samples is None and temperature is not None:
         raise ValueError("temperature is for samples: add samples, or leave temperature out")
     if best_by is None:
@@ -42,7 +40,7 @@ def candidates(
                 f"best_by is {best_by!r}: give {' or '.join(get_args(Utility))}, or a run that rates translations"
             )
     elif False not in best_by.rates_with:
-        raise ValueError(f"best_by is {best_by.path}, which needs references: give a metric that reads none")
+        raise ValueError(f"{best_by.path} needs references to rate translations: choose by a metric that reads none")
     if samples is not None:
         sampling = Sampling(temperature=1.0 if temperature is None else temperature)
         decode |= {"sampling": sampling, "beam_size": 1, "num_hypotheses": samples}
@@ -50,7 +48,8 @@ def candidates(
         decode = {"num_hypotheses": decode.get("beam_size", config.beam_size), **decode}
     if decode["num_hypotheses"] < 2:
         raise ValueError(
-            "the best of several candidates is wanted, but there is only 1: raise decode.beam_size, or samples"
+            f"a choice needs several candidates, but there is only {decode['num_hypotheses']}: raise decode.num_hypotheses, "
+            "decode.beam_size or the number of samples"
         )
     return decode
 

@@ -176,8 +176,8 @@ class Run:
         `progress`, `warn` and `first_line`; settings of `DecodeConfig` by name; `terms`, `placeholders` and `prefix` of
         `Translator.requests`; `engine` and `weights_dtype` of `Translator.searching`.
 
-        `best_by`: a run that rates translations without a reference, or "chrf" or "bleu" for minimum Bayes risk. It orders the
-        answers of the beam, or with `samples` as many drawn ones, of a `temperature`.
+        `best_by`: a run that rates translations without a reference, or "chrf" or "bleu" for minimum Bayes risk. It orders
+        the candidates: the answers of the beam, or, with `samples=N`, N translations drawn at `temperature`.
 
         Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`, or
         `run.translate(["20 November 2026"], best_by="chrf", samples=16)`.

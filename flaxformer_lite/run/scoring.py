@@ -107,7 +107,7 @@ def asked_pairs(run: Any, pairs: Sequence[Pair]) -> Sequence[Pair]:
 
 
 def rated_pairs(run: Any, data: ScoredData) -> list[Pair]:
-    """Returns the pairs as their answers are compared. Raises: ValueError for those of which none is a translation."""
+    """Returns the pairs as their answers are compared. Raises: ValueError if a pair has no source or no answer."""
     if data.name == "files" or run.config.objective.reads != "conversations":
         return data.pairs
     pairs = list(asked_pairs(run, data.pairs))
@@ -128,13 +128,12 @@ def score(
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any.
 
-    decode: options of `Run.hypotheses`. asks: names of what else is wanted of translations. With them, with `decode` or with
-    `train.text_metrics` a run of conversations answers them.
+    decode: options of `Run.hypotheses`. asks: names of further options that need translations. A run of conversations answers its
+    data if `asks`, `decode` or `train.text_metrics` is given.
 
-    Raises: ValueError if anything is for translations, and the run makes none.
+    Raises: ValueError if an option is for translations, and the run makes no translations.
     """
-    given = [name for name in (*decode, *asks) if name not in ("engine", "weights_dtype")]
-    if given and not makes_translations(run):
+    if (given := [*decode, *asks]) and not makes_translations(run):
         raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
     best_by, decode = decode.get("best_by"), candidates(run.translator.form.decode, **decode)
     if not isinstance(best_by, str | None):

@@ -15,9 +15,9 @@ Columns = Mapping[str, Callable[[Answer], str]]
 
 @dataclass(frozen=True)
 class TaskLines(ABC, Generic[Answer]):
-    """A way to read and to write lines. A subclass is a frozen dataclass of options, by their names.
+    """A way to read and to write lines.
 
-    It raises ValueError for those that do not go together.
+    A subclass is a frozen dataclass of options, by their names, and raises ValueError for options that do not go together.
     """
 
     verb: ClassVar[str]
@@ -66,5 +66,5 @@ class TaskLines(ABC, Generic[Answer]):
         return [[cell(answer) for cell in self.columns(model).values()]]
 
     def save(self, file: IO[bytes], answers: Sequence[Answer | None], model: "TextModel") -> None:
-        """Writes answers into a file as `output` names it; None: a bad line."""
+        """Writes answers into the file that `-o` names; None stands for a bad line."""
         raise NotImplementedError

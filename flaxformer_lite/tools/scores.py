@@ -31,7 +31,7 @@ class Scoring:
     metrics: Mapping[str, Run] = field(default_factory=dict)
     """Runs that rate the translations, by the names of their numbers (`metrics_in`)."""
     asks: Sequence[str] = ()
-    """Names of what else is wanted of translations: see `score`."""
+    """Names of further options that need translations: see `score`."""
     told: Mapping[str, Any] = field(default_factory=dict)
     """Further facts for the reports."""
 
@@ -40,11 +40,12 @@ class Scoring:
         rated = rated_pairs(run, data) if self.metrics else data.pairs
         asks = [*self.asks, "--metric"] if self.metrics else self.asks
         scores, hypotheses = score(run, data, self.decode, asks=asks)
+        wanted = run.read and run.read.wanted
         report: dict[str, Any] = {
             "run": str(run.folder.path),
             "split": data.name,
-            "weights": run.config.weights,
-            "weights_dtype": "float32",
+            "weights": (wanted and wanted.weights) or run.config.weights,
+            "weights_dtype": wanted.dtype if wanted else "float32",
             "step": run.step,
         }
         ratings, means = rate(self.metrics, data._replace(pairs=rated), hypotheses or [])

@@ -39,9 +39,12 @@ def test_options_become_settings_of_decoding(options: list[str], expected: dict[
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--samples", "7"], "samples are candidates of --best-by and --minimum-risk"),
-        (["--minimum-risk", "chrf", "--temperature", "0.5"], "temperature is for samples"),
-        (["--minimum-risk", "chrf", "--beam-size", "1"], "there is only 1: raise decode.beam_size, or samples"),
+        (["--samples", "7"], "--samples are candidates of --best-by and --minimum-risk"),
+        (["--minimum-risk", "chrf", "--temperature", "0.5"], "--temperature is for samples: add --samples"),
+        (
+            ["--minimum-risk", "chrf", "--beam-size", "1"],
+            "there is only 1: raise decode.num_hypotheses, decode.beam_size or the number of samples",
+        ),
         (["--best-by", "metric", "--minimum-risk", "chrf"], "both choose the answer: leave one out"),
     ],
 )

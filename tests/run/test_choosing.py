@@ -37,7 +37,10 @@ def test_the_answer_with_the_least_risk_comes_first():
     ("best_by", "message"),
     [
         ("ter", r"^best_by is 'ter': give chrf or bleu, or a run that rates translations"),
-        (SimpleNamespace(path="runs/metric", rates_with=(True,)), r"^best_by is runs/metric, which needs references"),
+        (
+            SimpleNamespace(path="runs/metric", rates_with=(True,)),
+            r"^runs/metric needs references to rate translations",
+        ),
     ],
 )
 def test_what_cannot_choose_is_refused(best_by: Any, message: str):

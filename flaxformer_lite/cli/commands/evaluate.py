@@ -24,6 +24,7 @@ from flaxformer_lite.cli.options import (
     chosen_engine,
     chosen_weights,
     typed,
+    typed_for_translations,
     typed_options,
     typed_settings,
 )
@@ -115,8 +116,14 @@ def compare(arguments: argparse.Namespace) -> None:
 def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run":
     """Returns a run as it is scored."""
     from flaxformer_lite.cli.translation import load_runs  # with JAX
+    from flaxformer_lite.run.scoring import makes_translations
 
-    return load_runs(path, typed(TranslationOptions, arguments), chosen_weights(arguments), scoring.decode)
+    run = load_runs(path, typed(TranslationOptions, arguments), chosen_weights(arguments), scoring.decode)
+    if (scoring.decode or scoring.asks or scoring.metrics) and not makes_translations(run):
+        raise ValueError(
+            f"{', '.join(typed_for_translations(arguments))}: for translations, which this run does not make: leave them out"
+        )
+    return run
 
 
 def scoring_of(arguments: argparse.Namespace) -> "Scoring":

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     check_options(arguments)
     output = chosen_output(arguments)
-    if output.is_joined_alone():
+    if output.join_if_alone():
         return
     blocks: Iterable[LineChunk]
     if arguments.prompts:  # a mistake in one of them stops all

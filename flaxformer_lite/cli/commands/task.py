@@ -49,7 +49,7 @@ class TaskCommand:
 
     def run(self, arguments: argparse.Namespace) -> None:
         form, output = typed(self.lines, arguments), chosen_output(arguments)
-        if output.is_joined_alone(takes_file=bool(form.file)):
+        if output.join_if_alone(takes_file=bool(form.file)):
             return
         if output.output is not None and not output.is_folder:
             require_absent(Path(output.output), "file")

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     output, folder = chosen_output(arguments), arguments.folder
-    if output.is_joined_alone():
+    if output.join_if_alone():
         return
     from flaxformer_lite.cli import engines, translation
     from flaxformer_lite.engine.exports import RunWeights
@@ -57,5 +57,5 @@ def run(arguments: argparse.Namespace) -> None:
     translation.tell_direction(loaded, wanted)
     translating = translation.translating(loaded, decode, wanted, forced, ids=arguments.ids, scores=arguments.scores)
     arguments.engine = "jax" if engine is None else "ctranslate2"  # what decides the answers
-    rater = [] if wanted.best_by is None else [translating.best_by]
+    rater = [translating.best_by] if wanted.best_by else []
     write_answers(blocks, translating, chosen_output(arguments), [loaded, *rater])

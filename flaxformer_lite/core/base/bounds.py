@@ -27,7 +27,7 @@ LARGEST = 2**31 - 1
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 Width = Annotated[int, Ge(1), Le(2**24)]
-"""Width of a layer: what is built of it before any array, such as rows of sines, fits in memory."""
+"""Width of a layer. The limit keeps data that is built before any array, such as rows of sines, within memory."""
 PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
 FiniteFloat = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]

@@ -1,4 +1,4 @@
-"""A mistake of the user's: a sentence, and as fields what others know of it."""
+"""A user's mistake: a sentence, and fields for what callers know about it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(eq=False)
 class Mistake(ValueError):
-    """A mistake of the user's. Whoever knows a field sets it, and `str` puts all of them together.
+    """A user's mistake. Code that knows a field sets the field; `str` joins all of them.
 
     A sentence without fields is raised as a ValueError; it becomes a mistake where a field is known (`of`, `known`).
     """
@@ -19,19 +19,19 @@ class Mistake(ValueError):
     line: int = 0
     """The number of a line of the file, from 1; 0: the whole file."""
     setting: str = ""
-    """The path of the setting with a wrong value, such as decode.beam_size; empty: it is not known, or there is none."""
+    """The path of the setting with a wrong value, such as decode.beam_size; empty if no setting is known."""
     subject: str = ""
-    """The subject of the sentence, such as "prompt 3", if it does not begin with its own; a place stands for it."""
+    """The subject of a sentence that begins with its verb, such as "prompt 3". If `file` is set, the place takes its position."""
 
     @classmethod
     def of(cls, error: ValueError, **fields: Any) -> "Mistake":
-        """Returns an error with further fields."""
+        """Sets fields of an error and returns it; another ValueError becomes a new mistake."""
         mistake = error if isinstance(error, Mistake) else Mistake(str(error))
         vars(mistake).update(fields)
         return mistake
 
     def spelled(self, names: Mapping[str, str]) -> "Mistake":
-        """Returns the mistake with other names of settings, such as options, in place of their paths."""
+        """Replaces the paths of settings in the sentence by other names, such as options. Returns the mistake."""
         for path, name in names.items():
             self.sentence = self.sentence.replace(path, name)
         return self

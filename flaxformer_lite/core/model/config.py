@@ -18,7 +18,7 @@ from flaxformer_lite.core.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.core.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 
 NumLayers = Annotated[int, Ge(0), Le(10_000)]
-"""As `Width`: names of layers fit in memory."""
+"""Number of layers. The limit keeps the names of layers within memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,7 +117,10 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         return None
 
     def label_value(self, label: str) -> Any:
-        """Returns a label as a number, or as several. Raises: ValueError for an illegal one, whose subject is the record."""
+        """Returns a label as a number, or as several.
+
+        Raises: ValueError for an illegal label, in words that follow the name of its record.
+        """
         raise NotImplementedError
 
     @property
@@ -212,7 +215,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         }
 
     def compared(self, outputs: Outputs, batch: Batch) -> PyTree:
-        """Returns arrays of a micro-batch, all that a loss over all rows reads of its outputs."""
+        """Returns all arrays that a loss over all rows reads from the outputs of a micro-batch."""
         raise NotImplementedError(
             f"{type(self).__qualname__}.rows_independent is False: define `compared` and `joined`, or set "
             "train.num_micro_batches to 1"

@@ -46,8 +46,9 @@ class MeshConfig(Checked, at="train.mesh"):
 
 
 def in_words(sizes: Sequence[int]) -> str:
-    """Returns the sizes as messages have them, without one that takes the rest."""
-    return ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True) if size != -1)
+    """Returns the sizes for a message, without `data` where it takes the remaining devices."""
+    named = [*zip(MESH_AXES, sizes, strict=True)]
+    return ", ".join(f"train.mesh.{axis} {size}" for axis, size in named if (axis, size) != ("data", -1))
 
 
 def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -23,8 +23,8 @@ from flaxformer_lite.workdir import (
 from flaxformer_lite.workdir.manifest import check_seal, steps_in, why_damaged
 
 
-def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
-    """Returns all facts about a run, ready for JSON."""
+def describe(path: str, weights: str = "last", step: int | None = None) -> dict[str, Any]:
+    """Returns all facts about a run, ready for JSON. weights, step: as for `load`."""
     folder = open_run(path)
     config = folder.config()
     shown: int | None = None

@@ -107,9 +107,9 @@ def find_fit(
     def first_fit(candidates: list[Settings]) -> int:
         return bisect.bisect_left(candidates, True, key=lambda settings: attempt(settings).fits)
 
-    best: Trial | None = attempt({})
-    if not best.fits:
-        best = None
+    unchanged = attempt({})
+    best = unchanged if unchanged.fits else None
+    if best is None:
         for others, cut in ((optimizers(config), True), (smaller_batches(config, groups), False)):
             ladders = [
                 [other | same for same in same_numbers(with_settings(config, other), groups, cut=cut)]

@@ -79,7 +79,7 @@ def shown_steps(steps: list[int]) -> list[int]:
 
 
 def evenly(number: int, most: int) -> list[int]:
-    """Returns the places of at most so many of a number of items, at equal distances, the first and the last among them."""
+    """Returns at most `most` of `number` places, evenly spaced, including the first and the last."""
     return np.linspace(0, number - 1, min(number, most)).round().astype(int).tolist()
 
 

@@ -97,7 +97,7 @@ def read_rows(path: Path) -> list[MinedRow]:
         try:
             pair = ROW.pair(record)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise ValueError(f"{place}: {error}; the fields are query and positive") from None
         if not pair.source.strip():
             raise ValueError(f"{place}: the query is {pair.source!r}: it must be a text that is not blank")
         rows.append(MinedRow(record, pair.source, TextCandidates.of_pair(pair).positives))

@@ -62,7 +62,7 @@ def evaluate_search(
 
 
 def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
-    """Writes the report on a search and its results to the folder of a run; a warning if that fails."""
+    """Writes the report on a search and its results to the folder of a run. Raises: OSError if the results cannot be written."""
     save_scores(run, report, [], None)
     write_results(run.folder.path / "hypotheses" / f"{report['split']}.trec", results, run.folder.path.name)
 
