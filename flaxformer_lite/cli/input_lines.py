@@ -219,7 +219,7 @@ class TextColumns(NamedTuple):
         return numbers
 
     def all_of(self, table: Table) -> tuple[tuple[int | str, ...], ...]:
-        """Returns all columns of a table, of which none is known. Raises: ValueError if they are too many, or too few."""
+        """Returns all columns of a table whose text columns are unknown. Raises: ValueError for too many or too few columns."""
         table.width = table.usual_width()
         if table.width > (1 if self.wanted == 1 else 2) or self.wanted not in (None, table.width):
             raise ValueError(
@@ -234,7 +234,7 @@ def text_columns(
 ) -> TextColumns:
     """Returns the columns that are read of the tables among the files: typed ones, or those of the run's training data.
 
-    typed: numbers from 0, or names in the header. first: of two texts in the training data the first one alone is read, the source.
+    typed: numbers from 0, or names in the header. first: if the training data has two texts a row, only the source is read.
     """
     if typed:
         chosen = [int(column) if column.isdecimal() else column for column in typed]
@@ -337,7 +337,7 @@ def files_blocks(paths: Sequence[str], columns: TextColumns, size: int) -> Itera
 
 
 def groups(lines: Iterable[Line], size: int) -> Iterator[tuple[int, list[Line]]]:
-    """Yields lines, `size` at once, with the number of those before them."""
+    """Yields lines, `size` at once, with the number of lines before them."""
     rest = iter(lines)
     for before in itertools.count(0, size):
         if not (group := list(itertools.islice(rest, size))):

@@ -208,11 +208,11 @@ def with_references(hypotheses: Sequence[str], references: Sequence[str | None])
 
 
 def of_parts(figures: Callable[..., Mapping[str, Any]], parts: Mapping[str, slice], *columns: Any) -> dict[str, Any]:
-    """Returns the figures of the columns' rows of each part of a mixture, by the names of both, such as `de/bleu`."""
+    """Returns the figures of each source of a mixture, from its rows of the columns, by names such as `de/bleu`."""
     return {
-        f"{language}/{name}": value
-        for language, where in parts.items()
-        for name, value in figures(*(column[where] for column in columns)).items()
+        f"{source}/{name}": value
+        for source, rows in parts.items()
+        for name, value in figures(*(column[rows] for column in columns)).items()
     }
 
 

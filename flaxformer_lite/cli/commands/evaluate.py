@@ -92,7 +92,7 @@ def score(arguments: argparse.Namespace) -> None:
     for metric in METRICS:
         if signature := report.get(f"{metric}_signature"):
             note(f"{metric} {report[metric]:.2f}  {signature}")
-    write_json(report)
+    print_json(report)
     save_scores(loaded, report, data.pairs, hypotheses, ratings)
 
 
@@ -110,7 +110,7 @@ def compare(arguments: argparse.Namespace) -> None:
         note(f"{line.metric:<6} {line.system:<{width}}  {line.rounded}{p}")
     for signature in dict.fromkeys(f"{line.metric}|{line.signature}" for line in compared):
         note(signature)
-    write_json(report)
+    print_json(report)
 
 
 def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run":
@@ -165,9 +165,9 @@ def search(arguments: argparse.Namespace) -> None:
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
     loaded = load(arguments.folder, **chosen_weights(arguments))
     report, results = evaluate_search(loaded, folder, candidates, {"candidates": arguments.candidates})
-    write_json(report)
+    print_json(report)
     save_search(loaded, report, results)
 
 
-def write_json(report: dict[str, Any]) -> None:
+def print_json(report: dict[str, Any]) -> None:
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
