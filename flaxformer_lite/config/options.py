@@ -8,21 +8,11 @@ from typing import Any, cast
 
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.renamed import renamed
-from flaxformer_lite.config.serialize import as_tree, from_tree, similar
+from flaxformer_lite.config.other_names import offer
+from flaxformer_lite.config.serialize import as_tree, from_tree
 from flaxformer_lite.config.settings import item_type, required, variants_in
 from flaxformer_lite.core.base.annotations import type_hints
 from flaxformer_lite.core.base.bounds import accepts, cut
-
-OTHER_NAMES = {
-    "batchsize": "a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
-    "of --data.rows-multiple rows",
-    "epochs": "training is counted in steps: --train.steps N, for E epochs E times the batches of an epoch, which the first line "
-    "of a training says",
-    "lr": "perhaps you meant --optimizer.schedule.peak-rate",
-    "learningrate": "perhaps you meant --optimizer.schedule.peak-rate",
-}
-"""The end of an option's name in other toolkits, without dashes, and the end of the message."""
 
 
 def apply_options(config: Config, words: Sequence[str]) -> Config:
@@ -112,11 +102,8 @@ def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
     setting = option[2:].replace("-", "_")
     if setting in settings or f"{setting}.kind" in settings:
         return f"{setting} is no option: it is chosen in the config file, as a value of its class; --help after CONFIG lists them"
-    for name, meant in OTHER_NAMES.items():
-        if setting.replace("_", "").rpartition(".")[2].endswith(name):
-            return f"there is no option {cut(option)}; {meant}"
     known = [path for path in settings if not path.endswith(".kind")]
-    near = renamed(setting) or similar(setting, known, as_option) or "--help after CONFIG lists all"
+    near = offer(setting, known, as_option) or "--help after CONFIG lists all"
     return f"there is no option {cut(option)}; {near}"
 
 

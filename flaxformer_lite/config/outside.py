@@ -19,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flaxformer_lite.config.renamed import renamed
-from flaxformer_lite.config.settings import TYPES, variants_in, walk
+from flaxformer_lite.config.other_names import offer
+from flaxformer_lite.config.settings import MARKS, TYPES, variants_in, walk
 
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
 """The name as typed, and the module, of every config file and `--import`, by resolved path or module name; a later import of the
@@ -76,8 +76,9 @@ def mistakes_in(file: Path) -> Iterator[None]:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
         said = f"{type(error).__name__}: {error}"
-        if (name := re.search(r"unexpected keyword argument '(\w+)'", said)) and (now := renamed(name[1])):
-            said += f"; {now}"
+        unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
+        if unknown and unknown[1] in (owner.__name__ for owner in TYPES) and (meant := offer(unknown[2], list(MARKS))):
+            said += f"; {meant}"
         raise ValueError(f"{file}, line {line}: {said}") from error
 
 

@@ -1,15 +1,13 @@
 """A config as JSON and back."""
 
 import dataclasses
-import difflib
 import json
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.other_names import offer
 from flaxformer_lite.config.outside import outside_class, outside_kind
-from flaxformer_lite.config.renamed import renamed
 from flaxformer_lite.config.settings import MARKS, TYPES, item_type, required, variants_in
 from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.core.base.annotations import alternatives, type_hints
@@ -106,7 +104,7 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
             continue
         path = f"{setting}.{name}".lstrip(".")
         if name not in hints:
-            near = renamed(path) or similar(path, list(MARKS))
+            near = offer(path, list(MARKS))
             raise Mistake(
                 f"there is no setting {cut(path)}; {near or 'the settings there are ' + ', '.join(hints)}", setting=path
             )
@@ -117,13 +115,3 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
             path = f"{setting}.{name}".lstrip(".")
             raise Mistake(f"there is no {path}: it has no default, set it", setting=path)
     return owner(**values)
-
-
-def similar(setting: str, known: Sequence[str], show: Callable[[str], str] = str) -> str:
-    """Returns the end of a message on an unknown setting: settings of its name in other groups, or spelled like it, outer first."""
-    name, known = setting.rpartition(".")[2], sorted(known, key=lambda path: path.count("."))
-    near = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == name]
-    if not 0 < len(near) <= 3:
-        alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 2, 0.7)
-        near = [path for path in known if path.rpartition(".")[2] in alike][:3]
-    return f"perhaps you meant {' or '.join(map(show, near))}" if near else ""

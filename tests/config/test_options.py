@@ -16,7 +16,7 @@ WRONG = {
     "--steps 20": "--steps; perhaps you meant --train.steps",
     "--seed 3": "--seed; perhaps you meant --train.seed",
     "--batch-size 32": "--batch-size; a batch is counted in tokens: --data.tokens-per-batch 4096 is ",
-    "--train.num-epochs 3": "--train.num-epochs; training is counted in steps: --train.steps N, for E epo",
+    "--train.num-epochs 3": "--train.num-epochs; training is counted in steps: --train.steps is the numbe",
     "--train.dtype bf16": "--train.dtype; perhaps you meant --model.dtype",
     "--train.dtype=bfloat16": "--train.dtype; perhaps you meant --model.dtype",
     "--data.remat=ful": "--data.remat; perhaps you meant --model.remat",
@@ -39,7 +39,7 @@ WRONG = {
     "--optimizer.algorithm.b1 0.8 --optimizer.algorithm adafactor": "--optimizer.algorithm adafactor stands for its default "
     "settings: give it before --optimizer.algorithm.b1",
     "--model.norm rms_norm 3": "model.norm is 'rms_norm 3': as an option it must be one of layer_norm, rms_norm, ",
-    "--lr 3": "--lr; perhaps you meant --optimizer.schedule.peak-rate",
+    "--lr 3": "--lr; it is --optimizer.schedule.peak-rate",
     "--train.batchsize 3": "--train.batchsize; a batch is counted in tokens: --data.tokens-per-batch 409",
     "--train.mesh.data True": "train.mesh.data is True: it must be a whole number, at least 1, or -1",
 }

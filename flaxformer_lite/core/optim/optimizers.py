@@ -144,7 +144,7 @@ class AdamW(OptimizerAlgorithm):
     """Weight of the old average of the gradients."""
     b2: Beta = 0.98
     """Weight of the old average of the squared gradients. 0.98 (Vaswani et al. 2017, section 5.3) averages about 50 steps;
-    Adam's own 0.999 averages 1,000, longer than many warm-ups."""
+    Adam's own 0.999, the default of PyTorch, optax and transformers, averages 1,000, longer than many warm-ups."""
     eps: Annotated[PositiveFloat, Resume.ON_REQUEST] = 1e-8
     """Added to the root in the denominator, in units of the gradient. With a much smaller value than Adam's, a gradient of
     rounding noise becomes a step of full size."""
