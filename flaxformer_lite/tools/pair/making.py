@@ -1,8 +1,6 @@
 """The whole of `pair`: the data, the teachers' part of it, the training, the scores, the export and the report, each made once."""
 
-import importlib.util
 import json
-import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -11,20 +9,21 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.base.console import note
-from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.interop.exporting import export_ctranslate2
 from flaxformer_lite.metrics.translations import text_report
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import describe_teachers
-from flaxformer_lite.run.scoring import ScoredData, save_scores, score, scored_data
+from flaxformer_lite.run.scoring import ScoredData, scored_data
+from flaxformer_lite.tools.making.finishing import report_once, scored_once
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.preparing import SPLITS, prepare
 from flaxformer_lite.tools.pair.teaching import teacher_scores
 from flaxformer_lite.training import train
-from flaxformer_lite.workdir.folder import finite
+
+EXPORT_SCORES = "evaluations/ctranslate2.json"
 
 
 class Made(NamedTuple):
@@ -70,7 +69,9 @@ def make(
         return None
     here = replace(config.data, test=parallel(folder / "data", SPLITS["test"]))  # the folder may have been moved
     run, data = load(folder), scored_data(replace(config, data=here), "test", None, None)
-    scores = scored_once(run, data, folder, engine)
+    scores = scored_once(run, data, {"engine": engine}, ["ctranslate2", EXPORT_SCORES])
+    if (taught := teacher_scores(folder)).is_file():
+        scores["teacher"] = json.loads(taught.read_bytes())
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:
         tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher; learned from: {describe_teachers(run.folder)}")
@@ -88,25 +89,6 @@ def make(
     return Made(scores, exported, exported_scores, page)
 
 
-def scored_once(run: Run, data: ScoredData, folder: Path, engine: Engine) -> dict[str, Any]:
-    """Returns the scores of a run at its step; new ones replace the export and the report of an earlier step."""
-    file = folder / "data" / "scores.json"
-    scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
-    if scores.get("step") == run.step:
-        return scores
-    shutil.rmtree(folder / "ctranslate2", ignore_errors=True)
-    for made in (export_scores(folder), folder / "report.html"):
-        made.unlink(missing_ok=True)
-    scores, hypotheses = score(run, data, {"engine": engine})
-    about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
-    scores = finite(about | scores)
-    save_scores(run, scores, data.pairs, hypotheses)
-    if (taught := teacher_scores(folder)).is_file():
-        scores["teacher"] = json.loads(taught.read_bytes())
-    write_json(file, scores)
-    return scores
-
-
 def exported_once(folder: Path) -> Path | None:
     """Returns the folder of CTranslate2; None, with a note, for a model that CTranslate2 does not have."""
     exported = folder / "ctranslate2"
@@ -119,13 +101,9 @@ def exported_once(folder: Path) -> Path | None:
     return exported
 
 
-def export_scores(folder: Path) -> Path:
-    return folder / "evaluations" / "ctranslate2.json"
-
-
 def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, Any] | None:
     """Returns the scores of the translations with weights of eight bits; None, with a note, if CTranslate2 cannot make them."""
-    file = export_scores(exported.parent)
+    file = exported.parent / EXPORT_SCORES
     if not file.is_file():
         try:
             sources, options = [pair.source for pair in data.pairs], {"engine": "ctranslate2", "weights_dtype": "int8"}
@@ -139,16 +117,3 @@ def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, An
         write_json(file, scores)
     saved: dict[str, Any] = json.loads(file.read_bytes())
     return saved
-
-
-def report_once(folder: Path) -> Path | None:
-    """Returns the page of the report; None, with a note, without Altair."""
-    if importlib.util.find_spec("altair") is None:
-        note('left out: the report needs altair (pip install "flaxformer-lite[report]")')
-        return None
-    page = folder / "report.html"
-    if not page.is_file():
-        from flaxformer_lite.tools.report import make_report, write_page
-
-        write_page(make_report([str(folder)], [], no_progress), page)
-    return page

@@ -1,6 +1,5 @@
 """The other models of `pair`: teachers, whose translations are further pairs, and a run that the training starts from."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import Progress, note
-from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.files.text.files import file_versions
-from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
+from flaxformer_lite.tools.making.starting import as_run
 from flaxformer_lite.tools.pair.cleaning import Broken, PairRule, Rules
 from flaxformer_lite.workdir import open_run
 
@@ -188,24 +185,3 @@ class Models:
 
 
 NO_MODELS = Models()
-
-
-def as_run(name: str, place: Path) -> str:
-    """Returns the run folder of a model; a Hugging Face folder or a name on the hub is imported into `place`, once.
-
-    The name stands beside `place`: a command that was refused may have imported another model.
-    """
-    if is_url(name) and not name.startswith("hf://"):
-        return name
-    if (Path(name) / "checkpoints").is_dir():
-        return str(Path(name).absolute())
-    named = place.with_suffix(".txt")
-    if not (named.is_file() and named.read_text(encoding="utf-8") == name):
-        shutil.rmtree(place, ignore_errors=True)
-        named.unlink(missing_ok=True)
-    if not place.is_dir():
-        note(f"importing {name} into {place}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        import_hf(name, place)
-        write_whole(named, name)
-    return str(place.absolute())

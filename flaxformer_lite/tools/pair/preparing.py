@@ -1,16 +1,15 @@
 """Preparation of `pair`: the data is divided, teachers make more of it, and the config is chosen, each once."""
 
-import json
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.engine import Engine
 from flaxformer_lite.files.data import Mixture, ParallelText
 from flaxformer_lite.files.text.files import file_versions
+from flaxformer_lite.tools.making.starting import is_begun, tell_continued
 from flaxformer_lite.tools.pair.cleaning import OF_ANSWERS, RULES
 from flaxformer_lite.tools.pair.folder import divide, languages, parallel, read_lines, read_pairs
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
@@ -41,18 +40,7 @@ def prepare(
     versions = [version for file in files for version in file_versions(file)]
     asked = {"files": versions, "columns": [*columns], "keep": sorted(off), **models.asked()}
     data = output / "data"
-    if (data / "made_of.json").is_file():
-        before = json.loads((data / "made_of.json").read_bytes())
-        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
-            raise ValueError(
-                f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
-            )
-    # A refused start leaves hidden files and models behind.
-    elif output.exists() and not (
-        output.is_dir() and {*output.glob("[!.]*")} <= {output / "teachers", output / "start"}
-    ):
-        raise ValueError(f"--output {output} exists, and was not made by `pair`: give a new folder")
-    else:
+    if not is_begun(output, data / "made_of.json", asked, "pair"):
         ends = languages([str(column) for column in columns] or files)
         pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in texts_of(file)]
         check_time(len(pairs) + len(mono), deadline)
@@ -62,8 +50,7 @@ def prepare(
         config = chosen_config(off, output, deadline, models, engine)
         write_whole(output / "config.json", to_json(config))
     else:
-        hours = "" if deadline is None else "; --hours changes nothing now: for other hours give a new --output"
-        note(f"{output} is continued: what was chosen for it stands, in {output / 'config.json'}{hours}")
+        tell_continued(output, deadline)
     return load_config(str(output / "config.json"))
 
 

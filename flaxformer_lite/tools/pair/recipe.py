@@ -1,7 +1,6 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.base.console import note, verbosity
+from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
@@ -20,15 +19,18 @@ from flaxformer_lite.core.text import Languages, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.mixture import SourceKinds
 from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, save_tokenizers
 from flaxformer_lite.metrics.translations import MetricConfig
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.hooks import EachRow
+from flaxformer_lite.tools.making.timing import (
+    OTHER_SECONDS,
+    more_hours,
+    positions_per_second,
+    too_short,
+    training_seconds,
+)
 from flaxformer_lite.workdir import open_run
 
 BASE = "multi30k_en_de_rotary"
 """The recipe that all start from: docs/multi30k.md has the comparisons that chose it."""
 BASE_PAIRS, BASE_EPOCHS, BASE_VOCABULARY, BASE_WIDTH = 29_000, 27, 4_000, 160
-TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
-"""The share of the time that is left for training; the rest evaluates, scores and exports, in at least `OTHER_SECONDS`."""
 EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 STARTED = 0.25
@@ -109,10 +111,10 @@ def choose(
     epochs = float(np.clip(worth, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
-        speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), lengths, begun.tokenizer)
+        speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), begun.tokenizer)
         speed /= float(sum(counts * longest)) / batches
         left = deadline - time.monotonic()
-        seconds = min(TRAINING_SHARE * left, left - OTHER_SECONDS)
+        seconds = training_seconds(left)
         vocabulary = config.model.vocab_size
         while size not in (None, SIZES[0]) and seconds * speed / batches < FEWEST_EPOCHS:
             smaller = SIZES[SIZES.index(size) - 1]
@@ -179,23 +181,6 @@ def check_time(number: int, deadline: float | None) -> None:
             f"--hours is too short: cleaning {number:,} pairs, compiling and scores alone take about {seconds:,.0f} seconds, and "
             f"{left:,.0f} are left: add at least {more_hours(seconds - left)}, and the time for training"
         )
-
-
-def too_short(left: float, fewest: float, all_steps: float) -> str:
-    """Returns the message for seconds that are left; fewest, all_steps: seconds of the shortest training and of a whole one."""
-
-    def missing(training: float) -> str:
-        return more_hours(max(training / TRAINING_SHARE, training + OTHER_SECONDS) - left)
-
-    return (
-        f"--hours is too short: {max(left, 0):,.0f} seconds are left, and {fewest:,.0f} of training, {OTHER_SECONDS} of scores and "
-        f"export are needed at least: add {missing(fewest)}, or {missing(all_steps)} for all that the text is worth"
-    )
-
-
-def more_hours(seconds: float) -> str:
-    """Returns seconds in hours, rounded up to two digits."""
-    return f"{math.ceil(seconds / 36) / 100:.2f}"
 
 
 def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int, SentencePiece]:
@@ -272,29 +257,3 @@ def with_steps(config: Config, steps: int, evaluations: int) -> Config:
     every = -(-steps // evaluations)
     train = replace(config.train, steps=steps, eval_every=every, checkpoint_every=-(-every // 4), keep_latest=2)
     return replace(config, optimizer=replace(config.optimizer, schedule=rate), train=train)
-
-
-def positions_per_second(config: Config, lengths: Int[np.ndarray, "N 2"], folder: str) -> float:
-    """Returns the speed of training on this machine, of a few steps of one shape in a run that is thrown away."""
-    rows: list[dict[str, Any]] = []
-    longest = config.data.max_source_length
-    data = replace(config.data, eval=None, test=None, tokenizer=FromRun(path=folder), bucket_lengths=(longest,))
-    train = replace(
-        config.train,
-        log_every=MEASURED_STEPS // 2,
-        best_metric="loss",
-        text_metrics=(),
-        checkpoint_every=MEASURED_STEPS,
-    )
-    note("measuring the speed of training on this machine")
-    quiet, verbosity.quiet = verbosity.quiet, True
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            config = replace(config, data=data, train=train)
-            stopped = loop.train(config, Path(scratch, "run"), [EachRow(rows.append)])
-    finally:
-        verbosity.quiet = quiet
-    if stopped:
-        note("interrupted while the speed was measured; the same command continues from there")
-        raise KeyboardInterrupt
-    return float(rows[-1]["tokens_per_second"]) / float(lengths[:, 1].mean()) * longest

@@ -18,7 +18,6 @@ from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.run.description import describe_teachers
 from flaxformer_lite.tools.pair import Models, make, making, preparing, teaching
 from flaxformer_lite.tools.pair.cleaning import Cleaned
-from flaxformer_lite.tools.pair.models import as_run
 from flaxformer_lite.workdir import RunFolder
 from tests.support.language_runs import folder_with
 from tests.support.made_up_languages import languages, write
@@ -81,12 +80,6 @@ def test_codes_are_for_the_models_that_name_languages(nllb: str):
     assert [text for _, text in labelled] == both.in_direction(one).translate(texts)
     alone = dataclasses.replace(one, tokenizers=directed.base)
     assert both.in_direction(alone) is alone
-
-
-def test_a_model_that_cannot_be_imported_leaves_no_name(tmp_path: Path):
-    with pytest.raises(ValueError, match="nowhere"):
-        as_run(str(tmp_path / "nowhere"), tmp_path / "teachers" / "0")
-    assert not list(tmp_path.rglob("*.txt"))
 
 
 def test_a_refused_direction_leaves_the_folder_free(nllb: str):

@@ -1,0 +1,53 @@
+"""The end of a command that makes a run: scores of the held-out test and a report, each made once."""
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.base.atomic_files import write_json
+from flaxformer_lite.base.console import note
+from flaxformer_lite.core.base.progress import no_progress
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.scoring import ScoredData, save_scores, score
+from flaxformer_lite.workdir.folder import finite
+
+SCORES = Path("data", "scores.json")
+"""The scores that a command prints, in a run folder; RUN/evaluations has those of the newest evaluation."""
+
+
+def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Sequence[str]) -> dict[str, Any]:
+    """Returns the scores of a run at its step; new ones delete what was made of an earlier step.
+
+    made: files and folders of the run.
+    """
+    folder = run.folder.path
+    file = folder / SCORES
+    scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
+    if scores.get("step") == run.step:
+        return scores
+    for name in ("report.html", *made):
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        (folder / name).unlink(missing_ok=True)
+    scores, hypotheses = score(run, data, decode)
+    about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
+    scores = finite(about | scores)
+    save_scores(run, scores, data.pairs, hypotheses)
+    write_json(file, scores)
+    return scores
+
+
+def report_once(folder: Path) -> Path | None:
+    """Returns the page of the report; None, with a note, without Altair."""
+    if importlib.util.find_spec("altair") is None:
+        note('left out: the report needs altair (pip install "flaxformer-lite[report]")')
+        return None
+    page = folder / "report.html"
+    if not page.is_file():
+        from flaxformer_lite.tools.report import make_report, write_page
+
+        write_page(make_report([str(folder)], [], no_progress), page)
+    return page

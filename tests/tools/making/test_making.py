@@ -1,0 +1,35 @@
+"""What `pair` and `fit` share. Oracles: the times by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.tools.making import timing
+from flaxformer_lite.tools.making.starting import as_run, is_begun
+
+
+def test_a_model_that_cannot_be_imported_leaves_no_name(tmp_path: Path):
+    with pytest.raises(ValueError, match="nowhere"):
+        as_run(str(tmp_path / "nowhere"), tmp_path / "teachers" / "0")
+    assert not list(tmp_path.rglob("*.txt"))
+
+
+def test_a_folder_is_continued_with_the_same_facts_alone(tmp_path: Path):
+    """Facts that an earlier release did not know count as empty."""
+    output, file = tmp_path / "run", tmp_path / "run" / "made_of.json"
+    assert not is_begun(output, file, {"files": ["a"]}, "fit")
+    (output / "start").mkdir(parents=True)
+    assert not is_begun(output, file, {"files": ["a"]}, "fit"), "a refused call leaves its models"
+    file.write_text('{"files": ["a"], "labels": ["x"]}')
+    assert is_begun(output, file, {"files": ["a"], "hours": []}, "fit")
+    with pytest.raises(ValueError, match="was made of other files and labels: give those again"):
+        is_begun(output, file, {"files": ["b"], "labels": []}, "fit")
+    file.rename(output / "mine")
+    with pytest.raises(ValueError, match=r"run exists, and was not made by `fit`: give a new folder"):
+        is_begun(output, file, {"files": ["a"]}, "fit")
+
+
+def test_time_that_others_need_is_not_given_to_steps():
+    """By hand: of 190 seconds the steps get 100, of 1,000 seconds 850. A message adds what is missing in hours, rounded up."""
+    assert [timing.training_seconds(left) for left in (190.0, 1000.0)] == [100.0, 850.0]
+    assert "add 0.03, or 0.26 for all" in timing.too_short(100.0, 100.0, 850.0)
