@@ -1,14 +1,14 @@
 """The config of one experiment: the settings of all rooms in one tree, checked together before anything runs."""
 
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import jax
 
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
-from flaxformer_lite.core.base.bounds import Checked
+from flaxformer_lite.core.base.bounds import Checked, PositiveInt
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
@@ -18,6 +18,14 @@ from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.held_out import SPLITS
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.metrics.translations import MetricConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved(Checked, at="resolved"):
+    """Facts of the training data that settings in epochs stand for. They are found before the first step, and never typed."""
+
+    batches_per_epoch: PositiveInt
+    """The batches in which an epoch reads the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,22 @@ class Config(Checked, at=""):
     weights: Annotated[str, Resume.FREE] = "last"
     """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints, or of all
     if there are fewer."""
+    resolved: Annotated[Resolved | None, Resume.FREE, Answers.SAME] = None
+    """Facts of the training data, which a training writes beside the settings; None: not known yet."""
+
+    @property
+    def concrete(self) -> "Config":
+        """The same config with steps in the place of epochs; as it is while the batches of an epoch are not known."""
+        if self.resolved is None:
+            return self
+
+        def in_steps(epochs: float) -> int:
+            return max(1, round(epochs * batches))
+
+        batches, train = self.resolved.batches_per_epoch, self.train
+        steps = train.steps if train.epochs is None else in_steps(train.epochs)
+        every = in_steps(train.eval_every) if isinstance(train.eval_every, float) else train.eval_every
+        return replace(self, train=replace(train, steps=steps, epochs=None, eval_every=every), resolved=None)
 
     @property
     def tokenizer_sizes(self) -> tuple[int, int]:
@@ -64,7 +88,9 @@ class Config(Checked, at=""):
         self._check_sampling()
         self._check_evaluation()
         check_weights(self.weights, self)
-        self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model, num_layers=self.model.num_layers)
+        self.optimizer.build(
+            total_steps=self.train.most_steps, d_model=self.model.d_model, num_layers=self.model.num_layers
+        )
 
     def _check_model(self) -> None:
         model, data = self.model, self.data
@@ -136,9 +162,10 @@ class Config(Checked, at=""):
 
     def _check_batches(self) -> None:
         data, train = self.data, self.train
-        if data.rows_multiple % train.num_micro_batches:
+        setting, rows = data.rows_divisor
+        if rows % train.num_micro_batches:
             raise ValueError(
-                f"data.rows_multiple {data.rows_multiple} is not divisible by train.num_micro_batches {train.num_micro_batches}: "
+                f"{setting} {rows} is not divisible by train.num_micro_batches {train.num_micro_batches}: "
                 "change one, so that every batch divides evenly"
             )
         if not self.objective.rows_independent and train.runner == "pmap":

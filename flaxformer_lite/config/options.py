@@ -4,6 +4,7 @@ import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from flaxformer_lite.config.differences import flatten
@@ -11,8 +12,19 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.other_names import offer
 from flaxformer_lite.config.serialize import as_tree, from_tree
 from flaxformer_lite.config.settings import item_type, required, variants_in
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.core.base.annotations import type_hints
 from flaxformer_lite.core.base.bounds import accepts, cut
+from flaxformer_lite.files.data import DataConfig
+
+INSTEAD = {
+    "data.rows": ("data.tokens_per_batch", "data.rows_multiple"),
+    "data.tokens_per_batch": ("data.rows",),
+    "data.rows_multiple": ("data.rows",),
+    "train.epochs": ("train.steps",),
+    "train.steps": ("train.epochs",),
+}
+"""Settings, and those that have no effect where the setting is chosen."""
 
 
 def apply_options(config: Config, words: Sequence[str]) -> Config:
@@ -23,7 +35,11 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
     Raises: ValueError for an option that is not a setting of this config, and for an illegal value.
     """
     # A variant counts from its option on, and all settings are checked together at the end.
-    tree, settings, seen, chosen = as_tree(config), flatten(config), list[str](), dict[str, Any]()
+    if any(word.startswith(("--data.", "--objective.")) for word in words):
+        config = replace(config, resolved=None)  # other data may have other facts
+    tree, seen, chosen = as_tree(config), list[str](), dict[str, Any]()
+    settings = flatten(replace(config, resolved=None))
+    del settings["resolved"]
     for option, typed in options_in(words):
         setting = option[2:].replace("-", "_")
         switched_off = setting.replace(".no_", ".")
@@ -58,7 +74,26 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             raise ValueError(f"{option} has no value: add one")
         seen.append(setting)
         node[name] = value_of(hint, typed or (["True"] if hint is bool else []))
+    take_typed(tree, seen)
     return from_tree(tree, Config)
+
+
+def take_typed(tree: dict[str, Any], seen: Sequence[str]) -> None:
+    """Sets each setting that a typed one takes the place of to its default. Raises: ValueError if both were typed."""
+
+    def value(setting: str) -> Any:
+        group, _, name = setting.partition(".")
+        return tree[group][name]
+
+    for setting in [setting for setting in INSTEAD if setting in seen and value(setting) is not None]:
+        for other in INSTEAD[setting]:
+            if other in seen and value(other) is not None:
+                raise ValueError(
+                    f"{as_option(setting)} {value(setting)} and {as_option(other)} {value(other)}: one takes the place of the "
+                    "other; leave one out"
+                )
+            group, _, name = other.partition(".")
+            tree[group][name] = getattr({"data": DataConfig, "train": TrainConfig}[group], name)
 
 
 def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from flaxformer_lite.config.renamed import renamed
 
 HABITS = {
-    "num_train_epochs num_epochs epochs": "training is counted in steps: {train.steps} is the number of epochs times the batches "
-    "of an epoch, which the first line of a training says",
+    "num_train_epochs num_epochs epochs": "it is {train.epochs}",
     "max_steps": "it is {train.steps}",
-    "per_device_train_batch_size train_batch_size batch_size": "a batch is counted in tokens: {data.tokens_per_batch} 4096 is 32 "
-    "rows of 128, and every batch has a multiple of {data.rows_multiple} rows",
-    "per_device_eval_batch_size eval_batch_size": "evaluations read batches of {data.tokens_per_batch} tokens, as training does",
+    "per_device_train_batch_size train_batch_size batch_size": "it is {data.rows}, or {data.tokens_per_batch} for a batch "
+    "of more short rows than long ones",
+    "per_device_eval_batch_size eval_batch_size": "evaluations read batches of {data.rows} rows, as training does",
     "gradient_accumulation_steps": "it is {train.num_micro_batches}, which cuts a batch into parts: the batch is that of an update",
     "learning_rate lr": "it is {optimizer.schedule.peak_rate}",
     "lr_scheduler_type lr_scheduler lr_scheduler_kwargs": "it is {optimizer.schedule}, in the config file: Linear(…), Cosine(…), "
     "Constant(…) and others of flaxformer_lite.core.optim",
-    "warmup_ratio warmup": "it is {optimizer.schedule.warmup_steps}, a number of steps",
+    "warmup_ratio warmup": "it is {optimizer.schedule.warmup_steps}; below 1 it is a share of all steps",
     "optim": "it is {optimizer.algorithm}: adamw, adafactor, lion, muon or sgd",
     "adam_beta1 beta1": "it is {optimizer.algorithm.b1}",
     "adam_beta2 beta2": "it is {optimizer.algorithm.b2}, by default 0.98, where others have 0.999",
@@ -33,7 +32,7 @@ HABITS = {
     "flaxformer_lite.train",
     "resume_from_checkpoint": "the same command continues a run from its newest checkpoint",
     "model_name_or_path model_name": "it is {train.init_from}, the folder of a run or of an imported model",
-    "eval_strategy evaluation_strategy eval_steps": "it is {train.eval_every}",
+    "eval_strategy evaluation_strategy eval_steps": "it is {train.eval_every}: a number of steps, or of epochs such as 1.0",
     "save_strategy save_steps": "it is {train.checkpoint_every}; every evaluation is followed by a checkpoint too",
     "save_total_limit": "it is {train.keep_latest}, and {train.keep_best} for the best checkpoints",
     "logging_strategy logging_steps": "it is {train.log_every}",

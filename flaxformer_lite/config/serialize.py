@@ -85,7 +85,7 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
             raise
         return build(owner, tree, setting)
     if not variants or item is not None or (tree is None and type(None) in parts):
-        is_whole = isinstance(tree, int) and not isinstance(tree, bool)
+        is_whole = isinstance(tree, int) and not isinstance(tree, bool) and int not in parts
         return float(tree) if is_whole and float in parts and accepts(hint, tree) and abs(tree) < 1e300 else tree
     if not isinstance(tree, dict) or (kind == "" and "" not in variants):
         form = f"have a kind, one of {', '.join(map(repr, variants))}" if "" not in variants else "be a JSON object"

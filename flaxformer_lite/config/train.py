@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from flaxformer_lite.core.base.annotations import Resume, SavedAs
-from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.core.base.bounds import LARGEST, Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
@@ -34,6 +34,8 @@ class TrainConfig(Checked, at="train"):
 
     steps: Annotated[PositiveInt, Resume.FREE] = 10_000
     """Optimizer steps of the whole run; a finished run is continued by raising it."""
+    epochs: Annotated[PositiveFloat | None, Resume.FREE] = None
+    """Passes over the training data of the whole run, in the place of `steps`: 0.5 is half of the batches. None: `steps` counts."""
     seed: Annotated[int, Ge(0), Lt(2**32)] = 0
     """Seed of the initial parameters, the order of the data and dropout."""
     num_micro_batches: Annotated[PositiveInt, Resume.ON_REQUEST] = 1
@@ -47,8 +49,9 @@ class TrainConfig(Checked, at="train"):
     """Options of XLA, by the kind of device."""
     log_every: Annotated[PositiveInt, Resume.FREE] = 50
     """Steps between two `train` rows in metrics.jsonl."""
-    eval_every: Annotated[PositiveInt, Resume.FREE] = 1_000
-    """Steps between two evaluations on `data.eval`, each followed by a checkpoint with its metrics."""
+    eval_every: Annotated[PositiveInt | PositiveFloat, Resume.FREE] = 1_000
+    """Steps between two evaluations on `data.eval`, each followed by a checkpoint with its metrics. A number with a decimal point
+    is in epochs: 0.5 evaluates twice an epoch, 1.0 after each."""
     checkpoint_every: Annotated[PositiveInt, Resume.FREE] = 1_000
     """Steps between two checkpoints."""
     keep_latest: Annotated[PositiveInt, Resume.FREE] = 3
@@ -94,6 +97,11 @@ class TrainConfig(Checked, at="train"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.epochs is not None and self.steps != TrainConfig.steps:
+            raise ValueError(
+                f"train.epochs is {self.epochs} and train.steps is {self.steps}: the length of a run is counted in epochs or in "
+                "steps; leave one out"
+            )
         if self.profile is not None:
             steps = re.fullmatch(r"(\d+):(\d+)", self.profile)
             if steps is None or int(steps[1]) >= int(steps[2]):
@@ -121,6 +129,11 @@ class TrainConfig(Checked, at="train"):
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or set train.init_fresh to ()"
             )
+
+    @property
+    def most_steps(self) -> int:
+        """The optimizer steps of the run, or the most that a run may have while those of `epochs` are not known."""
+        return self.steps if self.epochs is None else LARGEST
 
     @property
     def best_mode(self) -> Literal["min", "max"]:

@@ -218,8 +218,8 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
 
     Raises: ValueError if the folder holds no run, if it was not trained here, or if the data or the settings have changed since.
     """
-    saved = folder.config()
-    config = saved if config is None else config
+    saved = folder.typed_config()
+    config = saved if config is None else folder.continued(config)
     check_seal(folder.path, config, resumed=True)
     step, meta = next(((step, manifest["meta"]) for step, manifest in manifests(folder.checkpoints)), (0, None))
     if config.data.train is None or (meta is not None and meta["parameters_only"]):
@@ -231,7 +231,7 @@ def open_recording(folder: RunFolder, progress: Progress | None = None, config: 
         meta = {"data": data.train.fingerprint}
     loop_state = read_loop_state(meta, step, folder, data)
     reached = max([step, *(row["step"] for row in folder.rows() if row["split"] == "train")])
-    return Recording(folder, config, data, loop_state, reached)
+    return Recording(folder, data.config.concrete, data, loop_state, reached)
 
 
 # A row as text --------------------------------------------------------------------------------------------------------

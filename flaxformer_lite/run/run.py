@@ -432,11 +432,11 @@ class Run:
 
         Example: `run.metrics([Pair("20 November 2026", "2026-11-20")])["loss"]`.
 
-        Raises: ValueError if `data.rows_multiple` is not divisible by the number of devices.
+        Raises: ValueError if `data.rows` or `data.rows_multiple` is not divisible by the number of devices.
         """
         config = dataclasses.replace(self.config, model=self.config.model.for_use)
         mesh = make_mesh(MeshConfig(tensor=self.placement.tensor), jax.local_devices())
-        check_rows(config.data.rows_multiple, mesh)
+        check_rows(*config.data.rows_divisor, mesh)
         data = EvalData(
             pairs,
             parts,
@@ -448,7 +448,7 @@ class Run:
             origin,
         )
         # The parts of a batch that training had, as far as these devices divide them; options of this machine's compiler.
-        parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_multiple // row_groups(mesh))
+        parts_of_batch = math.gcd(config.train.num_micro_batches, config.data.rows_divisor[1] // row_groups(mesh))
         task = train_task(config)
         task = dataclasses.replace(
             task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()

@@ -8,6 +8,7 @@ from typing import Any
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Resolved
 from flaxformer_lite.core.data.batch_plan import Mixing
 from flaxformer_lite.core.data.dataset import Dataset, MixedRecords, zero_batch
 from flaxformer_lite.core.data.token_arrays import TokenArrays
@@ -31,6 +32,8 @@ from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 class RunData:
     """The training data and the evaluation data of a run, with its tokenizers."""
 
+    config: Config
+    """The settings by which it was read, with the facts of the data."""
     records: TokenArrays
     tokenizers: Tokenizers
     train: Dataset
@@ -90,7 +93,7 @@ def read_data(
 
 def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
     """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
-    stores, copied = run.path / ".tokens", []
+    stores, copied, read = run.path / ".tokens", [], config
     if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
         for pattern in (
             *TOKENIZER_FILES,
@@ -102,11 +105,12 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     if config.data.store is not None:
         stores, kept = Path(config.data.store), scratch / "stores"
         copied += [(file, kept / file.parent.name) for file in stores.glob("tokenizer-*/*")]
-        config = replace(config, data=replace(config.data, store=str(kept)))
+        read = replace(config, data=replace(config.data, store=str(kept)))
     for file, folder in copied:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder)
-    return read_data(config, RunFolder(scratch), progress, read_only=stores)
+    data = read_data(read, RunFolder(scratch), progress, read_only=stores)
+    return replace(data, config=replace(config, resolved=data.config.resolved))
 
 
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:
@@ -193,7 +197,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
             lambda line: say(f"data.eval: {line}"),
             Origin(source, "data.eval"),
         )
-    return RunData(records, tokenizers, train, evaluation)
+    config = replace(config, resolved=Resolved(batches_per_epoch=train.plan.batches_per_epoch))
+    return RunData(config, records, tokenizers, train, evaluation)
 
 
 def warn_of_endless_answers(records: TokenArrays, eos_ids: Sequence[int], tokenizer: Tokenizer) -> None:

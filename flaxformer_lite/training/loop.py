@@ -43,7 +43,7 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
 
 def train_in(run: Session) -> None:
     """Trains in a session until no step is left or a signal comes, and says which it was."""
-    config, folder, checkpoints, progress = run.config, run.folder, run.checkpoints, run.progress
+    config, folder, checkpoints, progress = run.config.concrete, run.folder, run.checkpoints, run.progress
     finished = why_finished(config, checkpoints)
     if finished is not None:
         kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
@@ -54,7 +54,8 @@ def train_in(run: Session) -> None:
     except Interrupted:
         progress.say(f"{run.stop.signal}: before the first step; the same command continues from there")
         return
-    announce(config, setup, run.processes.count, progress)
+    config = setup.config
+    announce(run.config, setup, run.processes.count, progress)
     with kernels.report_choices(progress.say):
         Loop.of(run, setup).run(setup.changes)
     finished = why_finished(config, checkpoints)
@@ -83,7 +84,7 @@ class Loop(TrainingRun):
     def of(cls, run: Session, setup: Setup) -> "Loop":
         """Returns the loop of a run that is set up."""
         return cls(
-            config=run.config,
+            config=setup.config,
             folder=run.folder,
             checkpoints=run.checkpoints,
             progress=run.progress,

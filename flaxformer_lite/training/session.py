@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +23,7 @@ class Session:
     """The values that are open while a run is trained."""
 
     config: Config
+    """As it was typed, with the facts of the data that a continued run was trained on."""
     processes: Processes
     folder: RunFolder
     stop: StopRequest
@@ -43,12 +44,20 @@ def session(
     """
     processes = Processes()
     folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
-    stop = processes.stop_request()
+    stop, config = processes.stop_request(), replace(config, resolved=None)
+    with exit_on_error(), processes.lock(folder, config), session_in(folder, config, hooks, processes, stop) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def session_in(
+    folder: RunFolder, config: Config, hooks: Sequence[Hook], processes: Processes, stop: StopRequest
+) -> Iterator[Session]:
+    """Opens the session in a folder that this process has locked."""
+    config = folder.settled = folder.continued(config)
     with (
-        exit_on_error(),
-        processes.lock(folder, config),
         stop.listening(),
-        Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
+        Progress(config.concrete.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
         mirroring(config, folder, progress),  # its last copy has what hooks write at their end
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         exit_on_error(),

@@ -28,6 +28,8 @@ from flaxformer_lite.workdir.manifest import sealed_config
 class Setup(NamedTuple):
     """A run that is ready to train."""
 
+    config: Config
+    """The settings in steps."""
     data: RunData
     evaluator: Evaluator | None
     runner: Runner
@@ -44,7 +46,7 @@ def set_up(run: Session) -> Setup:
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
-    config, folder, checkpoints, processes = run.config, run.folder, run.checkpoints, run.processes
+    config, folder, checkpoints, processes = run.config.concrete, run.folder, run.checkpoints, run.processes
     is_new = checkpoints.latest() is None
     if is_new and folder.with_changes:
         raise SharedError(
@@ -55,18 +57,26 @@ def set_up(run: Session) -> Setup:
     decodes = model.num_decoder_layers > 0
     processes.on_all(lambda: check_attention(model.attention, model.d_model, model.num_heads, decodes=decodes))
     measures = run.hooks.measures
-    runner = processes.on_all(
-        lambda: make_runner(
-            config.train.runner, dataclasses.replace(train_task(config), measures=measures), mesh_for(config)
-        )
-    )
+
+    def runner_of(config: Config) -> Runner:
+        task = dataclasses.replace(train_task(config), measures=measures)
+        return processes.on_all(lambda: make_runner(config.train.runner, task, mesh_for(config)))
+
+    runner = runner_of(config)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
-        if is_new:
+        if is_new and config.train.epochs is None:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
-        data = processes.first_then_others(lambda: read_data(config, folder, run.progress, run.stop.raise_if_agreed))
+        data = processes.first_then_others(
+            lambda: read_data(run.config, folder, run.progress, run.stop.raise_if_agreed)
+        )
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
     tokens = {"data.train as tokens": data.train.fingerprint}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
+    if config.train.epochs is not None:  # the rates of its optimizer need the steps
+        runner = runner_of(data.config.concrete)
+    config = data.config.concrete
+    run.progress.total = config.train.steps
+    folder.settle(data.config)
     evaluator = None
     if data.eval is not None:
         evaluated = data.eval
@@ -80,9 +90,9 @@ def set_up(run: Session) -> Setup:
             folder.keep_origin(open_run(config.train.init_from))
         folder.truncate_metrics(0)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
-        return Setup(data, evaluator, runner, state, loop_state, origin, {})
+        return Setup(config, data, evaluator, runner, state, loop_state, origin, {})
     state, loop_state = restore_state(folder, checkpoints, data, runner)
-    step, before = int(state.step), sealed_config(folder.checkpoints) or config
+    step, before = int(state.step), (sealed_config(folder.checkpoints) or config).concrete
     folder.truncate_metrics(
         step,
         evaluated=checkpoints.metrics(step) is not None,
@@ -92,13 +102,13 @@ def set_up(run: Session) -> Setup:
         most = config.train.patience
         loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
     origin = f"resuming after step {step}{describe_length(before, config, step)}"
-    return Setup(data, evaluator, runner, state, loop_state, origin, changes)
+    return Setup(config, data, evaluator, runner, state, loop_state, origin, changes)
 
 
 def mesh_for(config: Config) -> Mesh:
     """Returns the mesh of all devices. Raises: ValueError if they do not divide the batches."""
     mesh = make_mesh(config.train.mesh)
-    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
+    check_rows(*config.data.rows_divisor, mesh, config.train.num_micro_batches)
     return mesh
 
 

@@ -23,9 +23,12 @@ from flaxformer_lite.workdir import Checkpoints, RunFolder
 # The start --------------------------------------------------------------------------------------------------------------
 
 
-def announce(config: Config, setup: Setup, num_processes: int, progress: Progress) -> None:
+def announce(typed: Config, setup: Setup, num_processes: int, progress: Progress) -> None:
     """Prints the data, the origin of the parameters, other settings than before, the devices, and what makes them slow."""
+    config = setup.config
     lines = [describe_data(config, setup.data), setup.origin]
+    if typed.train.epochs is not None:
+        lines.append(f"train.epochs {typed.train.epochs:g} is train.steps {config.train.steps}")
     if setup.changes:
         lines.append(f"from step {int(setup.state.step) + 1} on: {describe_differences(setup.changes)}")
     devices = describe_devices(config.train.runner, setup.runner.mesh, num_processes)
@@ -87,7 +90,7 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     step = checkpoints.latest_whole()
     if origin := checkpoints.meta(step)["parameters_only"]:
         return f"it holds parameters only, {origin}"
-    steps = config.train.steps
+    steps = config.train.most_steps
     if step > steps:
         return f"{step} steps are done already, and train.steps is {steps}; --train.steps can be raised to train on"
     if step == steps:

@@ -19,7 +19,7 @@ def train_task(config: Config) -> TrainTask:
         model=Transformer(with_products_of_this_processor(config.model)),
         objective=config.objective,
         optimizer=config.optimizer.build(
-            total_steps=config.train.steps, d_model=config.model.d_model, num_layers=config.model.num_layers
+            total_steps=config.train.most_steps, d_model=config.model.d_model, num_layers=config.model.num_layers
         ),
         rates=config.optimizer.rates,
         seed=config.train.seed,

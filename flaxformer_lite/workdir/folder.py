@@ -29,6 +29,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,13 +137,19 @@ class RunFolder:
         self.path, self.silent, self.with_changes = Path(path), silent, with_changes
         self._mark: str | None = None
         self._config_before: Config | None = None
+        self.settled: Config | None = None
+        """The config that this process trains, as it was typed, with the facts of the data once they are known."""
         self.shared = True
         """Whether all processes of a run reach this folder; if not, each has its own and shares the mirror only."""
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
 
     def config(self) -> Config:
-        """Returns the config of the run. Raises: ValueError if the folder has none."""
+        """Returns the config of the run, in steps once the data was read. Raises: ValueError if the folder has none."""
+        return self.typed_config().concrete
+
+    def typed_config(self) -> Config:
+        """Returns the config of the run as it was typed, with the facts of its data. Raises: ValueError if the folder has none."""
         file = self.path / "config.json"
         if not file.is_file():
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
@@ -242,9 +249,10 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
-            self._config_before = self.config()  # its periods made the rows and checkpoints so far
+            self._config_before = self.typed_config()  # its periods made the rows and checkpoints so far
             before = sealed_config(self.checkpoints) or self._config_before
-            different = differences(before, config, on_request=self.with_changes)
+            config = self.continued(config)
+            different = differences(before.concrete, config.concrete, on_request=self.with_changes)
             if different and not self.trained:
                 self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
@@ -256,12 +264,25 @@ class RunFolder:
                     f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
                     f"--workdir, or the old settings{self._way_on(different, config)}"
                 )
-        write_whole(self.path / "config.json", to_json(config))
+        self.settle(config)
+
+    def settle(self, config: Config) -> None:
+        """Writes config.json, which of several processes in a folder the first one does, and keeps the config for checkpoints."""
+        self.settled = config
+        if not (self.silent and self.shared):
+            write_whole(self.path / "config.json", to_json(config))
+
+    def continued(self, config: Config) -> Config:
+        """Returns a config with the facts of the data that the run was trained on; without any if nothing was trained."""
+        before = sealed_config(self.checkpoints) or (self.typed_config() if self.trained else None)
+        return replace(config, resolved=None if before is None else before.resolved)
 
     def keep_config(self, config: Config) -> bool:
         """Restores config.json, if no step follows with this start's other settings or fewer steps. Returns whether it did."""
         before = self._config_before
-        if before is None or not (differences(before, config) or config.train.steps < before.train.steps):
+        if before is None or not (
+            differences(before.concrete, config) or config.train.steps < before.concrete.train.steps
+        ):
             return False
         write_whole(self.path / "config.json", to_json(before))
         return True
@@ -270,7 +291,8 @@ class RunFolder:
         """Returns the end of a message on settings that differ: the command that continues with them, if there is one."""
         if refused := fixed(different):
             return "" if len(refused) == len(different) else f"; no run continues with another {next(iter(refused))}"
-        changes = changed(flatten(self._config_before or self.config()), flatten(config))
+        before = replace(self._config_before or self.typed_config(), resolved=config.resolved)
+        changes = changed(flatten(before), flatten(config))
         if any(path.endswith(".kind") for path in changes):  # chosen in a config file, not on the command line
             return "; to continue with the new ones, add --continue-with-changes to the command"
         options = as_options({path: new for path, (_, new) in changes.items()})
@@ -290,8 +312,11 @@ class RunFolder:
         """
         if self.trained or not self.metrics.is_file():
             return
-        config, last = self._config_before or self.config(), max((row["step"] for row in self.rows()), default=0)
-        periods = [config.train.checkpoint_every]
+        config, last = (
+            (self._config_before or self.typed_config()).concrete,
+            max((row["step"] for row in self.rows()), default=0),
+        )
+        periods: list[float] = [config.train.checkpoint_every]
         if config.data.source("eval") is not None:
             periods.append(config.train.eval_every)
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))

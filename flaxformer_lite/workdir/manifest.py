@@ -179,7 +179,7 @@ def newest_seal(checkpoints: Path) -> tuple[int, Config, dict[str, str]] | None:
 
 
 def sealed_config(checkpoints: Path) -> Config | None:
-    """Returns the config that the newest checkpoint was trained with; None where no checkpoint has one."""
+    """Returns the config that the newest checkpoint was trained with, and its facts of the data; None without such a checkpoint."""
     seal = newest_seal(checkpoints)
     return None if seal is None else seal[1]
 
@@ -197,7 +197,7 @@ def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: boo
     if seal is None:
         return
     step, before, digests = seal
-    different = differences(before, config, on_request=with_changes)
+    different = differences(before.concrete, config.concrete, on_request=with_changes)
     if not resumed:
         different = {path: pair for path, pair in different.items() if not has_mark(path, Answers.SAME)}
         if chosen := {path: different.pop(path) for path in list(different) if has_mark(path, Answers.CHOSEN)}:

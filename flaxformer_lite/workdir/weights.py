@@ -53,7 +53,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         ),
         read_only=read_only,
         shared=folder.shared,
-        seal=functools.partial(seal, folder.path, config),
+        seal=lambda: seal(folder.path, folder.settled or config),
     )
 
 

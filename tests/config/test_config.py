@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli.commands.train import default_workdir
-from flaxformer_lite.config import Config, from_json, load_config, to_json
+from flaxformer_lite.config import Config, TrainConfig, from_json, load_config, to_json
 from flaxformer_lite.config.differences import differences, flatten
+from flaxformer_lite.config.experiment import Resolved
 from flaxformer_lite.config.settings import MARKS, SETTINGS, has_mark
 from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.model import DropoutRates, LayerNorm, Learned, RMSNorm, Rotary, Transformer
@@ -33,6 +34,14 @@ from tests.support.objectives import OBJECTIVES, smallest_model
 from tests.support.small_models import CONFIGS, NO_DROPOUT, arrays, inputs_of, params_of
 
 CONFIG = tiny_config()
+IN_EPOCHS = dataclasses.replace(
+    CONFIG,
+    train=dataclasses.replace(CONFIG.train, steps=TrainConfig.steps, epochs=2.5, eval_every=0.5),
+    resolved=Resolved(batches_per_epoch=7),
+)
+IN_ROWS = dataclasses.replace(
+    CONFIG, data=dataclasses.replace(CONFIG.data, tokens_per_batch=4096, rows_multiple=64, rows=8)
+)
 
 
 def changed(part: str, **changes) -> Config:
@@ -157,6 +166,24 @@ def test_text_that_is_not_json_is_refused_in_one_line():
         ),
         (lambda: changed("train", num_micro_batches=3), ["data.rows_multiple 8", "train.num_micro_batches 3"]),
         (lambda: changed("train", steps=0), ["train.steps is 0", "at least 1"]),
+        (lambda: changed("train", epochs=2), ["train.epochs is 2", "train.steps is 12", "leave one out"]),
+        (lambda: changed("data", rows=8), ["data.rows is 8", "data.tokens_per_batch is 256", "leave one out"]),
+        (
+            lambda: changed("data", rows=8, tokens_per_batch=4096),
+            ["data.rows is 8", "data.rows_multiple is 8", "leave one out"],
+        ),
+        (
+            lambda: with_train(IN_ROWS, num_micro_batches=3),
+            ["data.rows 8", "train.num_micro_batches 3"],
+        ),
+        (
+            lambda: (
+                dataclasses.replace(
+                    IN_EPOCHS, optimizer=OptimizerConfig(schedule=Cosine(peak_rate=1, warmup_steps=19))
+                ).concrete
+            ),
+            ["warmup_steps", "train.steps is 18", "make the run longer"],
+        ),
         (lambda: changed("train", seed=-1), ["train.seed is -1"]),
         (lambda: changed("train", patience=0), ["train.patience is 0"]),
         (
@@ -185,6 +212,21 @@ def test_an_impossible_combination_names_all_it_involves(make, words: list[str])
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_epochs_are_so_many_batches():
+    """Oracle: by hand; 2.5 epochs of 7 batches are 17.5 steps, half an epoch 3.5, both rounded to the even number."""
+    concrete = IN_EPOCHS.concrete
+    assert (concrete.train.steps, concrete.train.epochs, concrete.train.eval_every) == (18, None, 4)
+    assert concrete.resolved is None and concrete.concrete == concrete
+    short = with_train(IN_EPOCHS, epochs=0.01, eval_every=1e-3)
+    assert (short.concrete.train.steps, short.concrete.train.eval_every) == (1, 1)
+    unknown = dataclasses.replace(IN_EPOCHS, resolved=None)
+    assert unknown.concrete is unknown
+    steps = dataclasses.replace(CONFIG, resolved=Resolved(batches_per_epoch=7))
+    assert steps.concrete == CONFIG
+    assert from_json(to_json(IN_EPOCHS)) == IN_EPOCHS
+    assert type(from_json(to_json(with_train(IN_EPOCHS, eval_every=2))).train.eval_every) is int
 
 
 def test_ema_weights_need_an_ema():

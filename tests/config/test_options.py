@@ -1,10 +1,14 @@
 """Contract: every mistake in an option is one line with the setting, the value, what is legal, and the way out."""
 
+import dataclasses
 import itertools
 
 import pytest
 
 from flaxformer_lite.config import from_json, load_config, to_json
+from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.experiment import Resolved
+from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.core.model import RMSNorm
 from flaxformer_lite.core.optim import Adafactor
 
@@ -15,8 +19,16 @@ WRONG = {
     "--train.step 20": "--train.step; perhaps you meant --train.steps",
     "--steps 20": "--steps; perhaps you meant --train.steps",
     "--seed 3": "--seed; perhaps you meant --train.seed",
-    "--batch-size 32": "--batch-size; a batch is counted in tokens: --data.tokens-per-batch 4096 is ",
-    "--train.num-epochs 3": "--train.num-epochs; training is counted in steps: --train.steps is the numbe",
+    "--batch-size 32": "--batch-size; it is --data.rows, or --data.tokens-per-batch for a batch of more short ",
+    "--train.num-epochs 3": "--train.num-epochs; it is --train.epochs",
+    "--resolved.batches-per-epoch 3": "--resolved.batches-per-epoch; ",
+    "--data.rows 8 --data.rows-multiple 8": "--data.rows 8 and --data.rows-multiple 8: one takes the place of the other",
+    "--data.tokens-per-batch 9 --data.rows 8": "--data.rows 8 and --data.tokens-per-batch 9: one takes the place of",
+    "--train.steps 9 --train.epochs 2": "--train.epochs 2 and --train.steps 9: one takes the place of the other; leave",
+    "--train.epochs 0": "train.epochs is 0: it must be above 0 and finite, or None; the default is None",
+    "--train.eval-every 0": "train.eval_every is 0: it must be a whole number, at least 1, or a number, above 0 and f",
+    "--optimizer.schedule.warmup-steps 1.0": "optimizer.schedule.warmup_steps is 1.0: it must be a whole number, at least 0, "
+    "or a number, at least 0 and below 1",
     "--train.dtype bf16": "--train.dtype; perhaps you meant --model.dtype",
     "--train.dtype=bfloat16": "--train.dtype; perhaps you meant --model.dtype",
     "--data.remat=ful": "--data.remat; perhaps you meant --model.remat",
@@ -40,7 +52,7 @@ WRONG = {
     "settings: give it before --optimizer.algorithm.b1",
     "--model.norm rms_norm 3": "model.norm is 'rms_norm 3': as an option it must be one of layer_norm, rms_norm, ",
     "--lr 3": "--lr; it is --optimizer.schedule.peak-rate",
-    "--train.batchsize 3": "--train.batchsize; a batch is counted in tokens: --data.tokens-per-batch 409",
+    "--train.batchsize 3": "--train.batchsize; it is --data.rows, or",
     "--train.mesh.data True": "train.mesh.data is True: it must be a whole number, at least 1, or -1",
 }
 
@@ -63,6 +75,42 @@ def test_a_mistake_in_the_file_names_the_file_with_options_too(tmp_path):
     for options in ([], ["--train.seed", "3"]):
         with pytest.raises(ValueError, match=r"train\.mirror is 7: it must be a text"):
             load_config(str(file), options)
+
+
+TYPED = {
+    "--data.rows 8": {"data.rows": 8, "data.tokens_per_batch": 4096, "data.rows_multiple": 64},
+    "--data.rows 8 --data.rows None": {"data.rows": None},
+    "--data.rows None --data.rows-multiple 8": {"data.rows": None, "data.rows_multiple": 8},
+    "--train.epochs 2.5": {"train.epochs": 2.5, "train.steps": 10_000},
+    "--train.epochs None --train.steps 999": {"train.epochs": None, "train.steps": 999},
+    "--train.eval-every 1": {"train.eval_every": 1},
+    "--train.eval-every 1.0": {"train.eval_every": 1.0},
+    "--optimizer.schedule.warmup-steps 0.1": {"optimizer.schedule.warmup_steps": 0.1},
+}
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_typed_setting_takes_the_place_of_the_files_other_one(typed: str):
+    """Oracle: by hand; the file has a batch in tokens and a length in steps, which go back to their defaults."""
+    config = load_config("quickstart")
+    there = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, tokens_per_batch=512, rows_multiple=16),
+        train=dataclasses.replace(config.train, steps=777),
+    )
+    settings = flatten(apply_options(there, typed.split()))
+    assert {setting: (settings[setting], type(settings[setting])) for setting in TYPED[typed]} == {
+        setting: (value, type(value)) for setting, value in TYPED[typed].items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [("--train.log-every 7", True), ("--data.rows 8", False), ("--objective.label-smoothing 0", False)],
+)
+def test_facts_of_the_data_are_dropped_with_another_reading_of_it(words: str, kept: bool):
+    config = dataclasses.replace(load_config("quickstart"), resolved=Resolved(batches_per_epoch=9))
+    assert (apply_options(config, words.split()).resolved is not None) == kept
 
 
 def test_an_object_of_json_is_a_dict_setting():

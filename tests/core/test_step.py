@@ -367,7 +367,7 @@ def test_rows_that_devices_do_not_divide_are_refused():
     with pytest.raises(
         ValueError, match=r"data\.rows_multiple is 12, which 8 devices do not divide: make it a multiple of 8"
     ):
-        check_rows(12, make_mesh())
+        check_rows("data.rows_multiple", 12, make_mesh())
 
 
 @pytest.mark.parametrize("number", quick([2, 8], (2).__eq__))

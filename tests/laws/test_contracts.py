@@ -48,7 +48,7 @@ def test_every_config_lowers(path: Path, bucket: int):
 def test_every_config_runs_on_eight_devices(path: Path):
     """char_lm excepted: it has the 12 rows of the system that it is compared with."""
     config, devices = load_config(str(path)), 4 if path.stem == "char_lm" else 8
-    check_rows(config.data.rows_multiple, make_mesh(devices=jax.devices()[:devices]), config.train.num_micro_batches)
+    check_rows(*config.data.rows_divisor, make_mesh(devices=jax.devices()[:devices]), config.train.num_micro_batches)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

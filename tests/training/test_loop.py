@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Failure, warn
+from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import Dataset, draw_by_example, zero_batch
 from flaxformer_lite.core.data.records import Lengths
@@ -42,6 +43,11 @@ from tests.support.paths import ROOT
 
 CONFIG = tiniest_config()
 NO_TEXT = with_train(CONFIG, text_metrics=())
+
+
+def in_epochs(epochs: float) -> Config:
+    """A run of so many epochs, with an evaluation every fifth of 25 batches."""
+    return with_train(NO_TEXT, steps=TrainConfig.steps, epochs=epochs, eval_every=0.2)
 
 
 def share(patch: pytest.MonkeyPatch) -> None:
@@ -288,6 +294,33 @@ def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
     loop.train(with_train(NO_TEXT, steps=5), tmp_path / "run")
     loop.train(NO_TEXT, tmp_path / "run")
     assert final_state(tmp_path / "run") == final_state(uninterrupted)
+
+
+def test_a_run_in_epochs_is_the_run_in_their_steps(uninterrupted: Path, tmp_path: Path, monkeypatch, capfd):
+    """Law: 0.48 epochs of 25 batches are 12 steps, from any start: killed with the data unread, or read, or made longer."""
+    epochs, run = in_epochs(0.48), tmp_path / "run"
+    for place in ("setup.read_data", "loop.announce"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"flaxformer_lite.training.{place}", Mock(side_effect=Crash))
+            with pytest.raises(Crash):
+                loop.train(epochs, run)
+        known = json.loads((run / "config.json").read_text())
+        assert (known["train"]["epochs"], known["train"]["eval_every"]) == (0.48, 0.2), "as it was typed"
+        assert known["resolved"] == (None if place == "setup.read_data" else {"batches_per_epoch": 25})
+    seen = []
+    loop.train(in_epochs(0.2), run, [EachRow(lambda row: seen.append(RunFolder(run).config().train.steps))])
+    assert {*seen} == {5} and rows(run)[-1]["step"] == 5
+    with monkeypatch.context() as patch:
+        patch.setattr("flaxformer_lite.training.setup.read_data", Mock(side_effect=Crash))
+        loop.train(in_epochs(0.2), run)
+        assert "all 5 steps are done" in capfd.readouterr().err
+    loop.train(epochs, run)
+    assert final_state(run) == final_state(uninterrupted)
+    assert "train.epochs 0.48 is train.steps 12" in capfd.readouterr().err
+    loop.train(epochs, tmp_path / "at_once")
+    assert_same_run(tmp_path / "at_once", uninterrupted)
+    loop.train(load_config(str(run)), tmp_path / "again")
+    assert_same_run(tmp_path / "again", uninterrupted)
 
 
 @pytest.mark.slow

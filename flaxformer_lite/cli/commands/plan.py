@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
-    config = load_config(arguments.config, arguments.flags)
+    config = load_config(arguments.config, arguments.flags).concrete
     if arguments.decode:
         decode(arguments, config)
         return

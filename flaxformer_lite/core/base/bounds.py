@@ -99,7 +99,7 @@ def check_value(owner: type, name: str, value: Any, setting: str) -> None:
     parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
     kinds = {one if isinstance(one, type) else type(one) for one in parts}
     kinds |= {int} if float in kinds else set()
-    other_type = any(type(item) not in kinds for item in items)
+    other_type = {int, float} <= {*parts} or any(type(item) not in kinds for item in items)
     too_large = any(isinstance(item, int) and abs(item) > LARGEST for item in items)
     legal = legal_values(hint, name_types=other_type, name_largest=too_large)
     if accepted:

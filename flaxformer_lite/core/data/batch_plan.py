@@ -32,13 +32,14 @@ class BatchShapes(Checked, at="data"):
 
     tokens_per_batch: Annotated[PositiveInt, Answers.SAME] = 4096
     """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
-    batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
-    that length, and `rows_multiple` to 32 or a divisor. A bucket has
-    max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
-    the defaults 64 rows of 256, which are 16,384."""
+    batch of short texts has more rows than one of long texts: max(1, round(tokens_per_batch / length / rows_multiple)) *
+    rows_multiple. So a long bucket holds more positions: at the defaults 64 rows of 256, which are 16,384."""
     rows_multiple: Annotated[PositiveInt, Answers.SAME] = 64
     """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
     the rows must divide it."""
+    rows: Annotated[PositiveInt | None, Answers.SAME] = None
+    """The batch size, in rows: each batch has this number of rows, whatever its length. It takes the place of `tokens_per_batch`
+    and `rows_multiple`, which count where it is None."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
     Evaluation leaves out lengths that fill no batch, and pads their pairs to the next length."""
@@ -53,6 +54,16 @@ class BatchShapes(Checked, at="data"):
         super().__post_init__()
         if not self.bucket_lengths:
             raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
+        for name in ("tokens_per_batch", "rows_multiple") if self.rows is not None else ():
+            if (value := getattr(self, name)) != getattr(BatchShapes, name):
+                raise ValueError(
+                    f"data.rows is {self.rows} and data.{name} is {value}: a batch is counted in rows or in tokens; leave one out"
+                )
+
+    @property
+    def rows_divisor(self) -> tuple[str, int]:
+        """A setting whose value divides the rows of each batch, and the value."""
+        return ("data.rows_multiple", self.rows_multiple) if self.rows is None else ("data.rows", self.rows)
 
     @property
     def longest(self) -> Lengths:
@@ -67,22 +78,22 @@ class Bucket(NamedTuple):
 
 
 def make_buckets(
-    bucket_lengths: Sequence[int], longest: Lengths, tokens_per_batch: int, rows_multiple: int
+    bucket_lengths: Sequence[int], longest: Lengths, tokens_per_batch: int, rows_multiple: int, rows: int | None = None
 ) -> list[Bucket]:
     """Returns a bucket for each length up to `longest`, shortest first.
 
-    A bucket has the positive multiple of `rows_multiple` rows that is nearest to `tokens_per_batch` positions a side.
+    A bucket has `rows` rows; None: the positive multiple of `rows_multiple` that is nearest to `tokens_per_batch` positions a side.
     """
     buckets = []
     for length in sorted({min(length, max(longest)) for length in bucket_lengths} | {max(longest)}):
-        rows = max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple
-        buckets.append(Bucket(Lengths(min(length, longest.source), min(length, longest.target)), rows))
+        of_length = rows or max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple
+        buckets.append(Bucket(Lengths(min(length, longest.source), min(length, longest.target)), of_length))
     return buckets
 
 
 def batch_shapes(objective: RowMaker[Any], config: BatchShapes) -> list[Bucket]:
     """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
-    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple)
+    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple, config.rows)
     if packed is not None:
         return make_buckets((), packed, *sizes)
     buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)

@@ -16,8 +16,10 @@ from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFl
 
 PeakRate = Annotated[float, Gt(0), Lt(math.inf), "1e-3 is a usual peak for AdamW"]
 WARMUP_UNIT = "the warm-up is counted in optimizer steps"
+WarmUp = NonNegativeInt | Annotated[float, Ge(0), Lt(1)]
+"""Steps, or a share of all steps."""
 
-# In all formulas n = 1, 2, … is the step being made, p = max(warmup_steps, 1) the step that has the peak rate and
+# In all formulas n = 1, 2, … is the step being made, p the step that has the peak rate, `warmup_steps` but at least 1, and
 # T = `train.steps` the last one. Up to p the rate is peak_rate · n / p, so no step is ever lost to a rate of 0 at the
 # start, and no warm-up starts at the peak. optax counts from 0: step n has the count n - 1.
 
@@ -43,16 +45,21 @@ class LearningRateSchedule(Checked, ABC, at="optimizer.schedule"):
         """
 
 
-def check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
-    """Raises: ValueError if warm-up (at least one step) and decay are longer than the run."""
-    if max(warmup_steps, 1) + decay_steps > total_steps:
+def peak_step(warmup_steps: float, total_steps: int, decay_steps: int = 0) -> int:
+    """Returns the last step of the warm-up, at least 1; of a share of all steps the nearest one.
+
+    Raises: ValueError if warm-up and decay are longer than the run.
+    """
+    step = max(round(warmup_steps * total_steps) if isinstance(warmup_steps, float) else warmup_steps, 1)
+    if step + decay_steps > total_steps:
         decay = f", optimizer.schedule.decay_steps is {decay_steps}" if decay_steps else ""
         most = total_steps - decay_steps
         remedy = f"set warmup_steps to at most {most}" if most > 0 else "lower decay_steps"
         raise ValueError(
             f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule must fit "
-            f"into the run; {remedy}, or raise train.steps"
+            f"into the run; {remedy}, or make the run longer"
         )
+    return step
 
 
 def from_step_one(rate: Callable[[Array], ArrayLike]) -> optax.Schedule:
@@ -125,14 +132,13 @@ class Cosine(LearningRateSchedule):
     kind: Literal["cosine"] = "cosine"
     peak_rate: PeakRate
     """The highest rate, at the end of the warm-up."""
-    warmup_steps: NonNegativeInt = 0
-    """Steps of linear warm-up."""
+    warmup_steps: WarmUp = 0
+    """Steps of linear warm-up; below 1 a share of all steps, such as 0.1."""
     final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        check_fits(total_steps, self.warmup_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps)
         return warm_up(peak, p, optax.cosine_decay_schedule(peak, max(total_steps - p, 1), self.final_rate_fraction))
 
 
@@ -149,14 +155,13 @@ class Linear(LearningRateSchedule):
     kind: Literal["linear"] = "linear"
     peak_rate: PeakRate
     """The highest rate, at the end of the warm-up."""
-    warmup_steps: NonNegativeInt = 0
-    """Steps of linear warm-up."""
+    warmup_steps: WarmUp = 0
+    """Steps of linear warm-up; below 1 a share of all steps, such as 0.1."""
     final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        check_fits(total_steps, self.warmup_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps)
         steps = max(total_steps - p, 1)
         return warm_up(peak, p, linear_decay(peak, peak * self.final_rate_fraction, steps, end=steps))
 
@@ -191,16 +196,15 @@ class WarmupStableDecay(LearningRateSchedule):
     kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
     peak_rate: PeakRate
     """The rate between warm-up and decay."""
-    warmup_steps: Annotated[int, Ge(0), WARMUP_UNIT]
-    """Steps of linear warm-up."""
+    warmup_steps: Annotated[WarmUp, WARMUP_UNIT]
+    """Steps of linear warm-up; below 1 a share of all steps, such as 0.1."""
     decay_steps: Annotated[int, Ge(1), "the schedule without decay is constant"]
     """Steps of linear decay, the last ones of the run."""
     final_rate_fraction: Share = 0.0
     """The rate of the last step as a fraction of the peak rate. At 0 the last step changes nothing."""
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        check_fits(total_steps, self.warmup_steps, self.decay_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        peak, p = self.peak_rate, peak_step(self.warmup_steps, total_steps, self.decay_steps)
         decay = linear_decay(peak, peak * self.final_rate_fraction, self.decay_steps, end=total_steps - p)
         return warm_up(peak, p, decay)
 

@@ -86,16 +86,17 @@ def row_groups(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
-def check_rows(rows_multiple: int, mesh: Mesh, num_micro_batches: int = 1) -> None:
-    """Raises: ValueError if the rows of a batch do not divide over the devices and micro-batches."""
+def check_rows(setting: str, rows: int, mesh: Mesh, num_micro_batches: int = 1) -> None:
+    """Checks that the rows of each batch, of which a setting has a divisor, divide over the devices and micro-batches.
+
+    Raises: ValueError if they do not.
+    """
     parts = row_groups(mesh) * num_micro_batches
-    if rows_multiple % parts:
+    if rows % parts:
         by = f"{row_groups(mesh)} devices" + (
             f" with {num_micro_batches} micro-batches each" if num_micro_batches > 1 else ""
         )
-        raise ValueError(
-            f"data.rows_multiple is {rows_multiple}, which {by} do not divide: make it a multiple of {parts}"
-        )
+        raise ValueError(f"{setting} is {rows}, which {by} do not divide: make it a multiple of {parts}")
 
 
 def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:

@@ -38,11 +38,12 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
-        data = look_at_data(config, RunFolder(workdir), Path(scratch), progress)
+        typed, data = config, look_at_data(config, RunFolder(workdir), Path(scratch), progress)
+        config = data.config.concrete
         runner = make_runner(config.train.runner, train_task(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
-            *describe_settings(config),
+            *describe_settings(typed),
             f"model       {describe_model(config.model, runner.abstract_state.params)}",
             f"exports to  {exports_in_words(config)}",
             f"devices     {describe_devices(config.train.runner, mesh, 1)}",

@@ -90,7 +90,7 @@ def find_fit(
     Raises: ValueError if the mesh or the rows do not fit the devices.
     """
     mesh, before = make_mesh(config.train.mesh, devices), flatten(config)
-    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
+    check_rows(*config.data.rows_divisor, mesh, config.train.num_micro_batches)
     groups, trials = row_groups(mesh), dict[str, Trial]()
 
     def attempt(settings: Settings) -> Trial:

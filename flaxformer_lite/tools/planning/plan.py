@@ -148,7 +148,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     slice_ = describe_slice(topology, num_slices)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
-    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
+    check_rows(*config.data.rows_divisor, mesh, config.train.num_micro_batches)
     step = train_step(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     choices: list[str] = []

@@ -83,6 +83,10 @@ def test_buckets_hold_about_tokens_per_batch():
     assert buckets == [Bucket(Lengths(10, 10), 8), Bucket(Lengths(24, 20), 4), Bucket(Lengths(30, 20), 4)]
 
 
+def test_a_batch_in_rows_has_them_at_every_length():
+    assert [bucket.rows for bucket in make_buckets((8, 64), Lengths(90, 20), 4096, 64, rows=6)] == [6, 6, 6]
+
+
 def test_rows_never_fall_below_the_multiple():
     assert make_buckets((10,), Lengths(1000, 1000), tokens_per_batch=64, rows_multiple=8)[-1].rows == 8
 

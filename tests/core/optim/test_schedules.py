@@ -1,5 +1,6 @@
 """Oracles: each schedule's closed form in float64 numpy, and rates worked by hand."""
 
+import functools
 import typing
 from dataclasses import dataclass
 from typing import Literal
@@ -22,8 +23,8 @@ from flaxformer_lite.core.optim.schedules import (
     PeakRate,
     Schedule,
     WarmupStableDecay,
-    check_fits,
     from_step_one,
+    peak_step,
 )
 
 D, TOTAL_STEPS = 5, 23
@@ -128,6 +129,15 @@ def test_a_run_of_one_step_makes_it_at_the_peak(schedule):
     assert float(schedule.build(total_steps=1, d_model=D)(0)) == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("share", "step"), [(0.1, 7), (0.05, 4), (0.0, 1), (1e-3, 1), (0.5, 35)])
+def test_a_warm_up_below_one_is_a_share_of_all_steps(share: float, step: int):
+    """Oracle: by hand, of 70 steps: the nearest one, at least the first."""
+    for make in (Cosine, Linear, functools.partial(WarmupStableDecay, decay_steps=3)):
+        rate = make(peak_rate=1.0, warmup_steps=share).build(total_steps=70, d_model=D)
+        same = make(peak_rate=1.0, warmup_steps=step).build(total_steps=70, d_model=D)
+        assert [float(rate(n)) for n in range(70)] == [float(same(n)) for n in range(70)]
+
+
 # Mistakes
 
 
@@ -164,7 +174,7 @@ class Triangles(LearningRateSchedule):
     half_cycle: PositiveInt = 4
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        check_fits(total_steps, 1, self.half_cycle)
+        peak_step(1, total_steps, self.half_cycle)
         half = self.half_cycle
         return from_step_one(lambda n: self.peak_rate * (1 - jnp.abs((n / half) % 2 - 1)))
 

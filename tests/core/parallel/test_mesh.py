@@ -94,13 +94,13 @@ def test_the_stand_ins_are_as_the_compiler_describes_the_devices(topology: str, 
 
 
 def test_rows_divide_over_what_divides_rows():
-    check_rows(4, make_mesh(MeshConfig(tensor=2)))
+    check_rows("data.rows_multiple", 4, make_mesh(MeshConfig(tensor=2)))
     with pytest.raises(ValueError, match=r"rows_multiple is 4, which 8 devices do not divide: make it a multiple of 8"):
-        check_rows(4, make_mesh())
+        check_rows("data.rows_multiple", 4, make_mesh())
     with pytest.raises(
         ValueError, match=r"which 4 devices with 2 micro-batches each do not divide: make it a multiple of 8"
     ):
-        check_rows(4, make_mesh(MeshConfig(tensor=2)), num_micro_batches=2)
+        check_rows("data.rows_multiple", 4, make_mesh(MeshConfig(tensor=2)), num_micro_batches=2)
 
 
 def test_which_rows_a_device_of_a_pmap_has():
