@@ -26,9 +26,11 @@ from flaxformer_lite.core.objectives.losses import (
     PerRowMetric,
     accuracy,
     binary_cross_entropy,
+    check_class_weights,
     confusion,
     cross_entropy,
     squared_error,
+    weights_of,
 )
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
@@ -124,11 +126,7 @@ class Classification(LabelledTexts, HeadObjective):
         fewest = 1 if self.several else 2
         if len(self.classes) < fewest or len(set(self.classes)) < len(self.classes):
             raise ValueError(f"objective.classes is {self.classes}: it must be at least {fewest} names, all different")
-        if len(self.class_weights) not in (0, len(self.classes)):
-            raise ValueError(
-                f"objective.class_weights has {len(self.class_weights)} numbers, but objective.classes {len(self.classes)} names: "
-                "give each class a weight, or leave the weights out"
-            )
+        check_class_weights(self.class_weights, "objective.classes", len(self.classes))
         if not self.several and self.threshold != 0.5:
             raise ValueError(
                 f"objective.threshold is {self.threshold}, but objective.labels is 'one', so the most probable class is chosen: "
@@ -190,9 +188,7 @@ class Classification(LabelledTexts, HeadObjective):
         logits, targets, weights = class_logits(outputs), batch.targets, batch.weights
         if self.several:
             return {"binary_cross_entropy": binary_cross_entropy(logits, targets, weights, self.class_weights)}
-        if self.class_weights:
-            weights = weights * jnp.asarray(self.class_weights, weights.dtype)[targets]
-        return self.head_loss(logits[:, None], targets, weights)
+        return self.head_loss(logits[:, None], targets, weights_of(self.class_weights, targets, weights))
 
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per text, and the confusion matrix or the counts of several labels."""

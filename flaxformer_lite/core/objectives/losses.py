@@ -186,3 +186,19 @@ def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: 
     cells = (targets * classes + logits.argmax(-1)).reshape(-1)
     table = jnp.zeros(classes**2, weights.dtype).at[cells].add(weights.reshape(-1))
     return LossTerm(table.reshape(classes, classes), weights.sum())
+
+
+def check_class_weights(class_weights: Sequence[float], names: str, number: int) -> None:
+    """Raises: ValueError unless there are no weights, or one for each class. names: the setting with the names of the classes."""
+    if len(class_weights) not in (0, number):
+        raise ValueError(
+            f"objective.class_weights has {len(class_weights)} numbers, but {names} {number} names: give each class a weight, or "
+            "leave the weights out"
+        )
+
+
+def weights_of(
+    class_weights: Sequence[float], targets: Int[Array, "*B"], weights: Float[Array, "*B"]
+) -> Float[Array, "*B"]:
+    """Returns the weights of targets, each times that of its class; as they are without weights of classes."""
+    return weights * jnp.asarray(class_weights, weights.dtype)[targets] if class_weights else weights

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.core.base.bounds import PositiveFloat
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
@@ -16,7 +17,14 @@ from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives.base import HeadObjective, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, pad_tokens, text_row
 from flaxformer_lite.core.objectives.classification import WholeTexts
-from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
+from flaxformer_lite.core.objectives.losses import (
+    Counts,
+    LossTerm,
+    accuracy,
+    check_class_weights,
+    cross_entropy,
+    weights_of,
+)
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.pairs import Extent
@@ -65,6 +73,9 @@ class TokenLabels(WholeTexts, HeadObjective):
     an entity of one word; plain: a label for each word, such as its part of speech, so each word but an O is an entity alone."""
     pieces: Literal["first", "all"] = "first"
     """The pieces of a word that the loss counts. all: the further pieces have the word's label too, with I- in place of B-."""
+    class_weights: tuple[PositiveFloat, ...] = ()
+    """A weight for each label, in their order; (): all 1. It multiplies the loss of the pieces with that label, and the sum is
+    divided by the sum of their weights. Evaluation has no weights."""
 
     counted = "words"
     reads = "words"
@@ -73,6 +84,7 @@ class TokenLabels(WholeTexts, HeadObjective):
         super().__post_init__()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError(f"objective.labels is {self.labels}: it must be at least 1 label, all different")
+        check_class_weights(self.class_weights, "objective.labels", len(self.labels))
         prefixes = PREFIXES.get(self.scheme, "")
         for label in self.labels if prefixes else ():
             if label != OUTSIDE and not (label[:1] in prefixes and label[1:2] == "-" and label[2:]):
@@ -175,7 +187,8 @@ class TokenLabels(WholeTexts, HeadObjective):
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms of `head_loss`, in nats per counted piece."""
-        return self.head_loss(token_logits(outputs), batch.targets, batch.weights)
+        weights = weights_of(self.class_weights, batch.targets, batch.weights)
+        return self.head_loss(token_logits(outputs), batch.targets, weights)
 
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per counted piece, the words with the right label, and the counts of entities (`entity_counts`)."""

@@ -230,6 +230,10 @@ SETTINGS: dict[type[BaseObjective], list[tuple[dict[str, Any], str]]] = {
         ),
     ],
     TokenLabels: [
+        (
+            {"labels": ("O", "B-A"), "class_weights": (1.0,)},
+            r"^objective\.class_weights has 1 numbers, but objective\.labels 2 n",
+        ),
         ({"labels": ()}, r"objective\.labels is \(\): it must be at least 1 label, all different"),
         ({"labels": ("O", "O")}, "all different"),
         (

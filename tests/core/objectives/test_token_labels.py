@@ -50,6 +50,28 @@ def test_rows_by_hand():
     assert batch.weights.tolist() == [0, 1, 1, 0, 1, 0, 0, 0] and batch.extra.tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize("weights", [(), (0.5, 3.0, 1.25)])
+def test_class_weights_multiply_the_loss_of_pieces(weights: tuple[float, ...]):
+    """Oracle: in float64, piece by piece, the negative log of the softmax. A piece that the loss does not count has no weight."""
+    generator = np.random.default_rng(5)
+    logits, targets = generator.normal(size=(4, 6, 3)) * 3, generator.integers(0, 3, (4, 6))
+    counted = generator.integers(0, 2, (4, 6)).astype(np.float64)
+    total = divisor = 0.0
+    for z, label, is_counted in zip(logits.reshape(-1, 3), targets.flat, counted.flat, strict=True):
+        weight = is_counted * (weights or (1, 1, 1))[label]
+        total += weight * (np.log(np.exp(z).sum()) - z[label])
+        divisor += weight
+    objective = TokenLabels(labels=NAMES.labels, class_weights=weights)
+    with jax.enable_x64():
+        batch = Batch(Inputs(), jnp.asarray(targets), jnp.asarray(counted), extra=jnp.asarray(counted))
+        outputs = Outputs(class_logits=jnp.asarray(logits))
+        (term,) = objective.loss(outputs, batch).values()
+        measured_loss = objective.metrics(outputs, batch)["loss"]
+        assert float(term.sum / term.count) == pytest.approx(total / divisor, rel=1e-12)
+        plain = NAMES.metrics(outputs, batch)["loss"]
+    assert float(measured_loss.sum) == float(plain.sum) and float(measured_loss.count) == counted.sum()
+
+
 def test_further_pieces_are_inside():
     objective = TokenLabels(labels=("O", "B-A", "I-A", "B-B"))
     assert [objective.further_label(i) for i in range(4)] == [0, 2, 2, 3]
