@@ -6,6 +6,7 @@ they stand. `JAX_DISABLE_MOST_OPTIMIZATIONS=0 pytest` tests with the compiler as
 
 import functools
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -120,6 +121,6 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+def talkative() -> None:
     """Notes are written, whatever a command of another test was told."""
-    monkeypatch.setattr("flaxformer_lite.base.console.verbosity.quiet", False)
+    logging.getLogger("flaxformer_lite").setLevel(logging.INFO)

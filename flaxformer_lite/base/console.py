@@ -1,4 +1,8 @@
-"""Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere."""
+"""Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere.
+
+Each line is a record of the logger `flaxformer_lite`, and its one handler writes it. With a level above INFO there are no notes and
+no bars, which is what `--quiet` does.
+"""
 
 import contextlib
 import functools
@@ -11,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,15 +36,8 @@ SECONDS_BETWEEN_LINES = 30
 """The time after which a long work writes a line to its log, and without a terminal to stderr."""
 
 
-@dataclass
-class Verbosity:
-    """The amount that this process writes to stderr, as its command line says."""
-
-    quiet: bool = False
-    """Whether only warnings and errors are written."""
-
-
-verbosity = Verbosity()
+LOGGER = logging.getLogger("flaxformer_lite")
+"""The logger of all messages: notes at the level INFO, and warnings. The root's handlers, which would say them twice, get none."""
 
 
 class Stderr:
@@ -147,9 +143,10 @@ class Progress:
     """
 
     def __init__(self, total: int | None = None, log: Path | None = None, *, silent: bool = False):
-        self.total, self.silent, self.quiet = total, silent, silent or verbosity.quiet
+        self.total, self.silent = total, silent
         self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True)
-        self.shown = self.console.is_terminal and not self.console.is_dumb_terminal and not self.quiet
+        may_show = not silent and LOGGER.isEnabledFor(logging.INFO)
+        self.shown = self.console.is_terminal and not self.console.is_dumb_terminal and may_show
         self.bars = Bars(self.console, shown=self.shown)
         self.activity = "starting"
         self.last_line, self.pacing = time.monotonic(), threading.RLock()
@@ -173,15 +170,21 @@ class Progress:
             self.log.close()
 
     def say(self, line: str) -> None:
-        """Writes a line that stays; with `--quiet` only if it is a warning."""
-        self.last_line = time.monotonic()
-        if not (self.silent or (self.quiet and not line.startswith(WARNING))):
-            self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
-        self._write_log(line)
+        """Writes a line that stays; with `--quiet` only to the log."""
+        self._say(line, logging.INFO)
 
     def warn(self, line: str) -> None:
         """Writes a warning, which `--quiet` leaves."""
-        self.say(WARNING + line)
+        self._say(line, logging.WARNING)
+
+    def _say(self, line: str, level: int) -> None:
+        self.last_line = time.monotonic()
+        if not self.silent:
+            tell(line, level, self._print, stacklevel=4)
+        self._write_log(as_said(line, level))
+
+    def _print(self, line: str) -> None:
+        self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
 
     def update(self, activity: str, step: int | None = None) -> None:
         """Sets the current activity and the step that was reached; ends an activity within it."""
@@ -264,8 +267,40 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def tell(line: str, level: int, write: Callable[[str], None], stacklevel: int = 3) -> None:
+    """Logs a message. write: how the logger's own handler writes it. stacklevel: the caller whose place the record has."""
+    LOGGER.log(level, "%s", line, extra={"write": write}, stacklevel=stacklevel)
+
+
+def as_said(line: str, level: int) -> str:
+    return WARNING + line if level == logging.WARNING else line
+
+
+class OnStderr(logging.Handler):
+    """Writes messages as commands show them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        getattr(record, "write", write_line)(as_said(record.getMessage(), record.levelno))
+
+
+LOGGER.addHandler(OnStderr())
+LOGGER.propagate = False
+LOGGER.setLevel(LOGGER.level or logging.INFO)  # a level that a script has set already stays
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within it, only warnings are written."""
+    level = LOGGER.level
+    LOGGER.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        LOGGER.setLevel(level)
+
+
 def warn(line: str) -> None:
-    write_line(WARNING + line)
+    tell(line, logging.WARNING, write_line)
 
 
 @contextlib.contextmanager
@@ -290,8 +325,7 @@ warn_once = functools.cache(warn)
 
 def note(line: str) -> None:
     """Writes a line to stderr, unless the process is quiet."""
-    if not verbosity.quiet:
-        write_line(line)
+    tell(line, logging.INFO, write_line)
 
 
 note_once = functools.cache(note)

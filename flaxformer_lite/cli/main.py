@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.resources
 import io
+import logging
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from flaxformer_lite import tasks
-from flaxformer_lite.base.console import Failure, Terminal, verbosity, write_line
+from flaxformer_lite.base.console import LOGGER, Failure, Terminal, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.commands.task import TaskCommand
@@ -125,7 +126,7 @@ def run(name: str, words: Sequence[str]) -> None:
     parser = parser_of(name, add_help=not takes_settings)
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
-    verbosity.quiet = arguments.quiet
+    LOGGER.setLevel(logging.WARNING if arguments.quiet else logging.INFO)
     options = re.findall(r"--[\w.-]+", parser.format_usage())
     if wrong := [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]:
         hint = suggest(wrong[0], options) or f"; its options are {', '.join(options)}"

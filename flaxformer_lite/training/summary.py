@@ -6,7 +6,7 @@ import jax
 from jax.sharding import Mesh
 
 from flaxformer_lite.base import hardware
-from flaxformer_lite.base.console import WARNING, Progress, counted
+from flaxformer_lite.base.console import Progress, counted
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences
 from flaxformer_lite.config.outside import import_options
@@ -33,9 +33,10 @@ def announce(typed: Config, setup: Setup, num_processes: int, progress: Progress
         lines.append(f"from step {int(setup.state.step) + 1} on: {describe_differences(setup.changes)}")
     devices = describe_devices(config.train.runner, setup.runner.mesh, num_processes)
     lines.append(f"{describe_parameters(setup.state, config.trainable)} on {devices}")
-    lines += [f"{WARNING}{warning}" for warning in device_warnings(config.model.dtype)]
     for line in filter(None, lines):
         progress.say(line)
+    for warning in device_warnings(config.model.dtype):
+        progress.warn(warning)
 
 
 def describe_data(config: Config, data: RunData) -> str:

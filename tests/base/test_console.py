@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import io
+import logging
 import math
 import os
 import pty
@@ -11,6 +12,7 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from flaxformer_lite.base.console import (
     describe_seconds,
     note,
     one_of_each,
-    verbosity,
+    quiet,
     warn,
 )
 
@@ -177,17 +179,72 @@ def test_a_curve_stays_short():
     assert len(curve(list(range(41)))) == 21 and curve([0.0, 2.0] * 20 + [8.0])[-2:] == "▁█"
 
 
-def test_quiet_leaves_warnings_and_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_quiet_leaves_warnings_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with quiet(), Progress(3, tmp_path / "log") as progress:
+        progress.say("one")
+        progress.warn("two")
+        note("three")
+        warn("four")
+    assert capsys.readouterr() == ("", "warning: two\nwarning: four\n")
+    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["one", "warning: two"]
+
+
+class Collected(logging.Handler):
+    """What a handler of a script gets."""
+
+    def __init__(self, logger: str):
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        logging.getLogger(logger).addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def collected() -> Iterator[dict[str, list[logging.LogRecord]]]:
+    """The records that handlers get, by their logger."""
+    handlers = {name: Collected(name) for name in ("flaxformer_lite", "")}
+    yield {name: handler.records for name, handler in handlers.items()}
+    for name, handler in handlers.items():
+        logging.getLogger(name).removeHandler(handler)
+
+
+def test_each_line_is_a_record_of_the_logger(
+    collected: dict[str, list[logging.LogRecord]], tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    monkeypatch.setattr(verbosity, "quiet", True)
+    """A warning is a level, not a word of the message; its place is that of the call. The root's handlers would say it twice."""
     with Progress(3, tmp_path / "log") as progress:
+        progress.say("100 %s")
+        progress.warn("two")
+    note("three")
+    warn("four")
+    lines = [("INFO", "100 %s"), ("WARNING", "two"), ("INFO", "three"), ("WARNING", "four")]
+    assert [(one.levelname, one.getMessage()) for one in collected["flaxformer_lite"]] == lines and not collected[""]
+    assert {(one.name, one.filename) for one in collected["flaxformer_lite"]} == {
+        ("flaxformer_lite", "test_console.py")
+    }
+    assert capsys.readouterr() == ("", "100 %s\nwarning: two\nthree\nwarning: four\n")
+    logging.getLogger("flaxformer_lite.own").info("of a plugin")
+    assert collected["flaxformer_lite"][-1].name == "flaxformer_lite.own" and capsys.readouterr().err == "of a plugin\n"
+
+
+def test_a_level_silences(
+    collected: dict[str, list[logging.LogRecord]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: with a level above INFO a terminal has no bar either, and the run's log is whole."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    logging.getLogger("flaxformer_lite").setLevel(logging.ERROR)
+    with Progress(3, tmp_path / "log") as progress:
+        progress.update("working", 1)
         progress.say("one")
         progress.warn("two")
     note("three")
     warn("four")
-    assert capsys.readouterr() == ("", "warning: two\nwarning: four\n")
-    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["one", "warning: two"]
+    assert (
+        not collected["flaxformer_lite"] and screen.getvalue() == "" and (tmp_path / "log").read_text().count("\n") == 2
+    )
 
 
 def test_results_for_a_file_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch):

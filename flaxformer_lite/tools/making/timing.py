@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.console import note, verbosity
+from flaxformer_lite.base.console import note, quiet
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data.batch_plan import batch_shapes
 from flaxformer_lite.files.tokenizers import FromRun
@@ -64,12 +64,8 @@ def positions_per_second(config: Config, folder: str) -> float:
         times.append(time.perf_counter())
 
     note("measuring the speed of training on this machine")
-    quiet, verbosity.quiet = verbosity.quiet, True
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            stopped = loop.train(config, Path(scratch, "run"), [EachRow(on_row)])
-    finally:
-        verbosity.quiet = quiet
+    with quiet(), tempfile.TemporaryDirectory() as scratch:
+        stopped = loop.train(config, Path(scratch, "run"), [EachRow(on_row)])
     if stopped:
         note("interrupted while the speed was measured; the same command continues from there")
         raise KeyboardInterrupt
