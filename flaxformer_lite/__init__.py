@@ -1,5 +1,6 @@
 """A readable library of Transformer modules in JAX/Flax, and one trainer for all of them."""
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -64,7 +65,24 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is imported."""
         if name not in ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
+        value = getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
+        return of_models(value) if name == "load" else value
+
+    @functools.cache
+    def of_models(load: Any) -> Any:
+        """Returns `load` for runs and for models of others, which are imported first."""
+
+        @functools.wraps(load)
+        def load_model(path: Any, **options: Any) -> Any:
+            from flaxformer_lite.base.model_names import is_foreign
+
+            if is_foreign(str(path)):
+                from flaxformer_lite.interop.loading import imported
+
+                path = imported(str(path))
+            return load(path, **options)
+
+        return load_model
 
     def __dir__() -> list[str]:
         """Lists the public names for their completion, though no room is imported."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from flaxformer_lite.base.model_names import is_foreign
 from flaxformer_lite.cli.input_lines import LINES_AT_ONCE
 from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
@@ -40,6 +41,8 @@ class Mark(NamedTuple):
     """Whether only JAX obeys the option."""
     is_setting: bool
     """Whether the option is for a setting of `decode`."""
+    is_run: bool
+    """Whether the value names a run, or several."""
 
 
 def add_option(
@@ -48,17 +51,34 @@ def add_option(
     decides: bool = True,
     of_jax: bool = False,
     is_setting: bool = False,
+    is_run: bool = False,
     **about: Any,
 ) -> None:
     """Adds an option, and its `Mark` to `arguments.marks`. about: keywords of `add_argument`."""
     added = parser.add_argument(*names, **about)
-    mark = Mark(names[0], decides, of_jax, is_setting)
+    mark = Mark(names[0], decides, of_jax, is_setting, is_run)
     parser.set_defaults(marks={**(parser.get_default("marks") or {}), added.dest: mark})
 
 
 def add_run(parser: argparse.ArgumentParser, about: str = "the run folder") -> None:
     """Adds the argument for the folder of a run."""
-    add_option(parser, "folder", decides=False, metavar="RUN", help=about)
+    add_option(parser, "folder", decides=False, is_run=True, metavar="RUN", help=about)
+
+
+def import_runs(arguments: argparse.Namespace) -> None:
+    """Imports each model of others that is named in the place of a run, unless the user's cache has it. Raises: ValueError."""
+    marks: dict[str, Mark] = getattr(arguments, "marks", {})
+    for name in (name for name, mark in marks.items() if mark.is_run and vars(arguments)[name]):
+        value = vars(arguments)[name]
+        setattr(arguments, name, run_of(value) if isinstance(value, str) else [run_of(one) for one in value])
+
+
+def run_of(name: str) -> str:
+    if not is_foreign(name):
+        return name
+    from flaxformer_lite.interop.loading import imported  # with JAX
+
+    return imported(name)
 
 
 def add_setting(
@@ -245,6 +265,7 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         parser,
         "--ensemble",
         decides=False,
+        is_run=True,
         of_jax=True,
         metavar="RUN",
         action="append",
@@ -285,6 +306,7 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser,
         "--best-by",
+        is_run=True,
         of_jax=True,
         metavar="RUN",
         help="choose the candidate that this run rates best, such as an imported MetricX, or a COMET without reference",

@@ -6,17 +6,17 @@ cache from its own settings (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_
 
 import contextlib
 import fnmatch
-import os
 import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.base.model_names import FORM, HubName
 from flaxformer_lite.base.sealed_files import file_digest
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import metrics
@@ -58,38 +58,15 @@ NETWORK: Any = errors.HfHubHTTPError.__bases__[0]
 BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors, "XetDownloadError", RuntimeError))
 """Errors of a transfer; hf_xet, which transfers large files, raises a RuntimeError or a class of its own."""
 
-FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 TEXTS = ("config.json", ADAPTER_CONFIG, "generation_config.json", INDEX, PICKLED[INDEX], metrics.SETTINGS, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
 KINDS = either(WEIGHTS, SHARDS, ADAPTER_WEIGHTS)
 """Patterns of a model's weights: those of the first pattern that has any are read."""
 FURTHER_WEIGHTS = f"[0-9]_*/{WEIGHTS}", f"[0-9]_*/{PICKLED[WEIGHTS]}", metrics.WEIGHTS
 """Patterns of the weights of a sentence encoder's dense layers, and of a metric of translations."""
+COMMIT = re.compile("[0-9a-f]{40}")
 SHA256 = re.compile("[0-9a-f]{64}")
 """The SHA-256 that the hub states of large files; the library's cache names them by it."""
-
-
-class HubName(NamedTuple):
-    repo: str
-    """ORG/NAME."""
-    revision: str | None
-    """A branch, a tag or a commit; None: the main branch."""
-
-    def __str__(self) -> str:
-        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
-
-
-def hub_name(text: str) -> HubName | None:
-    """Returns the model that `text` names on the hub; None if it is a path. A path that exists is never a name.
-
-    Raises: ValueError if `text` could be either: ORG is a folder here, without NAME in it.
-    """
-    match = FORM.fullmatch(text)
-    if match is None or (match[1] is None and os.path.lexists(text)):
-        return None
-    if match[1] is None and (folder := Path(text).parts[0]) and Path(folder).is_dir():
-        raise ValueError(f"{text} is not in the folder {folder}; a model of that name on the hub is hf://{text}")
-    return HubName(match[2], match[3])
 
 
 def download(name: HubName, families: Families | None = None) -> tuple[Path, str]:
@@ -102,25 +79,17 @@ def download(name: HubName, families: Families | None = None) -> tuple[Path, str
     """
     silence()
     with one_line(name):
-        try:
-            timeout = constants.HF_HUB_ETAG_TIMEOUT
-            info = ask(HfApi().model_info, name.repo, revision=name.revision, files_metadata=True, timeout=timeout)
-        except errors.HfHubHTTPError as error:
-            if error.response.status_code < 500:
-                raise
-            return cached(name, f"{constants.ENDPOINT} answers {error.response.status_code}")
-        except errors.OfflineModeIsEnabled:
-            return cached(name, "HF_HUB_OFFLINE is set")
-        except NETWORK as error:
-            return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
+        info = answer(name)
+        if isinstance(info, str):
+            return cached(name, info)
         sizes = ask(sizes_of, info)
-        texts, config = matching(sizes, [*TEXTS, CARD]), "config.json" if "config.json" in sizes else ADAPTER_CONFIG
+        texts = matching(sizes, [*TEXTS, CARD])
         weights = next(filter(None, (matching(sizes, [kind]) for kind in KINDS)), [])
         further = matching(sizes, FURTHER_WEIGHTS) if weights else []
         weights += [file for file in further if file.replace(PICKLED[WEIGHTS], WEIGHTS) not in {*further} - {file}]
-        if not weights or config not in sizes:
+        if not weights:
             raise ValueError(unusable(name, sizes))
-        folder = fetch(name, name.revision, [config])
+        folder = fetch_config(name, sizes)
         if folder.name != info.sha:
             raise ValueError(f"{name} has a new commit, {folder.name[:12]}: give the same command again")
         fetch(name, folder.name, texts)
@@ -137,6 +106,46 @@ def download(name: HubName, families: Families | None = None) -> tuple[Path, str
             fetch(name, folder.name, missing)
         compare(name, folder, weights)
     return folder, f"hf://{name.repo}@{folder.name}"
+
+
+def commit_of(name: HubName) -> str:
+    """Returns the commit that a name stands for; where the hub cannot be reached that of the cache, with a warning.
+
+    Raises: ValueError with the remedy.
+    """
+    if COMMIT.fullmatch(name.revision or ""):
+        return str(name.revision)
+    silence()
+    with one_line(name):
+        info = answer(name)
+        if isinstance(info, str):
+            folder = cached_config(name, info)
+            warn(f"{info}: {name} is read from the cache, commit {folder.name[:12]}")
+            return folder.name
+        return fetch_config(name, ask(sizes_of, info)).name
+
+
+def answer(name: HubName) -> Any:
+    """Returns what the hub says of a model; as a text the reason if it cannot be reached. Raises: HfHubHTTPError, ValueError."""
+    try:
+        timeout = constants.HF_HUB_ETAG_TIMEOUT
+        return ask(HfApi().model_info, name.repo, revision=name.revision, files_metadata=True, timeout=timeout)
+    except errors.HfHubHTTPError as error:
+        if error.response.status_code < 500:
+            raise
+        return f"{constants.ENDPOINT} answers {error.response.status_code}"
+    except errors.OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except NETWORK as error:
+        return f"{constants.ENDPOINT} cannot be reached ({error})"
+
+
+def fetch_config(name: HubName, sizes: Mapping[str, int]) -> Path:
+    """Returns the folder of the cache with a model's config, which notes the revision's commit. Raises: ValueError without one."""
+    config = "config.json" if "config.json" in sizes else ADAPTER_CONFIG
+    if config not in sizes:
+        raise ValueError(unusable(name, sizes))
+    return fetch(name, name.revision, [config])
 
 
 def sizes_of(info: Any) -> dict[str, int]:
@@ -185,14 +194,7 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
 
 def cached(name: HubName, reason: str) -> tuple[Path, str]:
     """Returns what `download` returns, from the cache alone. Raises: ValueError if the cache lacks a file."""
-    try:
-        only_config = ["config.json", ADAPTER_CONFIG]  # of files that the cache lacks, the library names all that match
-        path = snapshot_download(name.repo, revision=name.revision, allow_patterns=only_config, local_files_only=True)
-    except errors.LocalEntryNotFoundError:
-        raise ValueError(
-            f"{reason}, and {name} is not in the cache {constants.HF_HUB_CACHE}: connect, and import it again, or give a folder"
-        ) from None
-    folder = Path(path)
+    folder = cached_config(name, reason)
     first = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS) or Path(ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS)
     files = {first.name} if first.suffix != ".json" else set(read_json(first).get("weight_map", {}).values())
     missing = sorted(file for file in files if not (folder / file).exists())
@@ -203,6 +205,18 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
     compare(name, folder, files)
     warn(f"{reason}: {name} is read from the cache, commit {folder.name[:12]}")
     return folder, f"hf://{name.repo}@{folder.name}"
+
+
+def cached_config(name: HubName, reason: str) -> Path:
+    """Returns the folder of the cache with a model's config. Raises: ValueError if the cache lacks it."""
+    try:
+        only_config = ["config.json", ADAPTER_CONFIG]  # of files that the cache lacks, the library names all that match
+        path = snapshot_download(name.repo, revision=name.revision, allow_patterns=only_config, local_files_only=True)
+    except errors.LocalEntryNotFoundError:
+        raise ValueError(
+            f"{reason}, and {name} is not in the cache {constants.HF_HUB_CACHE}: connect, and import it again, or give a folder"
+        ) from None
+    return Path(path)
 
 
 def check_target(text: str) -> None:

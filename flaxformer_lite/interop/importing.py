@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
+from flaxformer_lite.base.model_names import hub_name
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import ModelConfig
@@ -146,10 +147,12 @@ def copy_tokenizer(base: Path, adapters: Path | None, has_own: bool, output: Pat
 
 def folder_of(source: str | Path, families: Families | None) -> tuple[Path, str]:
     """Returns a folder with the model that a path or a name on the hub stands for, and its full name. Raises: ValueError."""
-    from flaxformer_lite.interop.hub import download, hub_name  # with the library for it
-
     name = hub_name(str(source))
-    return (Path(source), str(source)) if name is None else download(name, families)
+    if name is None:
+        return Path(source), str(source)
+    from flaxformer_lite.interop.hub import download  # with the library for it
+
+    return download(name, families)
 
 
 def base_of(adapters: Path, families: Families | None) -> tuple[Path, str]:

@@ -358,7 +358,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command: 
         ("import hf {run} {tmp}/x", ["{run} is a run already", "`flaxformer-lite inspect {run}`"]),
         (f"translate {{run}} --terms {os.devnull}", [f"{os.devnull} has no terms", "leave --terms out"]),
         ("translate {run}/nowhere", ["does not exist", "flaxformer-lite train", "import hf ORG/NAME RUN"]),
-        ("evaluate {run} --metric org/name", ["org/name does not exist", "import hf ORG/NAME RUN"]),
+        ("evaluate {run} --metric {run}/name", ["{run}/name does not exist", "import hf ORG/NAME RUN"]),
         ("translate {tmp}", ["holds no run", "config.json"]),
         ("translate {run} {tmp}/three {tmp}/no-file", ["{tmp}/no-file"]),
         ("translate {run} --beam-size 0", ["error: --beam-size is 0: it must be at least 1"]),

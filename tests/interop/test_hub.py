@@ -17,8 +17,9 @@ from huggingface_hub import constants
 from safetensors.numpy import load_file
 
 from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite.base.model_names import HubName
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
-from flaxformer_lite.interop.hub import HubName, download, hub_name, push
+from flaxformer_lite.interop.hub import download, push
 from flaxformer_lite.interop.weight_files import read_file
 from tests.support.commands import Command
 from tests.support.experiments import use_one_device
@@ -52,21 +53,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 def sharded() -> Path:
     return DATA / "llama/mqa_sharded"
-
-
-# Names ----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_that_exists_is_never_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models/bert").mkdir(parents=True)
-    assert hub_name("models/bert") is None and hub_name("hf://models/bert") == HubName("models/bert", None)
-    assert hub_name("org/name") == HubName("org/name", None)
-    assert hub_name("org/na-m.e@refs/pr/1") == HubName("org/na-m.e", "refs/pr/1")
-    for path in ("bert", "./org/name", "../org/name", "/org/name", "a/b/c", "org/", "~/name"):
-        assert hub_name(path) is None
-    with pytest.raises(ValueError, match=r"models/bart is not in the folder models; .* is hf://models/bart"):
-        hub_name("models/bart")
 
 
 # Download -------------------------------------------------------------------------------------------------------------
@@ -105,6 +91,42 @@ def test_an_import_by_name_is_exported_as_the_folder_was(hub: HubServer, tmp_pat
     command("export", "hf", "named", "out")
     assert (tmp_path / "out" / WEIGHTS).read_bytes() == (MINILM / WEIGHTS).read_bytes()
     assert f'base_model: "{NAME}"' in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_name_in_the_place_of_a_run_is_imported_once_a_commit(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cached"))
+    models = tmp_path / "cached/flaxformer_lite/models"
+    old = hub.add(NAME, MINILM)
+    (tmp_path / "in.txt").write_text("a text\n")
+    first = command("embed", NAME, "in.txt")
+    assert first.out and any(line.startswith(f"importing {NAME}, once for this version") for line in first.notes)
+    sent = dict(hub.sent)
+    assert command("embed", f"hf://{NAME}", "in.txt") == (first.out, "") and hub.sent == sent
+    assert load(NAME).config == load(f"{NAME}@{old}").config
+    (changed := shutil.copytree(MINILM, tmp_path / "changed")).joinpath("README.md").write_text("new")
+    new = hub.add(NAME, changed)
+    load(NAME)
+    places = {path.name for path in models.iterdir() if path.is_dir()}
+    assert places == {f"org--mini-lm-{sha[:12]}" for sha in (old, new)}
+    point_at(monkeypatch, "http://127.0.0.1:9")
+    said = command("embed", NAME, "in.txt")
+    assert said.out == first.out and len(said.notes) == 1 and "cannot be reached" in said.notes[0]
+    with pytest.raises(
+        ValueError, match=r"^org/none is no folder here, and as a model of the hub: .* is not in the cache"
+    ):
+        load("org/none")
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_message(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cached"))
+    with pytest.raises(
+        ValueError, match=r"^org/none is no folder here, and as a model of the hub: org/none is neither a folder"
+    ):
+        load("org/none")
 
 
 def test_a_revision_and_shards(hub: HubServer) -> None:

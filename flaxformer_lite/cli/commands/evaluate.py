@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import (
     TranslationOptions,
+    add_option,
     add_run,
     add_translation,
     add_weights,
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("others", metavar="RUN2", nargs="*", default=[], help="other runs, compared with the first")
+    others = "other runs, compared with the first"
+    add_option(parser, "others", decides=False, is_run=True, metavar="RUN2", nargs="*", default=[], help=others)
     parser.add_argument(
         "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"
     )
@@ -55,8 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="order these results of another search of FOLDER, as TREC writes them, such as RUN/hypotheses/NAME.trec",
     )
-    parser.add_argument(
+    add_option(
+        parser,
         "--metric",
+        decides=False,
+        is_run=True,
         dest="metrics",
         metavar="RUN",
         action="append",

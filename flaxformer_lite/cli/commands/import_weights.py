@@ -8,7 +8,7 @@ checkpoint, and needs --config. The run can be inspected, used, trained further 
 
 import argparse
 
-from flaxformer_lite.cli.options import SYSTEMS, add_run
+from flaxformer_lite.cli.options import SYSTEMS
 
 NAMES = sorted([*SYSTEMS, "hf"])
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "weights", metavar="WEIGHTS", help="the weights: a folder or ORG/NAME for hf, a file for other systems"
     )
-    add_run(parser, "the new run folder")
+    parser.add_argument("folder", metavar="RUN", help="the new run folder")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; for hf it is in the folder")
     parser.add_argument(
         "--follow-links", action="store_true", help="hf: read files of the folder that are links to files elsewhere"

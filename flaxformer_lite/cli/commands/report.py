@@ -7,10 +7,12 @@ import argparse
 from pathlib import Path
 
 from flaxformer_lite.base.console import Progress, note
+from flaxformer_lite.cli.options import add_option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders; the first is the one to compare with")
+    about = "run folders; the first is the one to compare with"
+    add_option(parser, "folders", decides=False, is_run=True, metavar="RUN", nargs="+", help=about)
     parser.add_argument("-o", "--output", metavar="FILE.html", default="report.html", help="default: report.html")
     parser.add_argument("--png", metavar="FOLDER", help="write every chart into this folder too")
     parser.add_argument(

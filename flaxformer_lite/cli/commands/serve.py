@@ -9,7 +9,7 @@ import importlib.util
 import os
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import add_weights, chosen_engine, chosen_weights
+from flaxformer_lite.cli.options import add_option, add_weights, chosen_engine, chosen_weights
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.tools.serve import Limits
 
@@ -24,7 +24,8 @@ LIMIT_OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders; the first that fits answers by default")
+    about = "run folders; the first that fits answers by default"
+    add_option(parser, "folders", decides=False, is_run=True, metavar="RUN", nargs="+", help=about)
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address to listen at; default: 127.0.0.1, this machine alone"
     )

@@ -1,0 +1,62 @@
+"""Models of others in the place of runs: each version is imported once, into the user's cache.
+
+~/.cache/flaxformer_lite/models/NAME-VERSION/   a run folder, of a commit of the hub or of the files of a folder
+"""
+
+import shutil
+from pathlib import Path
+
+from filelock import FileLock
+
+from flaxformer_lite.base.console import note
+from flaxformer_lite.base.model_names import HUB, HubName, hub_name
+from flaxformer_lite.base.remote_files import cache_root
+from flaxformer_lite.base.sealed_files import text_digest
+from flaxformer_lite.interop.importing import import_hf
+
+
+def imported(name: str) -> str:
+    """Returns the run folder of a Hugging Face folder, or of a model of the hub (`ORG/NAME`, `ORG/NAME@REVISION`).
+
+    A process that is killed leaves no run: the folder appears whole. Of several processes one imports, the others wait.
+
+    Raises: ValueError if the model cannot be imported, or is neither here nor on the hub.
+    """
+    model = hub_name(name)
+    if model is None:
+        version, source, short = folder_version(Path(name)), name, Path(name).resolve().name
+    else:
+        version = commit(name, model)
+        source, short = f"{HUB}{model.repo}@{version}", model.repo.replace("/", "--")
+    place = cache_root() / "models" / f"{short}-{version[:12]}"
+    if place.is_dir():
+        return str(place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if not place.is_dir():
+            for unfinished in place.parent.glob(f".{place.name}.*.unfinished"):  # of a process that was killed
+                shutil.rmtree(unfinished, ignore_errors=True)
+            note(f"importing {name}, once for this version of it: {place}")
+            import_hf(source, place)
+    return str(place)
+
+
+def folder_version(folder: Path) -> str:
+    """Returns a digest of a folder's place, and of the names, sizes and times of change of its files."""
+    states = list[tuple[str, int, int]]()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        status = path.stat()
+        states.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    return text_digest(repr((str(folder.resolve()), states)))
+
+
+def commit(name: str, model: HubName) -> str:
+    """Returns the commit that a name on the hub stands for. Raises: ValueError with the remedy."""
+    from flaxformer_lite.interop.hub import commit_of  # with the library for it
+
+    try:
+        return commit_of(model)
+    except ValueError as error:
+        if name.startswith(HUB):
+            raise
+        raise ValueError(f"{name} is no folder here, and as a model of the hub: {error}") from None
