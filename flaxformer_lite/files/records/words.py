@@ -10,16 +10,17 @@ A place is the number of the first character, from 0, and that of the character 
 
 import ast
 import contextlib
+import functools
 import itertools
 import json
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
 
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
@@ -243,17 +244,25 @@ class Entities(WordRecord):
 
 def units_in(text: str, word: Place) -> list[Place]:
     """Returns the places of the units of a word of a text."""
-    return [(word[0] + start, word[0] + stop) for start, stop in units_of(text[slice(*word)])]
+    return [(word[0] + start, word[0] + stop) for start, stop in word_units(text[slice(*word)])]
 
 
-def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> Int[np.ndarray, "N"]:
+word_units = functools.lru_cache(2**16)(units_of)
+"""The units of each word: a text has most of its words again and again."""
+
+
+def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> list[int]:
     """Returns for each token the number of its word; -1 if it has no character of any. Words are in their order, and share none.
 
     A tokenizer may count spaces and characters that it drops to the token behind them. So the word is the first of which the token
     has a character up to the last visible one; without such a word, the last of which it has any.
     """
     owners = overlapped([(start, visible_stop(text, start, stop)) for start, stop in words], tokens, last=False)
-    return np.where(owners < 0, overlapped(words, tokens, last=True), owners)
+    if -1 not in owners:
+        return owners
+    return [
+        last if owner < 0 else owner for owner, last in zip(owners, overlapped(words, tokens, last=True), strict=True)
+    ]
 
 
 def visible_stop(text: str, start: int, stop: int) -> int:
@@ -263,29 +272,30 @@ def visible_stop(text: str, start: int, stop: int) -> int:
     return stop
 
 
-def overlapped(words: Sequence[Place], tokens: Sequence[Place], *, last: bool) -> Int[np.ndarray, "N"]:
+def overlapped(words: Sequence[Place], tokens: Sequence[Place], *, last: bool) -> list[int]:
     """Returns for each token the number of the first or of the last word that it has a character of; -1 if it has none of any."""
-    filled = np.array([number for number, (start, stop) in enumerate(words) if start < stop], np.int64)
-    if not len(filled) or not len(tokens):
-        return np.full(len(tokens), -1, np.int64)
-    starts, stops = np.array(words, np.int64)[filled].T
-    begins, ends = np.array(tokens, np.int64).T
-    nearest = np.searchsorted(starts, ends) - 1 if last else np.searchsorted(stops, begins, side="right")
-    nearest = np.clip(nearest, 0, len(filled) - 1)
-    return np.where((starts[nearest] < ends) & (begins < stops[nearest]), filled[nearest], -1)
+    filled = [number for number, (start, stop) in enumerate(words) if start < stop]
+    if not filled:
+        return [-1] * len(tokens)
+    starts, stops = [words[number][0] for number in filled], [words[number][1] for number in filled]
+    owners = []
+    for begin, end in tokens:
+        nearest = max(bisect_left(starts, end) - 1, 0) if last else min(bisect_right(stops, begin), len(filled) - 1)
+        owners.append(filled[nearest] if starts[nearest] < end and begin < stops[nearest] else -1)
+    return owners
 
 
-def first_tokens(words: Int[np.ndarray, "N"]) -> dict[int, int]:
-    """Returns the first token of each word that has one, from the number of each token's word."""
-    numbers, places = np.unique(words, return_index=True)
-    return {number: place for number, place in zip(numbers.tolist(), places.tolist(), strict=True) if number >= 0}
+def first_tokens(words: Sequence[int]) -> dict[int, int]:
+    """Returns the first token of each word that has one, in the order of the words, from the number of each token's word."""
+    firsts = {word: len(words) - place for place, word in enumerate(reversed(words), 1) if word >= 0}
+    return dict(sorted(firsts.items()))
 
 
 def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> list[Place]:
     """Returns the words; one without a token of its own is a part of the word before it whose token reads both, as "()" may be."""
     owners, lasts = words_of_tokens(text, words, tokens), overlapped(words, tokens, last=True)
     firsts, stops, inner = first_tokens(owners), [stop for _, stop in words], set[int]()
-    for owner, last in zip(owners.tolist(), lasts.tolist(), strict=True):
+    for owner, last in zip(owners, lasts, strict=True):
         behind = itertools.takewhile(lambda word: word not in firsts, range(owner + 1, last + 1))
         for word in behind if owner >= 0 else ():
             stops[owner] = stops[word]
@@ -337,12 +347,15 @@ class LabelTokenizers(Tokenizers):
             owners = words_of_tokens(pair[1], words, tokens)
             firsts, labels, lost = first_tokens(owners), list[int | None](), list[str]()
             for number, (one, of_word) in enumerate(zip(marked["words"], units, strict=True), 1):
-                name = f"word {number}, {pair[1][one.start : one.stop]!r}"
                 has_token = [unit in firsts for unit in range(len(labels), len(labels) + len(of_word))]
-                read = iter(self._labels_of_units(one.label, f"{name},", sum(has_token)))
+                known = one.label, sum(has_token)
+                if known not in self._known_labels or not any(has_token):
+                    name = f"word {number}, {pair[1][one.start : one.stop]!r}"
+                    self._known_labels[known] = self._labels_of_units(one.label, f"{name},", known[1])
+                    if one.label is not None and not any(has_token):
+                        lost.append(f"{name} {NO_TOKEN}")
+                read = iter(self._known_labels[known])
                 labels += [next(read) if has else None for has in has_token]
-                if one.label is not None and not any(has_token):
-                    lost.append(f"{name} {NO_TOKEN}")
         elif "spans" in marked:
             words = units_of(pair[1])
             owners = words_of_tokens(pair[1], words, tokens)
@@ -351,11 +364,20 @@ class LabelTokenizers(Tokenizers):
         else:
             raise ValueError("it has no labels of words: set the record of its source to Words or Entities")
         of_tokens = [0] * len(tokens)
-        for token, word in enumerate(owners.tolist()):
+        for token, word in enumerate(owners):
             if word >= 0 and (label := labels[word]) is not None:
                 is_first = firsts[word] == token
-                of_tokens[token] = piece_label(label if is_first else self.objective.further_label(label), is_first)
+                of_tokens[token] = piece_label(label if is_first else self._further_labels[label], is_first)
         return of_tokens, lost
+
+    @functools.cached_property
+    def _known_labels(self) -> dict[tuple[str | int | None, int], Sequence[int | None]]:
+        """The labels of units, by the label of their word and by their number: there are few of either."""
+        return {}
+
+    @functools.cached_property
+    def _further_labels(self) -> list[int]:
+        return list(map(self.objective.further_label, range(len(self.objective.labels))))
 
     def _labels_of_units(self, given: str | int | None, word: str, number: int) -> Sequence[int | None]:
         """Returns the labels of a word's units that have tokens: of an entity's first word B-, I-, …, of its last one …, I-, E-.

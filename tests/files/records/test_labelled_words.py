@@ -184,7 +184,7 @@ def test_no_drawn_word_is_misaligned(make: Callable[[], Tokenizer], is_byte_leve
     ):
         written = list(bytes_of_pieces(tokenizer, read.ids, is_byte_level))
         expected = owners_by_bytes(words, written, is_byte_level)
-        found = words_of_tokens(text, places, read.spans).tolist()
+        found = words_of_tokens(text, places, read.spans)
         wrong += sum(a != b for a, b in zip(expected, found, strict=True))
         assert set(first_tokens(words_of_tokens(text, places, read.spans))) == {word for word in expected if word >= 0}
     assert wrong == 0
@@ -251,7 +251,7 @@ def test_no_drawn_word_is_misaligned_by_a_normalizer(kind: str) -> None:
     texts = [joined(words) for words in sentences]
     encoded = tokenizer.encode_spans([text for text, _ in texts])
     for words, (text, places), read in zip(sentences, texts, encoded, strict=True):
-        owners = words_of_tokens(text, places, read.spans).tolist()
+        owners = words_of_tokens(text, places, read.spans)
         assert [owner for owner in owners if owner >= 0] == sorted(owner for owner in owners if owner >= 0)
         for number, word in enumerate(words):
             ids = [i for i, owner in zip(read.ids, owners, strict=True) if owner == number]
@@ -335,13 +335,13 @@ def test_spans_become_labels_by_the_scheme() -> None:
 def test_a_token_belongs_to_the_first_word_of_which_it_has_a_visible_character() -> None:
     """By hand: tokens of two words, of an empty word, of a word's last space and the next word, of an invisible word alone."""
     text, words, tokens = "abcde", [(0, 2), (2, 2), (3, 5)], [(0, 0), (0, 4), (4, 5), (5, 5)]
-    assert words_of_tokens(text, words, tokens).tolist() == [-1, 0, 2, -1]
+    assert words_of_tokens(text, words, tokens) == [-1, 0, 2, -1]
     assert first_tokens(words_of_tokens(text, words, tokens)) == {0: 1, 2: 2}
-    assert words_of_tokens(text, [], tokens).tolist() == [-1] * 4 and words_of_tokens(text, words, []).tolist() == []
+    assert words_of_tokens(text, [], tokens) == [-1] * 4 and words_of_tokens(text, words, []) == []
     text, words = "a\u2003 b \u200b c", [(0, 2), (3, 4), (5, 6), (7, 8)]
-    assert words_of_tokens(text, words, [(0, 1), (1, 4), (4, 8)]).tolist() == [0, 1, 3]
-    assert words_of_tokens("\u2003 \u200b", [(0, 1), (2, 3)], [(0, 3), (0, 2)]).tolist() == [1, 0]
-    assert words_of_tokens(text, words, [(0, 2), (2, 4), (4, 6), (6, 8)]).tolist() == [0, 1, 2, 3]
+    assert words_of_tokens(text, words, [(0, 1), (1, 4), (4, 8)]) == [0, 1, 3]
+    assert words_of_tokens("\u2003 \u200b", [(0, 1), (2, 3)], [(0, 3), (0, 2)]) == [1, 0]
+    assert words_of_tokens(text, words, [(0, 2), (2, 4), (4, 6), (6, 8)]) == [0, 1, 2, 3]
 
 
 def test_words_of_a_text_that_one_token_reads_are_one_word() -> None:
