@@ -250,21 +250,25 @@ class RunFolder:
         """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
             self._config_before = self.typed_config()  # its periods made the rows and checkpoints so far
-            before = sealed_config(self.checkpoints) or self._config_before
             config = self.continued(config)
-            different = differences(before.concrete, config.concrete, on_request=self.with_changes)
-            if different and not self.trained:
+            if self.differs_from(config):
                 self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
                 for pattern in (*TOKENIZER_FILES, *COPIED_FILES, "metrics.jsonl"):
                     for file in self.path.glob(pattern):
                         file.unlink()
-            elif different:
-                raise ValueError(
-                    f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
-                    f"--workdir, or the old settings{self._way_on(different, config)}"
-                )
         self.settle(config)
+
+    def differs_from(self, config: Config) -> bool:
+        """Returns whether another config is here, with which nothing was trained. Raises: ValueError if a model was."""
+        before, config = sealed_config(self.checkpoints) or self.typed_config(), self.continued(config)
+        different = differences(before.concrete, config.concrete, on_request=self.with_changes)
+        if different and self.trained:
+            raise ValueError(
+                f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
+                f"--workdir, or the old settings{self._way_on(different, config)}"
+            )
+        return bool(different)
 
     def settle(self, config: Config) -> None:
         """Writes config.json, which of several processes in a folder the first one does, and keeps the config for checkpoints."""

@@ -3,6 +3,9 @@
 CONFIG is a Python file, a run folder, or a name that `flaxformer-lite configs` lists. With --help after CONFIG
 every setting is listed. The same command again continues from the last checkpoint in the run folder. In a checkout,
 `python train.py CONFIG` is the same.
+
+With --sweep or --seeds, each combination of the values and seeds is a run in a folder below -o. What is missing is
+trained, one run after the other; in the end there is a table of the best evaluations, and a chart in -o.
 """
 
 import argparse
@@ -32,6 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train nothing and write nothing: show the settings, the model, the batches, the memory of a step, and one example",
     )
     parser.add_argument("--json", action="store_true", help="write each row of metrics.jsonl to stdout too")
+    group = parser.add_argument_group("several runs (docs/training.md)")
+    group.add_argument(
+        "--sweep",
+        metavar="SETTING=VALUE,VALUE",
+        action="append",
+        default=[],
+        help="a run for each value; may be repeated, for all combinations",
+    )
+    group.add_argument(
+        "--seeds", type=int, metavar="N", help="N runs of each combination, with seeds from train.seed on"
+    )
+    group.add_argument("-o", "--output", metavar="FOLDER", help="the folder of the runs")
+    group.add_argument("--part", metavar="K/N", help="train only this share of the runs, such as 1/4")
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes of the training")
@@ -42,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.sweep or arguments.seeds is not None:
+        run_sweep(arguments)
+        return
+    for option in ("output", "part"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option} is for several runs: add --sweep or --seeds, or leave it out")
     from flaxformer_lite.config.load import load_config  # with JAX
 
     if is_url(arguments.config) and arguments.workdir is None:
@@ -65,6 +87,32 @@ def run(arguments: argparse.Namespace) -> None:
         from flaxformer_lite.tools.ops.debug_step import debug_step
 
         print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
+
+
+OF_ONE_RUN = ("workdir", "dry_run", "debug_step", "json", "coordinator", "num_processes", "process_id")
+"""The options that a sweep has no use for."""
+
+
+def run_sweep(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError without a folder for the runs, and for an option that is for one run."""
+    if typed := [name for name in OF_ONE_RUN if vars(arguments)[name] not in (None, False)]:
+        raise ValueError(f"--{typed[0].replace('_', '-')} is for one run: leave it out, or --sweep and --seeds")
+    if arguments.output is None:
+        raise ValueError("several runs need a folder: add -o FOLDER, such as -o runs/sweep")
+    from flaxformer_lite.tools.corpus.part import typed_part
+    from flaxformer_lite.tools.sweep import WHOLE, sweep  # with JAX
+
+    lines = sweep(
+        arguments.config,
+        arguments.output,
+        options=arguments.flags,
+        sweeps=arguments.sweep,
+        seeds=arguments.seeds,
+        part=WHOLE if arguments.part is None else typed_part(arguments.part),
+        with_changes=arguments.continue_with_changes,
+    )
+    if lines is not None:
+        print(*lines, sep="\n")
 
 
 def default_workdir(config: Path) -> Path:
