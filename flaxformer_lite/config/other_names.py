@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from flaxformer_lite.config.renamed import renamed
 
 HABITS = {
-    "num_train_epochs num_epochs epochs": "it is {train.epochs}",
+    "num_train_epochs num_epochs": "it is {train.epochs}",
     "max_steps": "it is {train.steps}",
     "per_device_train_batch_size train_batch_size batch_size": "it is {data.rows}, or {data.tokens_per_batch} for a batch "
     "of more short rows than long ones",
