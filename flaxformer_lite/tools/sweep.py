@@ -171,7 +171,7 @@ def table(members: Sequence[Member]) -> list[str]:
     ranked = sorted(members, key=lambda member: sign * best[member.name].get(metric, sign * math.inf))
     others = dict.fromkeys(name for row in best.values() for name in row if name not in ("step", "split", metric))
     head = ["run", "step", metric, *others]
-    lines = [[member.name, *(shown(best[member.name].get(name, "–")) for name in head[1:])] for member in ranked]
+    lines = [[member.name, *(cell(best[member.name].get(name)) for name in head[1:])] for member in ranked]
     for values in dict.fromkeys(member.values for member in ranked):
         rows = [best[member.name] for member in members if member.values == values]
         if len(rows) > 1:
@@ -186,6 +186,10 @@ def best_row(member: Member) -> dict[str, Any]:
     metric, choose = member.config.train.best_metric, {"min": min, "max": max}[member.config.train.best_mode]
     rows = [row for row in member.folder.rows() if row["split"] == "eval" and isinstance(row.get(metric), int | float)]
     return choose(rows, key=lambda row: row[metric], default={})
+
+
+def cell(value: Any) -> str:
+    return "–" if value is None else shown(value)
 
 
 def spread(scores: Sequence[Any]) -> str:

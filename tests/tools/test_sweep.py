@@ -196,7 +196,7 @@ def test_the_table_by_hand(tmp_path: Path):
         members.append(Member(values, tiniest_config(), RunFolder(folder)))
     assert [line.split() for line in table(members)] == [
         ["run", "step", "loss", "accuracy"],
-        ["a,seed=1", "1", "1", "None"],
+        ["a,seed=1", "1", "1", "–"],
         ["a,seed=0", "3", "2", "0.25"],
         ["b,seed=0", "–", "–", "–"],
         ["a", "(2", "seeds)", "1.5", "±", "0.71", "–"],
