@@ -6,7 +6,7 @@ or a file of a run; `check.py` compares what was written with the other system i
 
 `systems/` has the five older systems and `hf/` the families of Hugging Face, a file each: a template, a table of options, a table
 of weights. `ctranslate2.py` writes folders for CTranslate2. `weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py`
-downloads models of the Hugging Face hub by name, and pushes them.
+downloads models of the Hugging Face hub by name, and pushes them; `loading.py` makes runs of models that are named in their place.
 """
 
 from flaxformer_lite.interop.hf.families import FAMILIES

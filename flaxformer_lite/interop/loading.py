@@ -18,7 +18,7 @@ from flaxformer_lite.interop.importing import import_hf
 def imported(name: str) -> str:
     """Returns the run folder of a Hugging Face folder, or of a model of the hub (`ORG/NAME`, `ORG/NAME@REVISION`).
 
-    A process that is killed leaves no run: the folder appears whole. Of several processes one imports, the others wait.
+    A process that is killed leaves no run: the folder appears whole. One process imports, and others wait for it.
 
     Raises: ValueError if the model cannot be imported, or is neither here nor on the hub.
     """

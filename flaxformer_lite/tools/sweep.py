@@ -30,7 +30,7 @@ class Member(NamedTuple):
     """A run of a sweep."""
 
     values: str
-    """What it has of the settings, its seed left out."""
+    """Its name without its seed."""
     config: Config
     folder: RunFolder
 
@@ -51,8 +51,8 @@ def sweep(
 ) -> list[str] | None:
     """Trains each combination of some settings with each seed, in folders below `output`; returns the lines of a table of scores.
 
-    What is complete is not trained again. A run whose training fails is left out of the table, with a warning. None: the sweep was
-    stopped, or runs of other parts are missing. The chart is `output`/sweep.png, where the extra `report` is installed.
+    A run that is complete is not trained again. A run whose training fails is left out of the table, with a warning. None: the
+    sweep was stopped, or runs of other parts are missing. The chart is `output`/sweep.png, where the extra `report` is installed.
 
     path: the config, as `load_config` takes it. sweeps: settings with values, such as "optimizer.schedule.peak-rate=1e-4,3e-4".
     seeds: the number of seeds, from that of the config on.

@@ -4,8 +4,8 @@ CONFIG is a Python file, a run folder, or a name that `flaxformer-lite configs` 
 every setting is listed. The same command again continues from the last checkpoint in the run folder. In a checkout,
 `python train.py CONFIG` is the same.
 
-With --sweep or --seeds, each combination of the values and seeds is a run in a folder below -o. What is missing is
-trained, one run after the other; in the end there is a table of the best evaluations, and a chart in -o.
+With --sweep or --seeds, each combination of the values and seeds is a run in a folder below -o. The runs that are
+missing are trained, one after the other; in the end there is a table of the best evaluations, and a chart in -o.
 """
 
 import argparse
