@@ -11,6 +11,8 @@ from flaxformer_lite.base.remote_files import is_url
 
 HUB = "hf://"
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
+RUNS = "runs"
+"""The folder of runs by default: a run that is missing there is no model of the hub."""
 CONFIGS = ("config.json", "adapter_config.json")
 """The files of settings of a folder of the library, and of PEFT."""
 
@@ -47,7 +49,7 @@ def is_foreign(name: str) -> bool:
         return name.startswith(HUB)
     folder = Path(name)
     if not os.path.lexists(name):
-        return FORM.fullmatch(name) is not None and not Path(folder.parts[0]).is_dir()
+        return FORM.fullmatch(name) is not None and folder.parts[0] != RUNS and not Path(folder.parts[0]).is_dir()
     if (folder / "checkpoints").is_dir():
         return False
     for config in CONFIGS:

@@ -24,7 +24,7 @@ from flaxformer_lite.base.console import LOGGER, Failure, Terminal, write_line
 from flaxformer_lite.base.hardware import check_platforms, installed_versions
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.commands.task import TaskCommand
-from flaxformer_lite.cli.options import add_imports, add_option, import_runs, import_typed, spelled
+from flaxformer_lite.cli.options import add_imports, add_option, import_typed, spelled
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.base.suggest import suggest
 
@@ -136,7 +136,6 @@ def run(name: str, words: Sequence[str]) -> None:
         fail("there is no standard output to write to: open it")
     with mistakes(arguments):
         import_typed(arguments)
-        import_runs(arguments)
         command.run(arguments)
 
 

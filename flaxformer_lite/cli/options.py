@@ -65,14 +65,6 @@ def add_run(parser: argparse.ArgumentParser, about: str = "the run folder") -> N
     add_option(parser, "folder", decides=False, is_run=True, metavar="RUN", help=about)
 
 
-def import_runs(arguments: argparse.Namespace) -> None:
-    """Imports each model of others that is named in the place of a run, unless the user's cache has it. Raises: ValueError."""
-    marks: dict[str, Mark] = getattr(arguments, "marks", {})
-    for name in (name for name, mark in marks.items() if mark.is_run and vars(arguments)[name]):
-        value = vars(arguments)[name]
-        setattr(arguments, name, run_of(value) if isinstance(value, str) else [run_of(one) for one in value])
-
-
 def run_of(name: str) -> str:
     if not is_foreign(name):
         return name
@@ -397,8 +389,12 @@ def add_imports(parser: argparse.ArgumentParser) -> None:
 
 
 def import_typed(arguments: argparse.Namespace) -> None:
-    """Imports what `--import` names. Raises: ValueError if that fails."""
+    """Imports what `--import` names, then each model of others in the place of a run. Raises: ValueError if that fails."""
     for name in getattr(arguments, "imports", []):
         from flaxformer_lite.config.outside import import_named  # with JAX, which most mistakes do not need
 
         import_named(name)
+    marks: dict[str, Mark] = getattr(arguments, "marks", {})
+    for name in (name for name, mark in marks.items() if mark.is_run and vars(arguments)[name]):
+        value = vars(arguments)[name]
+        setattr(arguments, name, run_of(value) if isinstance(value, str) else [run_of(one) for one in value])

@@ -45,5 +45,6 @@ def test_a_folder_is_foreign_by_its_config(files: dict, wanted: bool, tmp_path: 
         and not is_foreign("none")
         and not is_foreign("s3://a/b")
         and not is_foreign("/a/b")
+        and not is_foreign("runs/x")
     )
     assert is_foreign("org/name") and is_foreign("org/name@main") and is_foreign("hf://folder/none")

@@ -58,9 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.sweep or arguments.seeds is not None:
-        run_sweep(arguments)
-        return
+    train = run_one if not arguments.sweep and arguments.seeds is None else run_sweep
+    train(arguments)
+
+
+def run_one(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError for an option that is for several runs."""
     for option in ("output", "part"):
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option} is for several runs: add --sweep or --seeds, or leave it out")
