@@ -53,8 +53,8 @@ Row = dict[str, Any]
 Data = dict[str, list[Row]]
 """The rows of train, valid and test."""
 FEATURES = (
-    "Tense=Past", "Tense=Pres", "Number=Plur", "Voice=Pass", "PronType=Rel", "NumType=Card", "Degree=Cmp", "Person=1", "VerbForm=Ger",
-    "Definite=Ind",
+    "Tense=Past", "Tense=Pres", "Number=Plur", "Voice=Pass", "PronType=Rel", "NumType=Card", "Degree=Cmp", "Person=1",
+    "VerbForm=Ger", "Definite=Ind",
 )  # fmt: skip
 """What a sentence may have in `several`: features of words in the Universal Dependencies."""
 SCORES = {
