@@ -3,7 +3,7 @@
 python benchmarks/encoders.py [--tables search labels] [--data FOLDER] [--shape tiny] [--steps 300 200] [--seeds 1] [--json FILE]
 
 Needs torch, transformers, sentence-transformers and datasets, no dependencies of this package. FOLDER has the `topics/` and
-`code_names/` that the lines of docs/fine-tuning.md write. Both sides start from the same BERT of random weights, a folder of the
+`code_names/` that the lines of lab/recipes.md write. Both sides start from the same BERT of random weights, a folder of the
 reference library that this package imports, and have the same rows a step, rate, cosine with warm-up, AdamW (0.9, 0.999), clipping,
 decay, lengths and one thread; no dropout. Each side feeds and pads its batches as it does by default.
 

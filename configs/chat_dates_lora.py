@@ -1,6 +1,6 @@
 """LoRA on a decoder: adapters teach the model of `chat_dates` to answer further questions in a conversation.
 
-Source:   docs/fine-tuning.md has the lines of Python that write 3,000 conversations of three turns: a date, then two of "year",
+Source:   lab/recipes.md has the lines of Python that write 3,000 conversations of three turns: a date, then two of "year",
           "month" and "day". The base saw conversations of one turn alone.
 Command:  python train.py configs/chat_dates.py
           python train.py configs/chat_dates_lora.py

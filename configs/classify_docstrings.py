@@ -1,6 +1,6 @@
 """A classifier from an imported encoder: all-MiniLM-L6-v2 names the package of Python's library that a docstring is from.
 
-Source:   docs/fine-tuning.md has the lines of Python that write the examples, 40 docstrings of each of 8 packages, and 50 held out.
+Source:   lab/recipes.md has the lines of Python that write the examples, 40 docstrings of each of 8 packages, and 50 held out.
           Weights: sentence-transformers/all-MiniLM-L6-v2 of the hub, 22.7 million parameters, 90 MB.
 Command:  flaxformer-lite import hf sentence-transformers/all-MiniLM-L6-v2 runs/minilm
           python train.py configs/classify_docstrings.py

@@ -1,6 +1,6 @@
 """Labels for words: the code in sentences of Python's help topics, learned from 500 sentences with spans.
 
-Source:   docs/fine-tuning.md has the lines of Python that write the sentences: the quotes around code are left out, and tell where
+Source:   lab/recipes.md has the lines of Python that write the sentences: the quotes around code are left out, and tell where
           it is. The weights are those of `tiny_modernbert`, which has read the topics without labels, quotes included.
 Command:  python train.py configs/tiny_modernbert.py
           python train.py configs/label_code_names.py

@@ -1,6 +1,6 @@
 """A search over Python's help topics by vectors: all-MiniLM-L6-v2 learns which sentence is from which paragraph.
 
-Source:   docs/fine-tuning.md has the lines of Python that write the 1,460 pairs, the 653 documents and the 121 held-out questions.
+Source:   lab/recipes.md has the lines of Python that write the 1,460 pairs, the 653 documents and the 121 held-out questions.
           Weights: sentence-transformers/all-MiniLM-L6-v2 of the hub, 22.7 million parameters, 90 MB. Each batch's
           other texts are the negatives (Henderson et al. 2017, arXiv:1705.00652, section 4.4).
 Command:  flaxformer-lite import hf sentence-transformers/all-MiniLM-L6-v2 runs/minilm

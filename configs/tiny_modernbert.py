@@ -6,7 +6,7 @@ Command:  python train.py configs/tiny_modernbert.py
 Expected: 3.771 nats a token to be told, and 0.316 of them right, on the held-out topics of Python 3.11 after 1,400 steps; with
           `tiny_mlm` the same fraction costs 4.026 nats (0.285 right). Where 20 % are to be told, 3.499 and 0.351, there 3.773 and
           0.324. About 160 seconds of CPU time, compiling included; `tiny_mlm` took 195 on the same cores.
-Vary it:  `label_code_names` and `search_topics` start from its weights (docs/fine-tuning.md).
+Vary it:  `label_code_names` and `search_topics` start from its weights (lab/recipes.md).
 """
 
 import dataclasses

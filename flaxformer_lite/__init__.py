@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
     from flaxformer_lite.interop.importing import import_hf
     from flaxformer_lite.run import Run, load, train
+    from flaxformer_lite.tools.fit import fit
     from flaxformer_lite.tools.report.plots import plot_attention, plot_curves, plot_lengths
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ __all__ = [
     "Transformer",
     "export_ctranslate2",
     "export_hf",
+    "fit",
     "import_hf",
     "load",
     "plot_attention",
@@ -53,6 +55,7 @@ ROOMS = {
     **dict.fromkeys(("TrainTask", "train_step"), "core.step"),
     **dict.fromkeys(("Run", "load", "train"), "run"),
     "import_hf": "interop.importing",
+    "fit": "tools.fit",
     **dict.fromkeys(("export_hf", "export_ctranslate2"), "interop.exporting"),
     **dict.fromkeys(("plot_attention", "plot_curves", "plot_lengths"), "tools.report.plots"),
 }

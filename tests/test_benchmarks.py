@@ -225,7 +225,7 @@ def encoders(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    """A folder with sentences and topics as docs/fine-tuning.md writes them, few of them."""
+    """A folder with sentences and topics as lab/recipes.md writes them, few of them."""
     corpus = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(DOCUMENTS)]
     files: dict[str, list[dict[str, Any]]] = {
         "topics/corpus.jsonl": corpus,

@@ -42,6 +42,7 @@ COMMANDS = {
     "rerun": "rerun",
     "report": "report",
     "serve": "serve",
+    "fit": "fit",
     "pair": "pair",
     "plan": "plan",
     "import": "import_weights",

@@ -1,13 +1,16 @@
 """Tasks of models that read a text in one pass, a folder for each: `task.py` has the contract, and the part of a run that they ask.
 
 A folder has `lines.py`, how the command reads and writes lines, which loads no
-JAX; and `answers.py`, the task itself. A new task is a folder, and its name in `NAMES` and in `tasks`.
+JAX; `answers.py`, the task itself; and `recipe.py`, the settings of a training on rows of data (`recipe.py` has that contract). A
+new task is a folder, and its name in `NAMES`, in `tasks` and in `recipes`.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flaxformer_lite.core.objectives import BaseObjective
+    from flaxformer_lite.tasks.recipe import Examples, Recipe
     from flaxformer_lite.tasks.task import Task
 
 NAMES = {
@@ -31,6 +34,25 @@ def tasks() -> "tuple[Task[Any, Any], ...]":
     from flaxformer_lite.tasks.rank.answers import Rank
 
     return FillMask(), Classify(), Label(), Answer(), Embed(), Rank()
+
+
+def recipes() -> "dict[str, Callable[[Examples], Recipe | None]]":
+    """Returns the recipes of the tasks that `fit` trains, by their names; two names may have one recipe."""
+    from flaxformer_lite.tasks.answer import recipe as answer  # with JAX
+    from flaxformer_lite.tasks.classify import recipe as classify
+    from flaxformer_lite.tasks.embed import recipe as embed
+    from flaxformer_lite.tasks.label import recipe as label
+    from flaxformer_lite.tasks.rank import recipe as rank
+
+    rooms = {
+        "classify": classify,
+        "regression": classify,
+        "label": label,
+        "answer": answer,
+        "embed": embed,
+        "rank": rank,
+    }
+    return {name: room.recipe for name, room in rooms.items()}
 
 
 def scored_by(objective: "BaseObjective") -> "Task[Any, Any] | None":

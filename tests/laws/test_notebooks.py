@@ -159,7 +159,7 @@ def test_what_its_toy_replaces_is_in_it(path: Path):
 
 def test_the_data_of_names_and_search_is_written_by_the_lines_of_the_guide():
     """So that its figures stand beside those of the recipes."""
-    guide = (ROOT / "docs/fine-tuning.md").read_text(encoding="utf-8")
+    guide = (ROOT / "lab/recipes.md").read_text(encoding="utf-8")
     code = [cell["source"] for cell in cells(ROOT / "notebooks/names_and_search.ipynb", "code")]
     assert len([source for source in code if source in guide]) == 3
 

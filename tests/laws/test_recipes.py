@@ -1,4 +1,4 @@
-"""Law: the recipes of docs/fine-tuning.md can be followed: their lines of Python write the data that their configs read."""
+"""Law: the recipes of lab/recipes.md can be followed: their lines of Python write the data that their configs read."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ SMALL += " --train.checkpoint-every 2 --optimizer.schedule.warmup-steps 0"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, with the data of the recipes."""
     monkeypatch.chdir(tmp_path)
-    for block in python_blocks(ROOT / "docs" / "fine-tuning.md"):
+    for block in python_blocks(ROOT / "lab" / "recipes.md"):
         if "def get_config" not in block:
             exec(block, {})
     return tmp_path

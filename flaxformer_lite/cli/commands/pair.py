@@ -8,10 +8,9 @@ Stopped, it ends with exit status 130, and the same command continues. Every cho
 """
 
 import argparse
-import math
 from pathlib import Path
 
-from flaxformer_lite.cli.options import typed
+from flaxformer_lite.cli.options import add_hours, check_hours, typed
 from flaxformer_lite.engine import ENGINES
 
 RULE_NAMES = (
@@ -35,12 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
     )
-    parser.add_argument(
-        "--hours",
-        type=float,
-        metavar="H",
-        help="time for all but the teacher's translations, from 0.05 on; default: what the text is worth",
-    )
+    add_hours(parser, "time for all but the teacher's translations, from 0.05 on; default: what the text is worth")
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -92,9 +86,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    hours = arguments.hours
-    if hours is not None and not (0.05 <= hours < math.inf):
-        raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
+    check_hours(arguments.hours)
     if len(arguments.files) > 2:
         raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one table")
     columns = [int(column) if column.isdecimal() else column for column in arguments.columns]
@@ -104,7 +96,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.output)
     models = typed(Models, arguments)
-    options = {"columns": columns, "keep": arguments.keep, "hours": hours, "engine": arguments.engine, "models": models}
+    options = {
+        "columns": columns,
+        "keep": arguments.keep,
+        "hours": arguments.hours,
+        "engine": arguments.engine,
+        "models": models,
+    }
     if make(arguments.files, folder, tell=print, **options) is None:
         raise KeyboardInterrupt
     print(

@@ -89,7 +89,7 @@ class HubDataset(RecordSource, at="hub_dataset"):
             number_of_rows = 0 if self._is_streamed else len(dataset)
             names = set(dataset.column_names or ())
             wanted = outermost(self.record, names)
-            if names >= wanted - {*self.record.beside}:
+            if wanted and names >= wanted - {*self.record.beside}:
                 dataset = dataset.select_columns(sorted(wanted & names))  # pictures and sound are never decoded
             features = dataset.features.to_dict() if dataset.features else {}
             for number, row in enumerate(dataset, 1):

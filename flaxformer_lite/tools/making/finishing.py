@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,17 @@ def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Seq
     save_scores(run, scores, data.pairs, hypotheses)
     write_json(file, scores)
     return scores
+
+
+def exported_once(exported: Path, export: Callable[[Path], None], system: str) -> Path | None:
+    """Returns the folder of an export; None, with a note, for a model that the system does not have."""
+    if not exported.is_dir():
+        try:
+            export(exported)
+        except ValueError as error:
+            note(f"left out: the folder for {system}: {error}")
+            return None
+    return exported
 
 
 def report_once(folder: Path) -> Path | None:

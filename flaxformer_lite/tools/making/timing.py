@@ -7,15 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from flaxformer_lite.base.console import note, quiet
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.data.batch_plan import batch_shapes
+from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
 
+MEASURED_STEPS = 24
 TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
 """The share of the time that is left for training; the rest evaluates, scores and exports, in at least `OTHER_SECONDS`."""
+
+
+def epoch_of(config: Config, lengths: Int[np.ndarray, "N 2"]) -> tuple[int, float]:
+    """Returns the batches of an epoch of rows of these lengths, and their padded positions."""
+    shapes = batch_shapes(config.objective, config.data)
+    counts = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
+    rows, longest = (np.array(column) for column in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
+    return max(1, math.ceil(sum(counts / rows))), float(sum(counts * longest))
 
 
 def training_seconds(left: float) -> float:

@@ -16,7 +16,7 @@ from flaxformer_lite.metrics.translations import text_report
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import describe_teachers
 from flaxformer_lite.run.scoring import ScoredData, scored_data
-from flaxformer_lite.tools.making.finishing import report_once, scored_once
+from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.preparing import SPLITS, prepare
@@ -75,7 +75,11 @@ def make(
     tell(f"BLEU {scores['bleu']:.2f}  {scores['bleu_signature']}  ({scores['sentences']:,} sentences held out)")
     if "teacher" in scores:
         tell(f"BLEU {scores['teacher']['bleu']:.2f}  of the teacher; learned from: {describe_teachers(run.folder)}")
-    exported = exported_once(folder)
+
+    def export(exported: Path) -> None:
+        export_ctranslate2(folder, exported, weights_dtype="int8")
+
+    exported = exported_once(folder / "ctranslate2", export, "CTranslate2")
     exported_scores = None
     if exported is not None:
         bytes_of_all = sum(file.stat().st_size for file in exported.iterdir())
@@ -87,18 +91,6 @@ def make(
     if page is not None:
         tell(str(page))
     return Made(scores, exported, exported_scores, page)
-
-
-def exported_once(folder: Path) -> Path | None:
-    """Returns the folder of CTranslate2; None, with a note, for a model that CTranslate2 does not have."""
-    exported = folder / "ctranslate2"
-    if not exported.is_dir():
-        try:
-            export_ctranslate2(folder, exported, weights_dtype="int8")
-        except ValueError as error:
-            note(f"left out: the folder for CTranslate2: {error}")
-            return None
-    return exported
 
 
 def int8_scored_once(run: Run, data: ScoredData, exported: Path) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """An ordinary config for a text: its vocabulary, its size and its length of training, by the amount of text and the time."""
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +12,15 @@ from jaxtyping import Int
 from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.core.text import Languages, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.mixture import SourceKinds
 from flaxformer_lite.files.tokenizers import FromRun, SentencePiece, save_tokenizers
 from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tools.making.timing import (
+    MEASURED_STEPS,
     OTHER_SECONDS,
+    epoch_of,
     more_hours,
     positions_per_second,
     too_short,
@@ -35,7 +35,6 @@ EPOCHS = 5, 60
 """The fewest and the most that a text is worth."""
 STARTED = 0.25
 """The share of a new model's epochs, and of its rate, with which a trained one goes on."""
-MEASURED_STEPS = 24
 SIGNS = "".join(map(chr, range(0x21, 0x7F)))
 """The characters of ASCII that are seen."""
 CLEANING_SECONDS, COMPILING_SECONDS = 5e-4, 30
@@ -103,16 +102,13 @@ def choose(
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
     number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
     config = with_data(begun.config, lengths, files, number)
-    shapes = batch_shapes(config.objective, config.data)
-    counts = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
-    rows, longest = (np.array(column) for column in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
-    batches = max(1, math.ceil(sum(counts / rows)))
+    batches, positions = epoch_of(config, lengths)
     worth = BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5 * (1 if start is None else STARTED)
     epochs = float(np.clip(worth, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
         speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), begun.tokenizer)
-        speed /= float(sum(counts * longest)) / batches
+        speed /= positions / batches
         left = deadline - time.monotonic()
         seconds = training_seconds(left)
         vocabulary = config.model.vocab_size

@@ -19,7 +19,7 @@ from flaxformer_lite.files.text.files import line_chunks
 from flaxformer_lite.files.text.json_objects import json_object
 from flaxformer_lite.files.text.tables import columns_in
 
-CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
+CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
 
@@ -37,11 +37,19 @@ class SearchFolder(NamedTuple):
     path: Path = Path()
 
 
-def read_folder(folder: str | Path) -> SearchFolder:
-    """Reads a folder. Raises: ValueError with file, line and remedy for anything that is not as above."""
+def judgements_of(folder: str | Path, split: str) -> Path:
+    """Returns the file of the judgements of a split: train, dev or test."""
+    return file_of(folder, f"qrels/{split}.tsv")
+
+
+def read_folder(folder: str | Path, split: str = "test") -> SearchFolder:
+    """Reads a folder with the judgements of a split.
+
+    Raises: ValueError with file, line and remedy for anything that is not as above.
+    """
     corpus = read_texts(file_of(folder, CORPUS), "document")
     queries = read_texts(file_of(folder, QUERIES), "query")
-    path = file_of(folder, JUDGEMENTS)
+    path = judgements_of(folder, split)
     if others := [] if path.is_file() else sorted(map(str, path.parent.glob("*.tsv*"))):
         raise ValueError(f"{path}: no such file, and no other is read: copy {' or '.join(others)} to this name")
     judgements: dict[str, dict[str, int]] = {}

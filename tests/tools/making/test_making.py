@@ -1,10 +1,12 @@
 """What `pair` and `fit` share. Oracles: the times by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flaxformer_lite.tools.making import timing
+from flaxformer_lite.tools.making.finishing import exported_once
 from flaxformer_lite.tools.making.starting import as_run, is_begun
 
 
@@ -32,4 +34,12 @@ def test_a_folder_is_continued_with_the_same_facts_alone(tmp_path: Path):
 def test_time_that_others_need_is_not_given_to_steps():
     """By hand: of 190 seconds the steps get 100, of 1,000 seconds 850. A message adds what is missing in hours, rounded up."""
     assert [timing.training_seconds(left) for left in (190.0, 1000.0)] == [100.0, 850.0]
-    assert "add 0.03, or 0.26 for all" in timing.too_short(100.0, 100.0, 850.0)
+    assert "add 0.03, or 0.25 for all" in timing.too_short(100.0, 100.0, 850.0)
+
+
+def test_a_model_that_another_system_does_not_have_is_made_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture):
+    def refuse(*_: Any, **options: Any) -> None:
+        raise ValueError("CTranslate2 cannot express this")
+
+    assert exported_once(tmp_path / "ctranslate2", refuse, "CTranslate2") is None
+    assert "left out: the folder for CTranslate2: CTranslate2 cannot express this" in capsys.readouterr().err

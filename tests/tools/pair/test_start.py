@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.run.description import describe_teachers
-from flaxformer_lite.tools.pair import Models, make, making, preparing, teaching
+from flaxformer_lite.tools.pair import Models, make, preparing, teaching
 from flaxformer_lite.tools.pair.cleaning import Cleaned
 from flaxformer_lite.workdir import RunFolder
 from tests.support.language_runs import folder_with
@@ -130,17 +129,6 @@ def test_from_a_teacher_and_a_start_to_the_cards_of_exports(
     card = Path("exported", "README.md").read_text()
     assert "| nllb | cc-by-nc-4.0 |" in card and "imported from another checkpoint" in card
     assert describe_teachers(RunFolder("run")) in repr(load("run"))
-
-
-def test_a_start_that_ctranslate2_does_not_have_is_trained_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse(*_: Any, **options: Any) -> None:
-        raise ValueError("CTranslate2 cannot express this")
-
-    monkeypatch.setattr(making, "export_ctranslate2", refuse)
-    assert making.exported_once(tmp_path) is None
-    assert "left out: the folder for CTranslate2: CTranslate2 cannot express this" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""The recipe for words with labels, and for texts with entities."""
+
+import json
+
+from flaxformer_lite.core.objectives import TokenLabels
+from flaxformer_lite.core.objectives.kinds import scheme_of
+from flaxformer_lite.core.objectives.token_labels import OUTSIDE
+from flaxformer_lite.files.records import Entities, Words
+from flaxformer_lite.files.records.words import in_scheme
+from flaxformer_lite.tasks.recipe import TEXTS, Examples, Recipe, poolers_of_tokens, with_poolers
+
+WORDS = ("tokens", "words", "token", "word")
+LABELS = ("ner_tags", "tags", "labels", "ner", "label", "pos_tags", "pos", "upos")
+SPANS = ("spans", "entities", "label", "labels")
+"""Usual names of the fields of words, of their labels, and of entities."""
+
+
+def recipe(examples: Examples) -> Recipe | None:
+    """Returns the recipe; None: no words have labels. Raises: ValueError for a bad row."""
+    record = record_of(examples)
+    if record is None:
+        return None
+    marked = [json.loads(pair.label) for pair in examples.pairs(record)]
+    seen = {label for row in marked for items in row.values() for *_, label in items if label is not None}
+    if isinstance(record, Entities):
+        seen = {label for kind in seen for label in in_scheme(kind, 2, "bio")}
+    elif seen and all(isinstance(label, int) for label in seen):
+        seen = {str(number) for number in range(max(seen) + 1)}
+    scheme = scheme_of([*seen])
+    outside = {OUTSIDE} if scheme != "plain" or OUTSIDE in seen else set[str]()
+    labels = (
+        *outside,
+        *sorted(seen - outside, key=lambda label: (label[2:], label) if scheme != "plain" else ("", label)),
+    )
+    return Recipe(
+        task="label",
+        source=examples.sources[0](record),
+        objective=TokenLabels(labels=labels, scheme=scheme),
+        models=with_poolers(poolers_of_tokens(len(labels))),
+        best_metric="accuracy" if scheme == "plain" else "f1",
+    )
+
+
+def record_of(examples: Examples) -> Words | Entities | None:
+    """Returns the fields of the words or of the text, and of their labels; None if the rows have none."""
+    texts, labels = (asked[0] if asked else None for asked in (examples.texts, examples.labels))
+    words, spans = texts or examples.first(WORDS, list), labels or examples.first(SPANS, list)
+    if words and examples.has(words, list) and (of_words := labels or examples.first(LABELS, list)):
+        return Words(words=words, labels=of_words)
+    text = texts or examples.first(TEXTS, str)
+    items = [item for value in examples.values(spans or "") for item in value]
+    if text and spans and items and all(isinstance(item, dict | list) for item in items):
+        return Entities(text=text, spans=spans)
+    return None

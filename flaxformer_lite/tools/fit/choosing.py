@@ -1,0 +1,177 @@
+"""The config of a recipe and a model: its head, its lengths, its rate, its epochs, and the data that is held out."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from flaxformer_lite.base.console import note
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.objectives.classification import label_names
+from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
+from flaxformer_lite.files.data import DataConfig
+from flaxformer_lite.files.data.reading import reader_of, tokenize
+from flaxformer_lite.files.tokenizers import FromRun
+from flaxformer_lite.interop.exporting import export_obstacles
+from flaxformer_lite.tasks.recipe import Recipe
+from flaxformer_lite.tools.making.timing import (
+    MEASURED_STEPS,
+    epoch_of,
+    positions_per_second,
+    too_short,
+    training_seconds,
+)
+from flaxformer_lite.tools.pair.recipe import padded_lengths
+from flaxformer_lite.workdir import RunFolder, open_run
+
+HELD_OUT, MOST_HELD_OUT = 0.1, 2_000
+"""The share of the rows that is held out to choose the best step, and again for the scores; and the most rows of each."""
+WIDTH = 768
+"""The width of the models that the rates of recipes are for: the rate of another goes with its inverse."""
+WORTH, FEWEST_STEPS = 1_000, 100
+"""Steps that rows are worth, as far as the epochs of the recipe go; and the fewest, however many epochs these are."""
+PATIENT_EPOCHS, PATIENCE = 5, 5
+"""A training of more epochs stops after `PATIENCE` evaluations without a new best."""
+MOST_MEASURED = 20_000
+"""Rows whose lengths are read."""
+WARM_UP = 0.1
+"""The share of the steps in which the rate rises."""
+SHAPES = 4
+"""The most padded lengths, each of which is compiled."""
+FEW, RARE = 10, 0.1
+"""Rows of a class that make a rough figure; and the share of the commonest class's rows below which a class is rare."""
+
+
+def chosen(recipe: Recipe, start: str, others: Mapping[str, Any], deadline: float | None) -> Config:
+    """Returns the config of a recipe for a model. others: the sources of eval and test that were given.
+
+    deadline: by `time.monotonic`; None: as long as the rows are worth.
+
+    Raises: ValueError for data that does not fit the task, for a model that cannot learn it, and for too little time.
+    """
+    folder = open_run(start)
+    base, pairs = folder.config(), list(recipe.source.open("data.train"))
+    objective = recipe.objective
+    if type(base.objective) is type(objective):
+        objective = replace(objective, **{name: getattr(base.objective, name) for name in recipe.kept})
+    model = exported(recipe, base)
+    share = 0.0 if len(others) == 2 else min(HELD_OUT, MOST_HELD_OUT / len(pairs))
+    most = min(recipe.longest, base.model.positions.max_positions or recipe.longest)
+    lengths = measured(recipe, folder, base, pairs, most)
+    longest = min(int(np.quantile(lengths.max(1), 0.999)) + 7 & ~7, most)
+    data = DataConfig(
+        train=recipe.source,
+        **others,
+        held_out=share,
+        tokenizer=FromRun(path=start),
+        rows=recipe.rows,
+        bucket_lengths=padded_lengths(lengths.max(1), longest, SHAPES),
+        max_source_length=longest,
+        max_target_length=longest,
+    )
+    schedule = Linear(peak_rate=recipe.rate * WIDTH / model.d_model, warmup_steps=WARM_UP)
+    config = Config(
+        model=model,
+        objective=objective,
+        data=data,
+        optimizer=OptimizerConfig(algorithm=AdamW(), schedule=schedule, weight_decay=0.01, clip_norm=1.0),
+        train=TrainConfig(init_from=start, init_fresh=fresh(base, model, objective), best_metric=recipe.best_metric),
+        decode=base.decode,
+        weights="best",
+    )
+    number = max(1, round(len(lengths) * (1 - share * (2 - len(others)))))
+    batches, positions = epoch_of(config, np.minimum(lengths[:number], longest))
+    times = len(pairs) / len(pairs[:: step_of(pairs)])
+    batches, positions = math.ceil(batches * times), positions * times
+    epochs = max(float(np.clip(math.ceil(WORTH / batches), *recipe.epochs)), FEWEST_STEPS / batches)
+    if deadline is not None:
+        speed = positions_per_second(with_steps(config, steps=MEASURED_STEPS), start) * batches / positions
+        left = deadline - time.monotonic()
+        steps = training_seconds(left) * speed
+        if steps < MEASURED_STEPS:
+            raise ValueError(too_short(left, MEASURED_STEPS / speed, epochs * batches / speed))
+        epochs = min(epochs, steps / batches)
+    note(
+        f"chosen: {epochs:.3g} epochs of {batches:,} batches, rows of up to {longest} tokens, a rate of {schedule.peak_rate:.2g}"
+    )
+    return with_steps(
+        config,
+        epochs=epochs,
+        eval_every=min(1.0, epochs),
+        log_every=max(1, min(50, batches // 2)),
+        keep_latest=1,
+        patience=PATIENCE if epochs > PATIENT_EPOCHS else None,
+    )
+
+
+def with_steps(config: Config, **settings: Any) -> Config:
+    return replace(config, train=replace(config.train, **settings))
+
+
+def exported(recipe: Recipe, base: Config) -> ModelConfig:
+    """Returns the first model of the recipe that its family has a class for; the first of all if the family has none."""
+    models = [replace(model, lora=None) for model in recipe.models(base.model)]
+    longest = {name: getattr(base.data, name) for name in ("max_source_length", "max_target_length")}
+    data = DataConfig(tokenizer=base.data.tokenizer, **longest)
+    alone = Config(model=base.model, data=data, objective=recipe.objective, decode=base.decode)
+
+    def fits(model: ModelConfig) -> bool:
+        obstacles = export_obstacles(replace(alone, model=model))
+        return any(name.startswith("hf") and not groups for name, groups in obstacles.items())
+
+    return next(filter(fits, models), models[0])
+
+
+def fresh(base: Config, model: ModelConfig, objective: Any) -> tuple[str, ...]:
+    """Returns the patterns of parameters that start at random: a head of other labels, whatever its shape."""
+    before, after = base.model.pooler, model.pooler
+    if after is None or (before == after and {*base.objective.class_names} == {*objective.class_names}):
+        return ()
+    alike = before is not None and replace(before, num_classes=0) == replace(after, num_classes=0)
+    return ("pooler/classes/*",) if alike else ("pooler/*",)
+
+
+def measured(
+    recipe: Recipe, folder: RunFolder, base: Config, pairs: Sequence[Pair], most: int
+) -> Int[np.ndarray, "N 2"]:
+    """Returns the lengths of the rows of some pairs, cut to `most`; packed rows have no others."""
+    objective, some = recipe.objective, pairs[:: step_of(pairs)]
+    if (packed := objective.packed_row(Lengths(most, most))) is not None:
+        return np.tile(packed, (len(some), 1))
+    tokenizers = folder.load_tokenizers(base.data, base.model.vocab_sizes)
+    reader = reader_of(objective, tokenizers, folder.path, Lengths(most, most))
+    rows: Any = objective.make_rows(tokenize(some, reader), Lengths(most, most), 0, reader.target)
+    return np.asarray(rows.lengths)
+
+
+def step_of(pairs: Sequence[Pair]) -> int:
+    """Returns the distance of the pairs whose lengths are read."""
+    return -(-len(pairs) // MOST_MEASURED)
+
+
+def tell_classes(train: Sequence[Pair], held_out: Mapping[Any, Sequence[Pair]], classes: Sequence[str]) -> None:
+    """Says which classes are rare in the training, and which have too few rows in the held-out data for a figure."""
+    counts = {
+        name: Counter(label for pair in pairs for label in label_names(pair.label)) for name, pairs in held_out.items()
+    }
+    of_training = Counter(label for pair in train for label in label_names(pair.label))
+    rarest, commonest = (choose(classes, key=lambda name: of_training[name]) for choose in (min, max))
+    if of_training[rarest] < RARE * of_training[commonest]:
+        note(
+            f"the class {rarest} has {of_training[rarest]:,} rows and {commonest} {of_training[commonest]:,}: "
+            "objective.class_weights would count rare classes more"
+        )
+    for split, of_split in counts.items():
+        if few := [name for name in classes if of_split[name] < FEW]:
+            least = min(few, key=lambda name: of_split[name])
+            note(
+                f"{len(few)} of {len(classes)} classes have under {FEW} rows in data.{split}, {least} has {of_split[least]}: "
+                f"figures of one class are rough; --{split} FILE gives more rows"
+            )

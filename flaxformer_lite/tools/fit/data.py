@@ -1,0 +1,177 @@
+"""The data of `fit` by its name: files, data sets of the hub, folders of searches; and rows from Python, which become a file."""
+
+import dataclasses
+import glob
+import itertools
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.files.data import CSV, TSV, CoNLL, HubDataset, JSONLines, Parquet
+from flaxformer_lite.files.data.hub import named
+from flaxformer_lite.files.data.mixture import MixedKinds
+from flaxformer_lite.files.data.text_files import read_files
+from flaxformer_lite.files.records import Record
+from flaxformer_lite.files.records.base import BLANK
+from flaxformer_lite.files.records.words import listed
+from flaxformer_lite.files.text.files import file_versions
+from flaxformer_lite.files.text.tables import CONTAINERS, container, open_table
+from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, read_folder
+
+FIRST_ROWS = 100
+"""Rows by which the fields are known."""
+HUB_NAME = re.compile(r"(.+?)(?::([\w.-]+))?(?:@(.+))?")
+"""NAME[:CONFIG][@SPLIT]."""
+Rows = str | Path | Iterable[Mapping[str, Any]]
+"""A file or a data set by its name; or rows: dicts, a table of pandas, a `datasets.Dataset`."""
+JUDGED = {"data": "train", "eval": "dev", "test": "test"}
+"""The judgements in the folder of a search that are rows of each part of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeRow(Record):
+    """A row with all of its fields, before it is known what the fields are."""
+
+    kind: Literal["whole_row"] = "whole_row"
+
+    def asked(self, row: Any) -> Any:
+        return row
+
+
+class Opened(NamedTuple):
+    """Some data: its first rows, and how all of it is read."""
+
+    rows: Sequence[Mapping[str, Any]]
+    source: Callable[[Any], MixedKinds]
+    """Returns the source that reads such records."""
+    versions: list[str] | None
+
+
+def opened(name: str, columns: Sequence[str] = ()) -> Opened:
+    """Returns the data of a name. columns: fields that were asked for: if these are numbers, a table has no header.
+
+    Raises: ValueError for a file of no kind that is known, and for one that cannot be read.
+    """
+    kind, is_hub = container(name), not glob.has_magic(name) and not Path(name).exists() and not container(name)
+    name = name if is_hub or is_url(name) else os.path.abspath(name)
+    if kind == "a table":
+        return opened_table(name, header=not (columns and all(map(str.isdecimal, columns))))
+    if kind == "CoNLL columns":
+        first = itertools.islice(CoNLL(path=name).stream(), 1)
+        rows = [{"tokens": [pair.target], "labels": ["O"]} for pair in first]
+        return Opened(rows, lambda record: CoNLL(path=name), file_versions(name))
+    if kind in ("JSON", "JSON lines"):
+        return opened_by(lambda record: JSONLines(path=name, record=record))
+    if kind == "Parquet":
+        return opened_by(lambda record: Parquet(path=name, record=record))
+    if kind or not (is_hub or Path(name).is_dir()):
+        known = ", ".join(CONTAINERS)
+        raise ValueError(f"{name}: its name says no kind of data that `fit` reads: give one of {known}")
+    given = HUB_NAME.fullmatch(name) if is_hub else None
+    path, config, split = (name, None, None) if given is None else given.groups()
+    return opened_by(lambda record: HubDataset(path=path, name=config, split=split or "train", record=record))
+
+
+def opened_by(source: Callable[[Any], Any]) -> Opened:
+    """Returns the data of a source of records."""
+    reading = source(WholeRow())
+    rows = [row for _, _, row in itertools.islice(reading.asked(), FIRST_ROWS) if row is not BLANK]
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, ValueError):
+            raise row
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{reading.path}: row {number} is {str(row)[:60]!r}: each row must be one object with fields"
+            )
+    return Opened(rows, source, reading.versions())
+
+
+def opened_table(name: str, header: bool) -> Opened:
+    """Returns the data of a table."""
+    _, lines = next(read_files(name))
+    table = open_table(lines, name, header=header)
+    names = table.names or [str(number) for number in range(table.usual_width())]
+    rows = [dict(zip(names, map(cell, cells), strict=False)) for _, cells in table.first]
+
+    def source(record: Any) -> MixedKinds:
+        record = record if header else by_number(record)
+        if not table.form.quoted:
+            return TSV(path=name, header=header, record=record)
+        return CSV(path=name, header=header, delimiter=table.form.delimiter, record=record)
+
+    return Opened(rows[:FIRST_ROWS], source, file_versions(name))
+
+
+def cell(text: str) -> str | list[Any]:
+    """Returns the list that a cell spells; another text as it is."""
+    with suppress(ValueError):
+        return list(listed(text)) if text[:1] + text[-1:] == "[]" else text
+    return text
+
+
+def by_number(record: Any) -> Any:
+    """Returns a record of columns with names like 0 and 1 as one of columns by number."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return dataclasses.replace(record, **{name: numbered(value) for name, value in values.items()})
+
+
+def numbered(value: Any) -> Any:
+    """Returns the number of a column; anything else as it is."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns rows from Python as JSON lines.
+
+    Raises: ValueError for anything but dicts, a table of pandas or a `datasets.Dataset`.
+    """
+    table: Any = rows
+    features = table.features.to_dict() if getattr(table, "features", None) else {}
+    lines = []
+    for number, row in enumerate(table.to_dict("records") if hasattr(table, "iloc") else table, 1):
+        if not isinstance(row, Mapping):
+            raise ValueError(
+                f"row {number} is {str(row)[:60]!r}: rows must be dicts, a table of pandas or a datasets.Dataset"
+            )
+        filled = {
+            name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()
+        }
+        lines.append(
+            json.dumps(named(filled, features), ensure_ascii=False, default=lambda value: value.tolist()) + "\n"
+        )
+    return "".join(lines)
+
+
+def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of the folder of a search: a query with its documents, those of a gain of 0 as negatives; {}: it is none.
+
+    Raises: ValueError for a folder without judgements to learn from.
+    """
+    if not file_of(folder, CORPUS).is_file():
+        return {}
+    if not (needed := judgements_of(folder, JUDGED["data"])).is_file():
+        raise ValueError(
+            f"{needed}: no such file: it must have the judgements that the model learns from, as qrels/test.tsv has"
+        )
+    rows = dict[str, list[dict[str, Any]]]()
+    for name, split in JUDGED.items():
+        if judgements_of(folder, split).is_file():
+            read = read_folder(folder, split)
+            of_query = {query: sorted(judged.items()) for query, judged in read.judgements.items()}
+            rows[name] = [
+                {
+                    "query": read.queries[query],
+                    "positive": [read.corpus[one] for one, gain in judged if gain > 0],
+                    "negative": [read.corpus[one] for one, gain in judged if gain <= 0],
+                }
+                for query, judged in of_query.items()
+                if any(gain > 0 for _, gain in judged)
+            ]
+    return rows

@@ -1,0 +1,154 @@
+"""The whole of `fit`: the task, the config, the training, the scores, the export and the report, each made once."""
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite import tasks
+from flaxformer_lite.base.atomic_files import write_json, write_whole
+from flaxformer_lite.base.console import note
+from flaxformer_lite.base.sealed_files import text_digest
+from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.config.options import apply_options, as_options
+from flaxformer_lite.files.data.held_out import SPLITS
+from flaxformer_lite.files.data.mixture import open_parts
+from flaxformer_lite.interop.exporting import export_hf, exports_in_words
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.scoring import scored_data
+from flaxformer_lite.run.train import train
+from flaxformer_lite.tasks.recipe import Examples, Recipe
+from flaxformer_lite.tools.fit import chat
+from flaxformer_lite.tools.fit.choosing import chosen, tell_classes
+from flaxformer_lite.tools.fit.confusion import confusion_once
+from flaxformer_lite.tools.fit.data import JUDGED, Opened, Rows, as_lines, opened, search_rows
+from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
+from flaxformer_lite.tools.making.starting import as_run, is_begun, tell_continued
+from flaxformer_lite.training.summary import command_of
+
+CONFUSION = "evaluations/test-confusion.tsv"
+
+
+def fit(
+    model: str,
+    data: Rows,
+    output: str | Path,
+    *,
+    task: str | None = None,
+    eval: Rows | None = None,
+    test: Rows | None = None,
+    text: Sequence[str] = (),
+    label: Sequence[str] = (),
+    hours: float | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    tell: Callable[[str], None] = lambda result: None,
+) -> Run:
+    """Tunes a model on rows of data in the run folder `output`, or continues it; returns the run, as `load(output)` does.
+
+    Ctrl-C saves a checkpoint, and that run is returned; its `stopped` is True. The same call continues it.
+
+    Args:
+        model: a run folder, a Hugging Face folder, or ORG/NAME of the hub.
+        data: a file or a data set by its name; or rows: dicts, a table of pandas, a `datasets.Dataset`.
+        task: that of the data, where the fields do not say it: classify, regression, label, answer, embed, rank, chat.
+        eval: data that chooses the best step; None: held-out rows of `data`.
+        test: data for the scores, which are read once; None: held-out rows of `data`.
+        text: the field of the text, or those of two.
+        label: the field of the label, or one for each label.
+        hours: the time for all of it; None: what the rows are worth.
+        settings: those of `train`, such as {"train.seed": 1}, or the words of a command line.
+        tell: is called with each result, a line, once it is there.
+
+    Raises: ValueError for data that no task reads, and for a folder that was made of something else.
+    """
+    deadline = None if hours is None else time.monotonic() + 3600 * hours
+    output, words = Path(output), shlex.split(as_options(settings)) if isinstance(settings, Mapping) else [*settings]
+    given = {name: rows for name, rows in {"data": data, "eval": eval, "test": test}.items() if rows is not None}
+    judged = search_rows(data) if isinstance(data, str) else {}
+    given |= {name: rows for name, rows in judged.items() if name == "data" or name not in given}
+    lines = {name: as_lines(rows) for name, rows in given.items() if not isinstance(rows, str | Path)}
+    read = {name: opened(str(rows), (*text, *label)) for name, rows in given.items() if name not in lines}
+    asked = {
+        "model": model,
+        **{name: read[name].versions if name in read else [text_digest(lines[name])] for name in given},
+        "task": task or [],
+        "text": [*text],
+        "label": [*label],
+        "settings": words,
+    }
+    made_of, file = output / "data" / "made_of.json", output / "config.json"
+    if is_begun(output, made_of, asked, "fit") and file.is_file():
+        tell_continued(output, hours)
+    else:
+        for name, some in lines.items():
+            path = (output / "start" / f"{name}.jsonl").absolute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, some)
+            read[name] = opened(str(path))
+        sources = [read[name].source for name in JUDGED if name in read]
+        config = prepared(model, read, Examples(read["data"].rows, sources, task, text, label), words, output, deadline)
+        made_of.parent.mkdir(parents=True, exist_ok=True)
+        write_json(made_of, asked)
+        write_whole(file, to_json(config))
+    config = load_config(str(file))
+    tested = scored_data(config, "test")
+    run = train(config, output)
+    if run.stopped:
+        note(f"{output} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
+        return run
+    scores = scored_once(run, tested, {}, ["export", CONFUSION])
+    figures = "  ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, float))
+    tell(f"{figures}  ({len(tested.pairs):,} rows held out)")
+    if run.config.objective.kind == "classification":
+        confusion_once(run, tested.pairs, output / CONFUSION, tell)
+    if (
+        exported := exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
+    ) is not None:
+        tell(f"{exported}: for Hugging Face's library")
+    if (page := report_once(output)) is not None:
+        tell(str(page))
+    tell(f"\nflaxformer-lite {command_of(config)} {output}\nflaxformer-lite serve {output}")
+    if judged:
+        tell(f"flaxformer-lite evaluate {output} --search {data}")
+    return run
+
+
+def prepared(
+    model: str,
+    read: Mapping[str, Opened],
+    examples: Examples,
+    words: Sequence[str],
+    output: Path,
+    deadline: float | None,
+) -> Config:
+    """Returns the config for the data and the model; reads what is held out."""
+    recipe = found(examples)
+    others = {name: read[name].source(recipe.source.record) for name in ("eval", "test") if name in read}
+    config = chosen(recipe, as_run(model, output / "start" / "imported"), others, deadline)
+    config = apply_options(config, words) if words else config
+    sources = {split: config.data.source(split) for split in SPLITS}
+    pairs = {split: open_parts(source, f"data.{split}")[0] for split, source in sources.items() if source is not None}
+    trained = pairs.pop("train")
+    fields = ", ".join(map(str, recipe.source.record.fields.values()))
+    held_out = " and ".join(f"{len(some):,} for {split}" for split, some in pairs.items())
+    note(f"{recipe.task}: {len(trained):,} rows with {fields}; {held_out}; {exports_in_words(config)}")
+    if classes := getattr(config.objective, "classes", ()):
+        tell_classes(trained, pairs, classes)
+    return config
+
+
+def found(examples: Examples) -> Recipe:
+    """Returns the recipe of the task that the fields say. Raises: ValueError if there is none, or several."""
+    recipes = {**tasks.recipes(), "chat": chat.recipe}
+    if examples.task not in (None, *recipes):
+        raise ValueError(f"--task is {examples.task}: the tasks are {', '.join(recipes)}")
+    read = {name: recipes[name] for name in recipes if examples.task in (None, name)}
+    recipes_of_rows = (recipe(examples) for recipe in dict.fromkeys(read.values()))
+    made = {recipe.task: recipe for recipe in recipes_of_rows if recipe is not None}
+    if len(made) == 1:
+        return next(iter(made.values()))
+    said = f"several tasks read them ({', '.join(made)})" if made else f"no task reads them ({', '.join(read)})"
+    raise ValueError(
+        f"the fields are {', '.join(examples.fields)}, and {said}: name the task by --task, and the fields by --text and --label"
+    )

@@ -1,0 +1,242 @@
+"""`fit`: the task that fields say, and the config that follows. Oracles: the rows themselves, by hand."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaxformer_lite import import_hf, load
+from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.core.model import Pooler
+from flaxformer_lite.core.objectives import (
+    AnswerSpans,
+    BaseObjective,
+    Classification,
+    Instruction,
+    Regression,
+    Reranking,
+    SentenceEmbeddings,
+    TokenLabels,
+)
+from flaxformer_lite.core.optim import Linear
+from flaxformer_lite.files.data import CSV, TSV, CoNLL, DataConfig, JSONLines
+from flaxformer_lite.files.records import Candidates, Classes, Conversations, Entities, Pairs, Questions, Words
+from flaxformer_lite.interop.exporting import fitting_systems
+from flaxformer_lite.tasks.recipe import Examples, Recipe
+from flaxformer_lite.tools.fit import choosing
+from flaxformer_lite.tools.fit.data import as_lines, opened
+from flaxformer_lite.tools.fit.making import found
+from tests.support.hf_folders import imported
+from tests.support.paths import FIXTURES
+
+TEXT = "The capital of France is Paris."
+ANSWER = {"text": ["Paris"], "answer_start": [25]}
+SPAN = [{"start": 25, "end": 30, "label": "LOC"}]
+MESSAGES = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+NESTED = {"data": [{"paragraphs": [{"context": TEXT, "qas": [{"question": "What?", "answers": []}]}]}]}
+LABELLED = ("O", "B-LOC", "I-LOC")
+
+
+def recipe_of(folder: Path, name: str, text: str, task: str | None = None, **fields: Sequence[str]) -> Recipe:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    read = opened(str(file), [name for names in fields.values() for name in names])
+    return found(Examples(read.rows, [read.source], task, **fields))
+
+
+def table(*rows: str) -> str:
+    return "".join(f"{row}\n" for row in rows)
+
+
+def classes(*names: str, **options: Any) -> Classification:
+    return Classification(classes=names, **options)
+
+
+@pytest.mark.parametrize(
+    ("rows", "record", "objective"),
+    [
+        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], Classes(), classes("x", "y")),
+        ([{"Text": "a", "Label": 10}, {"Text": "b", "Label": 9}], Classes(text="Text", label="Label"), classes("9", "10")),
+        ([{"text": "a", "labels": ["x", "y"]}, {"text": "b", "labels": []}], Classes(label="labels"),
+         classes("x", "y", labels="several")),
+        ([{"id": 7, "body": "a", "intent": "x"}, {"id": 8, "body": "b", "intent": "y"}], Classes(text="body", label="intent"),
+         classes("x", "y")),
+        ([{"text": "a", "kind": "x"}, {"text": "b", "kind": "y"}] * 2, Classes(label="kind"), classes("x", "y")),
+        ([{"text": "a", "rude": 0, "toxic": 1}, {"text": "b", "rude": 0, "toxic": 0}], Classes(label=("rude", "toxic")),
+         classes("rude", "toxic", labels="several")),
+        ([{"premise": "a", "hypothesis": "b", "label": number} for number in (2, 0, 1)],
+         Classes(source="premise", text="hypothesis"), classes("0", "1", "2")),
+        ([{"sentence1": "a", "sentence2": "b", "score": number} for number in (0.5, 4, 2)],
+         Classes(source="sentence1", text="sentence2", label="score"), Regression()),
+        ([{"text": "a", "label": number} for number in range(40)], Classes(), classes(*map(str, range(40)))),
+        ([{"text": "a", "label": number} for number in range(0, 80, 2)], Classes(), Regression()),
+        ([{"tokens": ["in", "Paris"], "ner_tags": ["O", "B-LOC"]}, {"tokens": ["x"], "ner_tags": ["I-LOC"]}], Words(),
+         TokenLabels(labels=LABELLED)),
+        ([{"words": ["in", "Paris"], "tags": [0, 2]}], Words(words="words", labels="tags"),
+         TokenLabels(labels=("0", "1", "2"), scheme="plain")),
+        ([{"text": TEXT, "spans": SPAN}, {"text": "b", "spans": []}], Entities(), TokenLabels(labels=LABELLED)),
+        ([{"question": "What?", "context": TEXT, "answers": ANSWER, "id": "1", "title": "t"}], Questions(), AnswerSpans()),
+        ([NESTED], Questions(), AnswerSpans(unanswerable=True)),
+        ([{"query": "a", "positive": "b"}], Candidates(negatives=()), SentenceEmbeddings(directions="both")),
+        ([{"messages": MESSAGES}], Conversations(), Instruction()),
+        ([{"instruction": "a", "input": "", "output": "b"}], Pairs(source="instruction", target="output", input="input"),
+         Instruction()),
+    ],
+)  # fmt: skip
+def test_fields_say_the_task(rows: Sequence[Any], record: Any, objective: BaseObjective, tmp_path: Path):
+    recipe = recipe_of(tmp_path, "rows.jsonl", as_lines(rows))
+    assert recipe.source == JSONLines(path=str(tmp_path / "rows.jsonl"), record=record)
+    assert recipe.objective == objective and recipe.best_metric in (
+        *objective.metric_names,
+        *objective.text_metric_names,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "settings"),
+    [
+        ("a.csv", table("text,label", '"one, two",x', "three,y"), CSV, {"header": True, "record": Classes()}),
+        ("a.csv", table("text;label", "one;x", "three;y"), CSV, {"header": True, "delimiter": ";", "record": Classes()}),
+        ("a.tsv", table("Text\tClass", "one\tx", "three\ty"), TSV,
+         {"header": True, "record": Classes(text="Text", label="Class")}),
+        ("a.csv", table("tokens,ner_tags", "\"['in', 'Paris']\",\"['O', 'B-LOC']\""), CSV, {"header": True, "record": Words()}),
+        ("a.conll", table("in O", "Paris B-LOC", "", "x I-LOC"), CoNLL, {}),
+        ("a.json", json.dumps(NESTED), JSONLines, {"record": Questions()}),
+    ],
+)  # fmt: skip
+def test_each_kind_of_file_is_read_by_its_source(
+    name: str, text: str, kind: Any, settings: Mapping[str, Any], tmp_path: Path
+):
+    assert recipe_of(tmp_path, name, text).source == kind(path=str(tmp_path / name), **settings)
+
+
+def test_fields_that_are_named_are_read(tmp_path: Path):
+    """A table of which columns are named by numbers has no header."""
+    rows = table("7\tone\tx", "8\tthree\ty")
+    recipe = recipe_of(tmp_path, "a.tsv", rows, texts=["1"], labels=["2"])
+    assert recipe.source.record == Classes(text=1, label=2) and not recipe.source.header
+    assert recipe.objective == classes("x", "y")
+    rows = as_lines([{"tokens": ["a", "b"], "ner_tags": ["O", "O"], "pos_tags": ["NOUN", "VERB"]}])
+    recipe = recipe_of(tmp_path, "a.jsonl", rows, labels=["pos_tags"])
+    assert recipe.objective == TokenLabels(labels=("NOUN", "VERB"), scheme="plain") and recipe.best_metric == "accuracy"
+
+
+def test_a_task_that_is_named_decides(tmp_path: Path):
+    stars = as_lines([{"text": "a", "stars": number} for number in (1, 2, 5)])
+    assert recipe_of(tmp_path, "a.jsonl", stars).objective == classes("1", "2", "5")
+    assert recipe_of(tmp_path, "a.jsonl", stars, "regression").objective == Regression()
+    judged = as_lines([{"query": "a", "positive": "b", "negative_1": "c", "negative_2": "d"}])
+    rank, embed = (recipe_of(tmp_path, "b.jsonl", judged, task) for task in ("rank", "embed"))
+    record = Candidates(negatives=("negative_1", "negative_2"))
+    assert rank.source.record == embed.source.record == record
+    assert rank.objective == Reranking(num_candidates=3) and embed.objective == SentenceEmbeddings(num_negatives=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "task", "message"),
+    [
+        ([{"id": 1, "body": "a"}], None, "the fields are id, body, and no task reads them .classify, regression, label"),
+        ([{"query": "a", "positive": "b", "negative": ["c"]}], None, "several tasks read them .embed, rank.: name the task by"),
+        ([{"question": "a", "answer": "b"}], None, "several tasks read them .embed, chat."),
+        ([{"text": "a", "label": "x"}], "label", "no task reads them .label.: name the task by --task, and the fields"),
+        ([{"text": "a", "label": "x"}], "clasify", "--task is clasify: the tasks are classify, regression, label, answer"),
+        ([{"text": "a", "label": "x"}], None, "the field label has 1 different labels, and a classifier needs 2 to 1,000"),
+        ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], None, r"rows.jsonl:1: field label holds NoneType"),
+        ([[{"text": "a"}]], None, "rows.jsonl: row 1 is .*: each row must be one object with fields"),
+    ],
+)  # fmt: skip
+def test_rows_of_no_task_or_of_several_are_a_mistake(rows: Any, task: str | None, message: str, tmp_path: Path):
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    with pytest.raises(ValueError, match=message):
+        recipe_of(tmp_path, "rows.jsonl", text, task)
+
+
+# The config ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny BERT of the library's as a run, which makes vectors."""
+    return str(import_hf(FIXTURES / "hf" / "minilm" / "hub_layout", tmp_path_factory.mktemp("bert") / "run"))
+
+
+def reviews(number: int, names: Sequence[str] = ("bad", "good")) -> list[dict[str, str]]:
+    """Rows whose class is the word that they end in."""
+    return [{"text": f"number {i} is {names[i % len(names)]}", "label": names[i % len(names)]} for i in range(number)]
+
+
+def chosen_for(bert: str, rows: Sequence[Any], folder: Path, task: str | None = None, **others: Any) -> Config:
+    recipe = recipe_of(folder, "rows.jsonl", as_lines(rows), task)
+    return choosing.chosen(recipe, bert, others, None)
+
+
+@pytest.mark.parametrize(("number", "epochs"), [(40, 50.0), (500, 20.0), (1_500, 14.0), (9_000, 3.0)])
+def test_few_rows_are_read_more_often(number: int, epochs: float, bert: str, tmp_path: Path):
+    """By hand: 1,000 steps, but 3 to 20 epochs, and 100 steps at least; 0.8 of the rows are trained on, 16 in a batch."""
+    config = chosen_for(bert, [{"text": "a b", "label": "xy"[i % 2]} for i in range(number)], tmp_path)
+    assert config.train.epochs == epochs and config.data.rows == 16
+    assert config.train.patience == (5 if epochs > 5 else None)
+    assert config.data.held_out == 0.1 and config.train.eval_every == 1.0 and config.weights == "best"
+    assert config.optimizer.schedule == Linear(peak_rate=5e-5 * 768 / config.model.d_model, warmup_steps=0.1)
+
+
+def test_the_most_is_held_out_of_many_rows_and_nothing_of_data_with_parts(bert: str, tmp_path: Path):
+    rows = reviews(40_000)
+    assert chosen_for(bert, rows, tmp_path).data.held_out == 2_000 / 40_000
+    other = JSONLines(path="other.jsonl", record=Classes())
+    assert chosen_for(bert, rows[:40], tmp_path, eval=other, test=other).data.held_out == 0
+
+
+def test_all_but_a_thousandth_of_the_rows_is_read_whole(bert: str, tmp_path: Path):
+    """Oracle: the tokenizer itself."""
+    rows = [{"text": "a " * (1 + i % 9), "label": "xy"[i % 2]} for i in range(90)]
+    config = chosen_for(bert, rows, tmp_path)
+    longest = max(load(bert).text_model.length(row["text"]) for row in rows)
+    assert longest <= config.data.max_source_length < longest + 8
+
+
+def test_a_head_of_other_labels_is_fresh(bert: str, tmp_path: Path):
+    """A start with labels of its own keeps its head for these labels alone, whatever their number."""
+    rows = reviews(40)
+    config = chosen_for(bert, rows, tmp_path)
+    assert config.train.init_fresh == ("pooler/classes/*",), "BERT has the dense layer of its pooler"
+    for names, fresh in ((("good", "bad"), ()), (("no", "yes"), ("pooler/classes/*",))):
+        start = dataclasses.replace(config, objective=Classification(classes=names))
+        assert choosing.fresh(start, config.model, config.objective) == fresh
+    of_words = dataclasses.replace(config.model, pooler=Pooler(token="each", activation=None, num_classes=2))
+    assert choosing.fresh(config, of_words, TokenLabels(labels=("O", "X"), scheme="plain")) == ("pooler/*",)
+
+
+def test_the_starts_own_data_is_not_taken_over(bert: str, tmp_path: Path):
+    base = load_config(bert)
+    other = dataclasses.replace(
+        base.data, train=JSONLines(path="x"), eval=JSONLines(path="y"), store="z", held_out_seed=7
+    )
+    start = tmp_path / "start"
+    shutil.copytree(bert, start)
+    (start / "config.json").write_text(to_json(dataclasses.replace(base, data=other)), encoding="utf-8")
+    data = chosen_for(str(start), reviews(40), tmp_path).data
+    assert (data.eval, data.test, data.store, data.held_out_seed) == (None, None, None, 0)
+
+
+ENCODERS = ("bert/model", "roberta/model", "distilbert/model", "modernbert/masked_lm", "eurobert/model")
+DECODERS = ("gpt2/model", "llama/model", "mistral/window", "qwen2/window", "qwen3/plain", "gemma/plain", "gemma3/plain")
+"""Models without a head for classes, by the folders of the fixtures."""
+
+
+@pytest.mark.parametrize("label", [*ENCODERS, *DECODERS, "hunyuan/plain"])
+def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
+    """Oracle: the exporter names the family that the model is from, for classes of texts, and of an encoder's words."""
+    loaded = imported(label)
+    rows = [reviews(4), [{"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]}]]
+    for number, of_task in enumerate(rows if label in ENCODERS else rows[:1]):
+        recipe = recipe_of(tmp_path, f"{number}.jsonl", as_lines(of_task))
+        data = DataConfig(max_source_length=8, max_target_length=8)
+        config = Config(model=loaded.model, data=data, objective=recipe.objective, decode=loaded.decode)
+        model = choosing.exported(recipe, config)
+        systems = fitting_systems(dataclasses.replace(config, model=model))
+        assert f"hf ({loaded.family.model_type})" in systems, systems
