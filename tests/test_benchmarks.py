@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -240,6 +241,26 @@ def texts(tmp_path: Path) -> Path:
     (tmp_path / "topics/qrels").mkdir()
     (tmp_path / "topics/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td0\t1\nq2\td1\t1\n")
     return tmp_path
+
+
+FOUND: dict[str, tuple[list[object], list[object], float]] = {
+    "classes": ([{"label": one} for one in "aabc"], ["a", "b", "b", "b"], (2 / 3 + 1 / 2 + 0) / 3),
+    "labels": ([{"tags": ["B-x", "I-x", "O", "B-x"]}], [["B-x", "I-x", "O", "B-y"]], 0.5),
+    "several": ([{"labels": ["p", "q"]}, {"labels": []}], [["p"], ["q"]], 0.5),
+    "number": ([{"score": one} for one in (1, 2, 3)], [0.1, 7.0, 0.5], 0.5),
+    "answers": ([{"answers": {"text": ["The red house."]}}], ["a red door"], 0.5),
+    "search": ([], [(1, 0), (9, 1), (1, 0), (1, 1)], (1 + 1 / math.log2(3)) / 2),
+}
+"""What is true, what was found, and its score by hand."""
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_one_score_of_a_tuned_model_for_all_sides(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import fine_tuning  # type: ignore[import-not-found]
+
+    rows, found, expected = FOUND[kind]
+    assert fine_tuning.score(kind, rows, found) == pytest.approx(expected)
 
 
 def test_both_sides_of_the_encoders_have_one_score(encoders: ModuleType, texts: Path):
