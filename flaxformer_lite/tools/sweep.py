@@ -110,8 +110,8 @@ def members_of(
         first = load_config(path, options).train.seed
         axes[SEED] = [str(first + i) for i in range(seeds)]
     members = []
-    for values in itertools.product(*axes.values()):
-        chosen = dict(zip(axes, values, strict=True))
+    for combination in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
         name = named(chosen)
         with mistakes_in_run(name):
             words = itertools.chain.from_iterable([option, *shlex.split(value)] for option, value in chosen.items())

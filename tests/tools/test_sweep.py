@@ -13,7 +13,7 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.tools import sweep as sweeping
 from flaxformer_lite.tools.corpus.part import Part
 from flaxformer_lite.tools.sweep import Member, axis, members_of, named, sweep, table
-from flaxformer_lite.training import loop
+from flaxformer_lite.training import loop, setup
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import Command
 from tests.support.experiments import tiniest_config, use_one_device
@@ -43,7 +43,7 @@ def test_a_sweep_trains_what_is_missing_and_ends_with_a_table(
     output, names = Path("runs/sweep"), ["peak-rate=1e-2", "peak-rate=3e-3"]
     words = ("train", config, "--sweep", RATES, "-o", output)
     starts: list[str] = []
-    monkeypatch.setattr(loop, "set_up", lambda run, real=loop.set_up: starts.append(run.folder.path.name) or real(run))
+    monkeypatch.setattr(loop, "set_up", lambda run: starts.append(run.folder.path.name) or setup.set_up(run))
     said = command(*words, "--part", "1/2")
     assert trained(output) == starts == names[:1] and said.out == ""
     missing = "1 of 2 runs are not complete: the table comes with the last --part, or without --part"
