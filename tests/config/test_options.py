@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_mistake_in_the_file_names_the_file_with_options_too(tmp_path):
             load_config(str(file), options)
 
 
-TYPED = {
+TYPED: dict[str, dict[str, Any]] = {
     "--data.rows 8": {"data.rows": 8, "data.tokens_per_batch": 4096, "data.rows_multiple": 64},
     "--data.rows 8 --data.rows None": {"data.rows": None},
     "--data.rows None --data.rows-multiple 8": {"data.rows": None, "data.rows_multiple": 8},
