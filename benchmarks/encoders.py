@@ -219,8 +219,7 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
         data=DataConfig(
             train=train,
             tokenizer=FromRun(path=str(base)),
-            tokens_per_batch=ROWS[table] * max(BUCKETS[table]),
-            rows_multiple=ROWS[table],
+            rows=ROWS[table],
             bucket_lengths=BUCKETS[table],
             max_source_length=MAX_LENGTH[table],
         ),
