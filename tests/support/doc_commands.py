@@ -8,7 +8,10 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "notebooks/README.md", "benchmarks/README.md", "lab/recipes.md")]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "notebooks/README.md", "benchmarks/README.md", "lab/recipes.md")
+]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.M | re.S)

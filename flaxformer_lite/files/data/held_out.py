@@ -77,9 +77,12 @@ class HeldOut(LocatedSource):
     def split_of(self, pair: Pair) -> Split:
         """Returns the split of a pair by its source, so that all targets of a source are in one split; of a document by its text.
 
+        Where rows share their targets, as questions share a text, the target decides: else few pairs would be left to train on.
+
         Texts are compared in their `plain` form.
         """
-        return self.split_of_text(plain(pair.source or pair.target))
+        by_target = self.source.record.shares_target
+        return self.split_of_text(plain(pair.target if by_target else pair.source or pair.target))
 
     def split_of_text(self, text: str) -> Split:
         hashed = self.hashing.copy()
@@ -95,7 +98,7 @@ class HeldOut(LocatedSource):
     def part_of(self, pair: Pair) -> Part:
         """Returns the split of a pair, or LEFT_OUT for a training pair with a held-out text."""
         texts = [plain(text) for text in compared_texts(pair)]
-        split = self.split_of_text(texts[0] if texts else "")
+        split = self.split_of_text(texts[-1 if self.source.record.shares_target else 0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:

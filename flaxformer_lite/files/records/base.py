@@ -52,6 +52,9 @@ class Record(Checked, at="record"):
     beside: ClassVar[tuple[str, ...]] = ()
     """Fields that are read where a row has them."""
 
+    shares_target: ClassVar[bool] = False
+    """Whether several rows have the same target, as questions have one text: they are held out together."""
+
     @property
     def fields(self) -> dict[str, Field]:
         """The fields that are read, by the settings that name them."""

@@ -36,7 +36,7 @@ class Questions(Record):
     start: Field | None = None
     """Field of the start of an answer that is a text; None: the answer stands in the text once."""
 
-    reads, published = "questions", True
+    reads, published, shares_target = "questions", True, True
     names, beside = ("question", "text"), ("is_impossible",)
 
     def rows(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:

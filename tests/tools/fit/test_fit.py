@@ -27,8 +27,8 @@ from flaxformer_lite.files.data import CSV, TSV, CoNLL, DataConfig, JSONLines
 from flaxformer_lite.files.records import Candidates, Classes, Conversations, Entities, Pairs, Questions, Words
 from flaxformer_lite.interop.exporting import fitting_systems
 from flaxformer_lite.tasks.recipe import Examples, Recipe
-from flaxformer_lite.tools.fit import choosing
-from flaxformer_lite.tools.fit.data import as_lines, opened
+from flaxformer_lite.tools.fit import choosing, fit, making
+from flaxformer_lite.tools.fit.data import as_lines, opened, search_rows
 from flaxformer_lite.tools.fit.making import found
 from tests.support.hf_folders import imported
 from tests.support.paths import FIXTURES
@@ -240,3 +240,84 @@ def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
         model = choosing.exported(recipe, config)
         systems = fitting_systems(dataclasses.replace(config, model=model))
         assert f"hf ({loaded.family.model_type})" in systems, systems
+
+
+# The whole ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_from_rows_to_an_export_with_kills_between(bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the same call continues, and makes nothing twice; oracle of the table: the predictions, counted by hand."""
+    monkeypatch.chdir(tmp_path)
+    rows, told = reviews(120), list[str]()
+    settings = {"train.epochs": 2.0}
+    for step in ("scored_once", "confusion_once", "exported_once", "report_once"):
+        with monkeypatch.context() as killed:
+            killed.setattr(making, step, lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                fit(bert, rows, "run", settings=settings)
+    before = {file: file.stat().st_mtime_ns for file in Path("run", "checkpoints").rglob("*")}
+    run = fit(bert, rows, "run", settings=settings, tell=told.append)
+    assert {file: file.stat().st_mtime_ns for file in Path("run", "checkpoints").rglob("*")} == before
+    assert run.config.train.epochs is None and not run.stopped and f"{bert}" == run.config.train.init_from
+    scores = json.loads(Path("run/evaluations/test.json").read_bytes())
+    assert scores["step"] == run.step and f"accuracy {scores['accuracy']:.4g}" in told[0]
+    test = list(run.config.data.source("test").open())
+    predicted = [answer.label for answer in run.classify([pair.target for pair in test])]
+    table = [line.split("\t") for line in Path("run", making.CONFUSION).read_text().splitlines()]
+    for name, *counts in table[1:3]:
+        of_class = [found for pair, found in zip(test, predicted, strict=True) if pair.label == name]
+        assert counts == [str(of_class.count(one)) for one in ("bad", "good")] + ["0"]
+    architecture = json.loads(Path("run/export/config.json").read_bytes())["architectures"]
+    assert architecture == ["BertForSequenceClassification"] and Path("run/report.html").is_file()
+    assert "flaxformer-lite classify run" in told[-1]
+    again = list[str]()
+    fit(bert, rows, "run", settings=settings, tell=again.append)
+    assert again == told
+    with pytest.raises(ValueError, match="run was made of other data and settings: give those again to continue it"):
+        fit(bert, rows[:-1], "run", settings={"train.epochs": 3.0})
+
+
+def test_a_refused_call_leaves_nothing_that_another_is_refused_for(bert: str, tmp_path: Path):
+    with pytest.raises(ValueError, match="no task reads them"):
+        fit(bert, [{"id": 1, "body": "a"}], tmp_path / "run")
+    with pytest.raises(ValueError, match=r"data.held_out is 0.1, which leaves none of the"):
+        fit(bert, reviews(2), tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"start"}
+    with pytest.raises(ValueError, match="row 1 is 'a': rows must be dicts"):
+        fit(bert, ["a"], tmp_path / "run")  # type: ignore[list-item]
+
+
+def test_the_judgements_of_a_search_are_rows(tmp_path: Path):
+    """By hand: a document of gain 0 is a negative; a query without an answer is no row."""
+    (tmp_path / "qrels").mkdir()
+    files = {
+        "corpus.jsonl": as_lines([{"_id": "1", "text": "one"}, {"_id": "2", "title": "a", "text": "two"}]),
+        "queries.jsonl": as_lines([{"_id": "x", "text": "first"}, {"_id": "y", "text": "second"}]),
+        "qrels/test.tsv": table("query-id\tcorpus-id\tscore", "y\t2\t1"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"qrels/train.tsv: no such file"):
+        search_rows(str(tmp_path))
+    rows = table("query-id\tcorpus-id\tscore", "x\t1\t2", "x\t2\t0", "y\t1\t0")
+    (tmp_path / "qrels/train.tsv").write_text(rows, encoding="utf-8")
+    assert search_rows(str(tmp_path)) == {
+        "data": [{"query": "first", "positive": ["one"], "negative": ["a two"]}],
+        "test": [{"query": "second", "positive": ["a two"], "negative": []}],
+    }
+
+
+def test_rows_of_other_programs_are_lines(tmp_path: Path):
+    """Oracles: the tables themselves. A missing cell is null, and a class has its name."""
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    table = pandas.DataFrame({"text": ["a", "b"], "score": [1.5, None]})
+    assert list(map(json.loads, as_lines(table).splitlines())) == [
+        {"text": "a", "score": 1.5},
+        {"text": "b", "score": None},
+    ]
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    rows = datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features=features)
+    assert json.loads(as_lines(rows)) == {"text": "a", "label": "good"}
