@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 TUNABLES = "GLIBC_TUNABLES"
@@ -28,6 +28,7 @@ def program(words: Sequence[str] | None = None) -> None:
         keep_memory()
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `keep_memory`
+    from flaxformer_lite.base.programs import keep_programs
     from flaxformer_lite.cli.main import main
 
     keep_programs(os.environ)
@@ -141,26 +142,3 @@ def has_tunables() -> bool:
         return name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 35)
     except (AttributeError, OSError, ValueError):  # not Linux, or not glibc
         return False
-
-
-def keep_programs(environment: MutableMapping[str, str]) -> None:
-    """Sets a folder of the user's where JAX keeps compiled programs for the next start, and the seconds from which one is kept.
-
-    Must be called before JAX is imported. Each kind of CPU has its own folder, since a program for one may not run on another.
-    JAX removes what was not used longest; several processes may share the folder. A folder in `JAX_COMPILATION_CACHE_DIR` stays,
-    without a limit to its size. `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
-    """
-    from flaxformer_lite.base.hardware import cpu_kind
-    from flaxformer_lite.base.remote_files import cache_root
-
-    environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")  # JAX itself says 1
-    if "JAX_COMPILATION_CACHE_DIR" in environment:
-        return
-    folder = cache_root() / "programs" / cpu_kind()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    if os.access(folder, os.W_OK):
-        environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**31))  # bytes, for each kind of CPU

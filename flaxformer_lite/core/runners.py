@@ -5,17 +5,20 @@ Constructing a runner compiles no step. Each step is compiled when it is first c
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int, PyTree, UInt
 
+from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.model.config import check_heads
 from flaxformer_lite.core.objectives import Batch, Counts
+from flaxformer_lite.core.parallel.compiler import quick_options
 from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.core.parallel.sharding import (
     batch_sharding,
@@ -24,9 +27,19 @@ from flaxformer_lite.core.parallel.sharding import (
     with_shardings,
     within_mesh,
 )
-from flaxformer_lite.core.step import TrainState, TrainTask, eval_step, step_gradient, train_step, update
+from flaxformer_lite.core.step import (
+    TrainState,
+    TrainTask,
+    eval_step,
+    init_params,
+    step_gradient,
+    train_step,
+    update,
+    with_optimizer,
+)
 
 
+@once
 def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     """Returns shapes, types and shardings of the state on the mesh.
 
@@ -48,37 +61,51 @@ class Runner(ABC):
         """XLA's options for these devices, by name."""
 
     @property
+    def seed(self) -> np.uint32:
+        return np.uint32(self.task.seed)
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.compiler_options.items())
+
+    @property
     def state_shardings(self) -> TrainState:
-        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+        return shardings_of(self.task, self.mesh)
 
     @cached_property
     def compiled_init(self) -> Any:
-        return jax.jit(self.task.initialize, out_shardings=self.state_shardings).lower().compile()
+        """The program that makes all parameters."""
+        return compiled_parameters(self.task.without_update, self.mesh, tuple(sorted(self.parameter_shardings)))
+
+    @property
+    def parameter_shardings(self) -> dict[str, Any]:
+        """The shardings of the parameters, by their paths."""
+        return flatten_dict(self.state_shardings.params, sep="/")
 
     @cached_property
     def compiled_train_step(self) -> Any:
         """The jitted train step, which can also be lowered without any data."""
-        return jax.jit(
-            self.divided(train_step),
-            donate_argnums=0,
-            out_shardings=(self.state_shardings, replicated(self.mesh)),
-            # Parts of a batch that the model does not read stay arguments: the sizes of the arguments then sum to the shards.
-            keep_unused=True,
-            compiler_options=self.compiler_options,
-        )
+        return jitted_update(type(self), train_step, self.task, self.mesh, self.options)
 
     @cached_property
     def compiled_eval_step(self) -> Any:
-        return jax.jit(
-            self.divided(eval_step), out_shardings=replicated(self.mesh), compiler_options=self.compiler_options
-        )
+        return jitted(type(self), eval_step, self.task.without_update, self.mesh, self.options)
 
-    def init(self) -> TrainState:
-        """Returns the state before the first step, on the devices."""
-        return self.compiled_init()
+    def init(self, params: Mapping[str, Array] | None = None) -> TrainState:
+        """Returns the state before the first step, on the devices. params: known parameters, by their paths; others are made."""
+        known = params or {}
+        missing = tuple(sorted(self.parameter_shardings.keys() - known.keys()))
+        made = compiled_parameters(self.task.without_update, self.mesh, missing)(self.seed) if missing else {}
+        by_path: PyTree = unflatten_dict({**known, **made}, sep="/")
+        return jitted_start(self.task, self.mesh)(by_path)
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
+    def train_step(
+        self, state: TrainState, batch: Batch, *, with_norm: bool = False
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated.
+
+        with_norm: asks for `update_norm`, which a step leaves out where it costs time.
+        """
         return self.compiled_train_step(state, batch)
 
     def eval_step(self, params: PyTree, batch: Batch) -> Counts:
@@ -90,9 +117,10 @@ class Runner(ABC):
         by_rows = batch_sharding(self.mesh)
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch)
 
+    @staticmethod
     @abstractmethod
-    def divided(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a step of the task as a function of state (or parameters) and batch that is divided over the devices."""
+    def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:
+        """Returns a step of a task as a function of state (or parameters) and batch that is divided over the devices."""
 
     @abstractmethod
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
@@ -103,34 +131,34 @@ class MeshRunner(Runner):
     """One program for the whole mesh: the compiler divides it as the shardings say.
 
     On one CPU a step is two programs, its gradient and its update: that of the update is the same for all shapes of batches. A CPU
-    compiles a step in the time of several, and takes no longer for both parts than for one program.
+    compiles a step in the time of several, and takes no longer for both parts than for one program. The norm of an update is
+    that of the change of the parameters: within the program it would double the time of the update.
     """
 
     @cached_property
     def compiled_gradient(self) -> Any:
-        return jax.jit(self.divided(step_gradient), compiler_options=self.compiler_options)
+        return jitted(type(self), step_gradient, self.task.without_update, self.mesh, self.options)
 
     @cached_property
     def compiled_update(self) -> Any:
-        return jax.jit(
-            self.divided(update),
-            donate_argnums=0,
-            out_shardings=(self.state_shardings, replicated(self.mesh)),
-            compiler_options=self.compiler_options,
-        )
+        options = self.task.compiler_options.of(self.mesh, update=True)
+        return jitted_update(type(self), update, self.task, self.mesh, tuple(options.items()))
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def train_step(
+        self, state: TrainState, batch: Batch, *, with_norm: bool = False
+    ) -> tuple[TrainState, dict[str, Any]]:
         if self.mesh.size > 1 or self.mesh.devices.flat[0].platform != "cpu":
             return super().train_step(state, batch)
-        made: tuple[TrainState, dict[str, Array]] = self.compiled_update(
-            state, self.compiled_gradient(state.params, state.step, batch)
-        )
-        return made
+        before = jax.tree.map(np.array, state.params) if with_norm else None
+        gradient = self.compiled_gradient(state.params, state.step, self.seed, batch)
+        state, measured = self.compiled_update(state, gradient)
+        return state, measured if before is None else {**measured, "update_norm": change_norm(before, state.params)}
 
-    def divided(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    @staticmethod
+    def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:
         def whole(*arguments: Any) -> Any:
-            with within_mesh(self.mesh):
-                return step(self.task, *arguments)
+            with within_mesh(mesh):
+                return step(task, *arguments)
 
         return whole
 
@@ -147,17 +175,79 @@ class PmapRunner(Runner):
     def __init__(self, task: TrainTask, mesh: Mesh):
         super().__init__(task, Mesh(mesh.devices.reshape(-1, 1, 1), mesh.axis_names, axis_types=mesh.axis_types))
 
-    def divided(self, step: Callable[..., Any]) -> Callable[[Any, Batch], Any]:
+    @staticmethod
+    def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:
         return jax.shard_map(
-            functools.partial(step, self.task, axis_name="data"),
-            mesh=self.mesh,
-            in_specs=(PartitionSpec(), batch_sharding(self.mesh).spec),
+            functools.partial(step, task, axis_name="data"),
+            mesh=mesh,
+            in_specs=(PartitionSpec(), batch_sharding(mesh).spec),
             out_specs=PartitionSpec(),
             check_vma=False,
         )
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return interleaved_rows(self.mesh, self.task.num_micro_batches, num_rows)
+
+
+def shardings_of(task: TrainTask, mesh: Mesh) -> TrainState:
+    shardings: TrainState = jax.tree.map(lambda x: x.sharding, abstract_state(task, mesh))
+    return shardings
+
+
+# Functions that a process compiles once for equal tasks
+
+Options = tuple[tuple[str, str], ...]
+
+
+@once
+def jitted(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: Options) -> Any:
+    """Returns a step that changes no state, jitted."""
+    function = runner.divided(step, task, mesh)
+    return jax.jit(function, out_shardings=replicated(mesh), compiler_options=dict(options))
+
+
+@once
+def jitted_update(runner: type[Runner], step: Callable[..., Any], task: TrainTask, mesh: Mesh, options: Options) -> Any:
+    """Returns a step that changes the state, jitted."""
+    return jax.jit(
+        runner.divided(step, task, mesh),
+        donate_argnums=0,
+        out_shardings=(shardings_of(task, mesh), replicated(mesh)),
+        # Parts of a batch that the model does not read stay arguments: the sizes of the arguments then sum to the shards.
+        keep_unused=True,
+        compiler_options=dict(options),
+    )
+
+
+@once
+def compiled_parameters(task: TrainTask, mesh: Mesh, paths: tuple[str, ...]) -> Any:
+    """Returns the compiled function of a seed that makes the parameters of these paths, and no others."""
+
+    def made(seed: UInt[Array, ""]) -> dict[str, Array]:
+        params = flatten_dict(init_params(task, seed), sep="/")
+        return {path: params[path] for path in paths}
+
+    shardings = flatten_dict(shardings_of(task, mesh).params, sep="/")
+    of_paths = {path: shardings[path] for path in paths}
+    function = jax.jit(
+        made, in_shardings=replicated(mesh), out_shardings=of_paths, compiler_options=quick_options(mesh)
+    )
+    return function.lower(jax.ShapeDtypeStruct((), np.uint32)).compile()
+
+
+@once
+def jitted_start(task: TrainTask, mesh: Mesh) -> Any:
+    return jax.jit(functools.partial(with_optimizer, task), out_shardings=shardings_of(task, mesh))
+
+
+def change_norm(before: PyTree, after: PyTree) -> np.floating:
+    """Returns the joint Euclidean norm of the differences between two trees of parameters."""
+
+    def squared(old: np.ndarray, new: Array) -> np.floating:
+        change = (np.asarray(new, np.float32) - np.asarray(old, np.float32)).ravel()
+        return np.dot(change, change)
+
+    return np.sqrt(sum(jax.tree.leaves(jax.tree.map(squared, before, after))))
 
 
 def make_runner(kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh) -> Runner:

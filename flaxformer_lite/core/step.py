@@ -7,13 +7,13 @@ Dropout, like the data, is a function of (seed, step). No random state is stored
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt
 
 from flaxformer_lite.core.model import Inputs, Transformer
 from flaxformer_lite.core.model.inputs import Outputs, example_inputs
@@ -22,6 +22,8 @@ from flaxformer_lite.core.optim.selection import check_rates, merge, split, with
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.sharding import constrain_parameters
 from flaxformer_lite.core.search import DecodeConfig
+
+NO_OPTIMIZER = optax.identity()
 
 
 class TrainState(NamedTuple):
@@ -57,6 +59,11 @@ class TrainTask:
     """Functions of the gradient: their numbers are among those of a step, each as `gradient/NAME`."""
 
     @functools.cached_property
+    def without_update(self) -> "TrainTask":
+        """The same task for programs without an update, which take the seed as an argument: alike for all optimizers and seeds."""
+        return replace(self, optimizer=NO_OPTIMIZER, seed=0, ema_decay=None, rates={}, measures=())
+
+    @functools.cached_property
     def initialize(self) -> Callable[[], "TrainState"]:
         """The function `init_state` of this task: one, so that JAX traces it once for the state's shapes and for its program."""
         return functools.partial(init_state, self)
@@ -65,17 +72,26 @@ class TrainTask:
         return self.objective.inputs(batch, self.model.config)
 
 
-def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
+def random_key(seed: int | UInt[Any, ""], purpose: str, step: Int[Array, ""] | int = 0) -> Array:
     purposes = ("parameters", "dropout")
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
 def init_state(task: TrainTask) -> TrainState:
-    params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
+    return with_optimizer(task, init_params(task, task.seed))
+
+
+def init_params(task: TrainTask, seed: int | UInt[Any, ""]) -> PyTree:
+    """Returns the parameters before the first step, as a run keeps them."""
+    params = task.model.init(random_key(seed, "parameters"), example_inputs(task.model.config))["params"]
     if task.model.config.lora is not None:
         task.model.config.lora.check(params)
     check_rates(task.rates, params, task.trainable)
-    params = with_frozen_dtype(params, task.trainable, task.frozen_dtype)
+    return with_frozen_dtype(params, task.trainable, task.frozen_dtype)
+
+
+def with_optimizer(task: TrainTask, params: PyTree) -> TrainState:
+    """Returns the state before the first step, of these parameters."""
     trained, _ = split(params, task.trainable)
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(trained), ema)
@@ -183,7 +199,8 @@ def train_step(
 
     If the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
-    return update(task, state, step_gradient(task, state.params, state.step, batch, axis_name))
+    given = step_gradient(task, state.params, state.step, task.seed, batch, axis_name)
+    return update(task, state, given, with_norm=True)
 
 
 class StepGradient(NamedTuple):
@@ -196,31 +213,51 @@ class StepGradient(NamedTuple):
 
 
 def step_gradient(
-    task: TrainTask, params: PyTree, step: Int[Array, ""], batch: Batch, axis_name: str | None = None
+    task: TrainTask,
+    params: PyTree,
+    step: Int[Array, ""],
+    seed: int | UInt[Any, ""],
+    batch: Batch,
+    axis_name: str | None = None,
 ) -> StepGradient:
     """Returns the part of a step that depends on the shape of its batch."""
-    key = random_key(task.seed, "dropout", step)
+    key = random_key(seed, "dropout", step)
     loss, _, grads = gradient(task, params, batch, key, axis_name)
     return StepGradient(loss, across(batch.weights.sum(), axis_name), grads)
 
 
-def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[TrainState, dict[str, Array]]:
-    """Returns what `train_step` returns, by the gradient of its batch."""
+def update(
+    task: TrainTask, state: TrainState, given: StepGradient, *, with_norm: bool = False
+) -> tuple[TrainState, dict[str, Array]]:
+    """Returns what `train_step` returns, by the gradient of its batch.
+
+    with_norm: measures the norm of the update too. On a CPU that keeps a copy of the whole update.
+    """
     loss, tokens, grads = given
     trained, frozen = split(state.params, task.trainable)
     grads = without_frozen_layers(grads, task.trainable)
-    updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
-    updates = without_frozen_layers(updates, task.trainable)
-    params = merge(optax.apply_updates(trained, updates), frozen)
-    ema = state.ema
-    if task.ema_decay is not None:
-        # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
-        decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
-        # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
-        ema = jax.tree.map(lambda old, x: (old + (1 - decay) * (x - old)).astype(old.dtype), state.ema, params)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
+
+    def updated(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
+        updates = without_frozen_layers(updates, task.trainable)
+        params = merge(optax.apply_updates(trained, updates), frozen)
+        ema = state.ema
+        if task.ema_decay is not None:
+            # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
+            decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+            # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
+            ema = jax.tree.map(lambda old, x: (old + (1 - decay) * (x - old)).astype(old.dtype), state.ema, params)
+        norm = {"update_norm": optax.tree.norm(updates)} if with_norm else {}
+        return TrainState(state.step, params, opt_state, ema), norm
+
+    def skipped(state: TrainState) -> tuple[TrainState, dict[str, Array]]:
+        return state, {"update_norm": jnp.zeros_like(measured["gradient_norm"])} if with_norm else {}
+
+    # Not a choice between the old and the new arrays: that would need both in memory.
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
-    measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)
+    state, norm = jax.lax.cond(finite, updated, skipped, state)
+    measured |= norm
     for measure in task.measures:
         for name, value in measure(grads).items():
             if f"gradient/{name}" in measured or jnp.ndim(value):
@@ -228,8 +265,6 @@ def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[Tra
                     f"a hook measures {name}, shape {jnp.shape(value)}: it must be a scalar with a name of its own"
                 )
             measured[f"gradient/{name}"] = value
-    updated, before = TrainState(state.step, params, opt_state, ema), state
-    state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
     return state._replace(step=state.step + 1), measured
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.base.hardware import check_platforms
+from flaxformer_lite.base.programs import keep_programs_of_python
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.config.outside import IMPORTED
@@ -511,6 +512,7 @@ def load(
     if weights_dtype not in WEIGHTS_DTYPES:
         raise ValueError(f"weights_dtype is {weights_dtype!r}: it must be {' or '.join(WEIGHTS_DTYPES)}")
     check_platforms()
+    keep_programs_of_python()
     folder = open_run(path)
     config = folder.config()
     longest = config.data.max_source_length if config.model.num_encoder_layers else config.data.longest.target

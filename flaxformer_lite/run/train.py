@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.base.programs import keep_programs_of_python
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.training import Hook, loop
@@ -37,6 +38,7 @@ def train(
         after SIGTERM and SIGHUP, once the run is saved, SystemExit with 143 or 129: a script trains nothing else in the time that a
         scheduler leaves it.
     """
+    keep_programs_of_python()
     config = config if isinstance(config, Config) else load_config(str(config))
     of_rows = [] if on_row is None else [EachRow(on_row)]
     number = loop.train(config, workdir, [*hooks, *of_rows], with_changes=continue_with_changes)

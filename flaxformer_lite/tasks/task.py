@@ -16,6 +16,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.mistake import Mistake
+from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import Transformer
@@ -67,6 +68,15 @@ def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
     return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
 
 
+@once
+def bound_predictor(
+    model: Transformer, key: tuple[Any, ...], batch_tokens: int, pad_id: int, placement: Placement
+) -> BatchPredictor:
+    """Returns the predictor of a function with its first arguments. Equal models share it, and so its programs."""
+    function, *arguments = key
+    return BatchPredictor(model, functools.partial(function, *arguments), batch_tokens, pad_id, placement)
+
+
 @dataclass(frozen=True)
 class TextModel:
     """A model with its parameters, tokenizers and config, which reads texts in one pass."""
@@ -106,10 +116,8 @@ class TextModel:
     def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
         """Returns the compiled form of a function of `core/predictions/encoder.py`."""
         if (key := (function, *arguments)) not in self.batch_predictors:
-            bound = functools.partial(function, *arguments)
-            self.batch_predictors[key] = BatchPredictor(
-                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id, self.placement
-            )
+            sizes = self.config.decode.batch_tokens, self.tokenizer.pad_id
+            self.batch_predictors[key] = bound_predictor(self.model, key, *sizes, self.placement)
         return self.batch_predictors[key]
 
     def predict(self, predictor: BatchPredictor, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:

@@ -64,7 +64,7 @@ class Hook(BaseHook):
     def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
         """Called once `step` is computed, usually while the next one computes.
 
-        measured: loss, tokens, gradient_norm, update_norm, and what hooks `measure`.
+        measured: loss, tokens, gradient_norm, update_norm (on one CPU only in steps that write a row), and what hooks `measure`.
         """
 
     def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:

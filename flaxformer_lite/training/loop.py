@@ -127,7 +127,7 @@ class Loop(TrainingRun):
                     self.finish_step()  # the one before
                     self.started = self.step, measured
                     self.stop.exchange()
-                    if self.row_due():
+                    if self.row_due(self.step):
                         self.write_train_row()
                     if self.evaluation_due() or self.checkpoint_due() or self.stop.agreed:
                         # A request that comes after the save is granted after the next step: a step that is done is saved.
@@ -169,7 +169,7 @@ class Loop(TrainingRun):
             jax.block_until_ready(self.started)  # a step that computes meanwhile would be one without a time
             self.progress.within("compiling")
         before = time.perf_counter()
-        self.state, measured = self.runner.train_step(self.state, batch)
+        self.state, measured = self.runner.train_step(self.state, batch, with_norm=self.row_due(self.step + 1))
         if is_new:
             self.throughput.leave_out(seconds := time.perf_counter() - before)
             self.progress.leave_out(seconds)
@@ -191,8 +191,8 @@ class Loop(TrainingRun):
 
     # Rows of metrics.jsonl
 
-    def row_due(self) -> bool:
-        return self.step % self.config.train.log_every == 0 or self.step == self.config.train.steps
+    def row_due(self, step: int) -> bool:
+        return step % self.config.train.log_every == 0 or step == self.config.train.steps
 
     def write_train_row(self) -> None:
         """Writes the `train` row: the mean loss and the speed since the row before."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from flaxformer_lite.config import Config, differences
@@ -64,7 +64,7 @@ def set_up(run: Session) -> Setup:
 
     runner = runner_of(config)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
-        if is_new and config.train.epochs is None:
+        if is_new and config.train.init_from is None:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
         data = processes.first_then_others(
             lambda: read_data(run.config, folder, run.progress, run.stop.raise_if_agreed)
@@ -114,11 +114,11 @@ def mesh_for(config: Config) -> Mesh:
 
 def first_state(config: Config, runner: Runner) -> tuple[TrainState, str]:
     """Returns the state before the first step, and the origin of its parameters; without `train.init_from` that is empty."""
-    state = runner.init()
     if config.train.init_from is None:
-        return state, ""
-    params, origin = warm_start(state.params, config, runner.mesh)
-    return state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params)), origin
+        return runner.init(), ""
+    params, origin = warm_start(runner.abstract_state.params, config, runner.mesh)
+    known = {path: x for path, x in flatten_dict(params, sep="/").items() if isinstance(x, jax.Array)}
+    return runner.init(known), origin
 
 
 def restore_state(

@@ -4,12 +4,15 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.hardware import multiplies_bfloat16
 from flaxformer_lite.config import Config
+from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.model import ModelConfig, Transformer
 from flaxformer_lite.core.objectives import Apply, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.core.optim import OptimizerConfig
 from flaxformer_lite.core.step import TrainTask, random_key
 
 
@@ -18,8 +21,8 @@ def train_task(config: Config) -> TrainTask:
     return TrainTask(
         model=Transformer(with_products_of_this_processor(config.model)),
         objective=config.objective,
-        optimizer=config.optimizer.build(
-            total_steps=config.train.most_steps, d_model=config.model.d_model, num_layers=config.model.num_layers
+        optimizer=built(
+            config.optimizer, config.train.most_steps, config.model.d_model, tuple(config.model.num_layers.items())
         ),
         rates=config.optimizer.rates,
         seed=config.train.seed,
@@ -30,6 +33,14 @@ def train_task(config: Config) -> TrainTask:
         decode=config.decode,
         compiler_options=config.train.compiler_options,
     )
+
+
+@once
+def built(
+    optimizer: OptimizerConfig, total_steps: int, d_model: int, num_layers: tuple[tuple[str, int], ...]
+) -> optax.GradientTransformation:
+    """Returns the optimizer of these settings: one value for equal settings, so that their tasks are equal too."""
+    return optimizer.build(total_steps=total_steps, d_model=d_model, num_layers=dict(num_layers))
 
 
 def with_products_of_this_processor(model: ModelConfig) -> ModelConfig:

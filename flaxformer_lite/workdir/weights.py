@@ -178,6 +178,8 @@ def in_class_order(params: PyTree, there: tuple[str, ...], here: tuple[str, ...]
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
     """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
+    `params` are arrays, or their shapes with shardings; those that stay fresh are returned as they are given.
+
     The line also lists model settings in which the two runs differ although all shapes are the same. Classes are matched by their
     names; if no name is the same, they keep their order, with a warning.
 

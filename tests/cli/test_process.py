@@ -14,13 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from flaxformer_lite.base import hardware
 from flaxformer_lite.cli import process
 from flaxformer_lite.cli.process import (
     KEEP,
     has_tunables,
     keep_memory,
-    keep_programs,
     may_need_no_jax,
     report_ignored,
     report_uncaught,
@@ -81,40 +79,6 @@ def test_a_real_process_keeps_its_number_its_words_and_its_input():
     first, second, last = answer.stdout.splitlines()
     assert (first, answer.stderr) == (second, "")
     assert last == f"{KEEP} ['a b', '--c'] line"
-
-
-def test_compiled_programs_are_kept_below_the_users_cache_for_each_kind_of_cpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folders = []
-    for kind in ("x86_64-12345678", "aarch64"):
-        monkeypatch.setattr(hardware, "cpu_kind", lambda kind=kind: kind)
-        environment = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "7"}
-        keep_programs(environment)
-        assert environment["JAX_COMPILATION_CACHE_MAX_SIZE"] == str(2 * 2**30)
-        assert environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
-        folders.append(Path(environment["JAX_COMPILATION_CACHE_DIR"]))
-    assert folders == [tmp_path / "flaxformer_lite/programs" / kind for kind in ("x86_64-12345678", "aarch64")]
-    assert all(folder.is_dir() for folder in folders)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "kept_from"), [({}, "0.3"), ({"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "7"}, "7")]
-)
-def test_a_folder_of_the_users_choice_stays_without_a_limit_and_keeps_short_programs_too(
-    seconds: dict[str, str], kept_from: str
-):
-    """Oracle: the environment by hand. JAX alone keeps no program that compiles in less than a second."""
-    keep_programs(environment := {"JAX_COMPILATION_CACHE_DIR": "", **seconds})
-    assert environment == {"JAX_COMPILATION_CACHE_DIR": "", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": kept_from}
-
-
-def test_a_home_that_cannot_be_written_keeps_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    keep_programs(environment := {})
-    assert "JAX_COMPILATION_CACHE_DIR" not in environment
 
 
 def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: pytest.CaptureFixture) -> None:

@@ -1,9 +1,13 @@
 """Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/training/test_many_devices.py."""
 
+from dataclasses import replace
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, PyTree
 
 from flaxformer_lite.core import runners
@@ -11,9 +15,11 @@ from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives import Batch, LossTerm
+from flaxformer_lite.core.optim import Constant
+from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner, make_runner
-from flaxformer_lite.core.step import TrainState, TrainTask, across, train_step
+from flaxformer_lite.core.step import StepGradient, TrainState, TrainTask, across, train_step, with_optimizer
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import num_programs, tiny_config
 
@@ -55,23 +61,28 @@ def test_a_runner_compiles_when_a_step_is_first_called(kind: str, expected: type
     batch = zero_batch(task.objective, Bucket(Lengths(5, 3), 8))
     for _ in range(2):
         assert float(runner.eval_step(jnp.ones(()), runner.shard_batch(batch))["tokens"].sum) == 1
-    assert traced == [task]
+    assert traced == [task.without_update]
 
 
 def test_a_step_of_one_cpu_is_two_programs_with_its_bits():
-    """Laws: the update has one program for all shapes of batches, the gradient one for each; both have the bits of `train_step`."""
-    config = tiny_config()
-    task, mesh = train_task(config), make_mesh(devices=jax.devices()[:1])
+    """Laws: the update has one program for all shapes of batches, the gradient one for each; both have the bits of `train_step`.
+
+    With the same options: by default the update has others.
+    """
+    task, mesh = train_task(tiny_config()), make_mesh(devices=jax.devices()[:1])
+    task = replace(task, compiler_options=CompilerOptions(cpu=()))
     divided, whole = make_runner("mesh", task, mesh), make_runner("mesh", task, mesh)
     states = [divided.init(), whole.init()]
     for length in (3, 5, 3):
         batch = zero_batch(task.objective, Bucket(Lengths(length, length), 8))
         batch = divided.shard_batch(batch._replace(weights=np.ones_like(batch.weights)))
         (states[0], measured), (states[1], expected) = (
-            divided.train_step(states[0], batch),
+            divided.train_step(states[0], batch, with_norm=True),
             whole.compiled_train_step(states[1], batch),
         )
         assert measured.keys() == expected.keys()
+        # That of the change, in float32: the parameters round what is added to them.
+        assert float(measured.pop("update_norm")) == pytest.approx(float(expected.pop("update_norm")), rel=1e-4)
         for one, other in zip(*map(jax.tree.leaves, [(states[0], measured), (states[1], expected)]), strict=True):
             np.testing.assert_array_equal(one, other)
     assert isinstance(divided, MeshRunner)
@@ -80,3 +91,41 @@ def test_a_step_of_one_cpu_is_two_programs_with_its_bits():
         x.sharding == y.sharding
         for x, y in zip(*map(jax.tree.leaves, (states[0], divided.abstract_state)), strict=True)
     )
+
+
+def test_tasks_of_another_rate_or_seed_share_all_programs_but_the_update(monkeypatch: pytest.MonkeyPatch):
+    """Law: the gradient is traced once for all of them, and each has its own seed; equal tasks share the update too."""
+    traced: list[str] = []
+
+    def gradient(task: TrainTask, params: PyTree, step: Array, seed: Array, batch: Batch) -> StepGradient:
+        traced.append("gradient")
+        return StepGradient(seed.astype(jnp.float32), batch.weights.sum(), params)
+
+    def update(task: TrainTask, state: TrainState, given: StepGradient) -> tuple[TrainState, dict[str, Array]]:
+        traced.append("update")
+        return state, {"loss": given.loss}
+
+    monkeypatch.setattr(runners, "step_gradient", gradient)
+    monkeypatch.setattr(runners, "update", update)
+    config, mesh, losses = tiny_config(), make_mesh(devices=jax.devices()[:1]), []
+    for rate, seed in ((1e-3, 0), (2e-3, 2**32 - 1), (1e-3, 0)):
+        optimizer = replace(config.optimizer, schedule=Constant(peak_rate=rate))
+        task = train_task(replace(config, optimizer=optimizer, train=replace(config.train, seed=seed)))
+        runner = make_runner("mesh", task, mesh)
+        state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), runner.abstract_state)
+        batch = runner.shard_batch(zero_batch(task.objective, Bucket(Lengths(5, 3), 8)))
+        losses.append(float(runner.train_step(state, batch)[1]["loss"]))
+    assert traced == ["gradient", "update", "update"] and losses == [0, 2.0**32, 0]
+
+
+def test_parameters_that_are_known_leave_the_others_and_the_optimizer_as_they_were():
+    """Law: the bits of the parameters that are made do not depend on which others are made, nor on the program."""
+    task = train_task(replace(tiny_config(), optimizer=replace(tiny_config().optimizer, ema_decay=0.5)))
+    runner = make_runner("mesh", task, make_mesh(devices=jax.devices()[:1]))
+    whole = jax.jit(task.initialize)()
+    flat = flatten_dict(whole.params, sep="/")
+    known = {path: x + 1 for path, x in flat.items() if "kernel" not in path}
+    assert 0 < len(known) < len(flat)
+    expected = unflatten_dict({**flat, **known}, sep="/")
+    chex.assert_trees_all_equal(runner.init(), whole)
+    chex.assert_trees_all_equal(runner.init(known), with_optimizer(task, expected))

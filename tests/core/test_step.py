@@ -182,10 +182,10 @@ def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Ru
     broken = batch._replace(weights=np.where(np.arange(5) == 1, np.float32("nan"), batch.weights))
     state = one_device.init()
     before = jax.tree.map(np.array, state)
-    state, measured = one_device.train_step(state, one_device.shard_batch(broken))
+    state, measured = one_device.train_step(state, one_device.shard_batch(broken), with_norm=True)
     assert np.isnan(float(measured["loss"])) and int(state.step) == 1 and measured["update_norm"] == 0
     chex.assert_trees_all_equal(jax.tree.map(np.array, state)._replace(step=before.step), before)
-    state, measured = one_device.train_step(state, one_device.shard_batch(batch))
+    state, measured = one_device.train_step(state, one_device.shard_batch(batch), with_norm=True)
     assert np.isfinite(float(measured["loss"])) and int(state.step) == 2
     changes = jax.tree.leaves(
         jax.tree.map(lambda x, y: np.sum((np.asarray(x, np.float64) - y) ** 2), state.params, before.params)

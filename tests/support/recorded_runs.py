@@ -58,7 +58,7 @@ class Listener:
     def shard_batch(self, batch: Batch) -> Batch:
         return batch
 
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+    def train_step(self, state: TrainState, batch: Batch, with_norm: bool = False) -> tuple[TrainState, dict[str, Any]]:
         step = int(state.step) + 1
         loss = self.measure(step)
         num_rows = len(jax.tree.leaves(batch)[0]) * self.hosts

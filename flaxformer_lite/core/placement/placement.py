@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flaxformer_lite.core.base.progress import ProgressCallback
-from flaxformer_lite.core.parallel.mesh import row_groups
+from flaxformer_lite.core.parallel.compiler import quick_options
+from flaxformer_lite.core.parallel.mesh import make_mesh, row_groups
 from flaxformer_lite.core.parallel.sharding import MESH_AXES, ROW_AXES, within_mesh
 from flaxformer_lite.core.placement.batches import InputBatch
 
@@ -58,6 +59,11 @@ class Placement:
     def tensor(self) -> int:
         """The number of devices of a group."""
         return 1 if self.mesh is None else int(self.mesh.shape["tensor"])
+
+    def jitted(self, function: Callable[..., Any], **how: Any) -> Any:
+        """Returns the function as `jax.jit` makes it, with the options with which these devices compile quickly."""
+        mesh = self.mesh or make_mesh(devices=jax.local_devices()[:1])
+        return jax.jit(function, compiler_options=quick_options(mesh), **how)
 
     def in_words(self) -> str:
         """Returns one line on the devices of which a group divides the model."""

@@ -48,7 +48,7 @@ class BatchPredictor:
         def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> Any:
             return function(model, variables, text_inputs(model.config, *arrays), positions)
 
-        self.function = jax.jit(placement.by_rows(of_arrays))
+        self.function = placement.jitted(placement.by_rows(of_arrays))
 
     def predict(
         self,

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.core.base.mistake import known
+from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.placement.batches import (
@@ -31,7 +32,7 @@ from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
 from flaxformer_lite.core.search.request import Request
 from flaxformer_lite.core.search.rows import Search, Weights
 from flaxformer_lite.core.search.sampling import RowSampling, sample_keys
-from flaxformer_lite.core.search.search import Decoded, SearchInputs, SearchSettings, laid_out, step_layouts
+from flaxformer_lite.core.search.search import Decoded, Method, SearchInputs, SearchSettings, laid_out, step_layouts
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention, check_vocabulary
 from flaxformer_lite.core.search.terms import row_terms
 from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
@@ -39,6 +40,20 @@ from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
 Watch = Callable[[int], Callable[[list[int]], int | None]]
 """Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
 answer, it returns how many tokens the answer keeps, else None. A stop string ends a text in this way."""
+
+
+drawn_keys = jax.jit(sample_keys)
+
+
+@once
+def search_of(models: tuple[Transformer, ...], method: Method, placement: Placement) -> Search:
+    """Returns the search of these models: decoders of equal models share it, and so its programs."""
+    return Search(models, method, placement)
+
+
+@once
+def copies_of(models: tuple[Transformer, ...], placement: Placement) -> Any:
+    return placement.jitted(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
 
 
 class Row(NamedTuple):
@@ -99,10 +114,9 @@ class Decoder:
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
         by_beams = config.beam_size > 1 or ensemble
-        self.beam_search = Search(models, BEAM_SEARCH, placement)
-        self.search = self.beam_search if by_beams else Search(models, GREEDY_SEARCH, placement)
-        self.sample_keys = jax.jit(sample_keys)
-        self._copies = jax.jit(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
+        self.beam_search = search_of(models, BEAM_SEARCH, placement)
+        self.search = self.beam_search if by_beams else search_of(models, GREEDY_SEARCH, placement)
+        self._copies = copies_of(models, placement)
 
     def under(self, config: DecodeConfig) -> "Decoder":
         """Returns a decoder with settings of the same `program`, which shares the compiled programs of this one."""
@@ -290,7 +304,7 @@ class Decoder:
             draws = np.zeros((3, batch.rows), np.int64)
             draws[:, : len(rows)] = np.transpose([row.draw for row in rows])
             seeds, indices, samples = draws
-            keys = self.sample_keys(
+            keys = drawn_keys(
                 seeds.astype(np.uint32).view(np.int32), indices.astype(np.int32), samples.astype(np.int32)
             )
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host

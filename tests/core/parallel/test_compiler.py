@@ -12,8 +12,8 @@ from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.data.records import Lengths
 from flaxformer_lite.core.objectives.losses import LossTerm
-from flaxformer_lite.core.parallel import CompilerOptions, make_mesh
-from flaxformer_lite.core.parallel.compiler import refusal
+from flaxformer_lite.core.parallel import CompilerOptions, compiler, make_mesh
+from flaxformer_lite.core.parallel.compiler import quick_options, refusal
 from flaxformer_lite.core.runners import MeshRunner, make_runner
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import train_task
@@ -34,9 +34,22 @@ def with_options(**options: tuple[str, ...]) -> Config:
 def test_only_the_options_of_the_own_kind_reach_a_compiler():
     """A CPU's compiler refuses those of a TPU, so it would say that it got them."""
     mesh = make_mesh(devices=jax.devices()[:1])
-    assert CompilerOptions(v6e=KNOWN, gpu=("no_such=1",)).of(mesh) == {}
+    assert CompilerOptions(cpu=(), v6e=KNOWN, gpu=("no_such=1",)).of(mesh) == {}
     with pytest.raises(ValueError, match="No such compile option"):
         CompilerOptions(cpu=KNOWN).of(mesh)
+
+
+def test_a_cpu_compiles_all_but_the_update_quickly_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: the releases of JAX. That of JAX 0.12 lacks an option, and gets none: the others alone would slow its programs."""
+    mesh = make_mesh(devices=jax.devices()[:1])
+    monkeypatch.setattr(jax.config, "read", lambda name: False)
+    expected = dict(compiler.QUICK) if jax.__version_info__ < (0, 12) else {}
+    assert CompilerOptions().of(mesh) == quick_options(mesh) == expected
+    assert CompilerOptions().of(mesh, update=True) == {}
+    own = CompilerOptions(cpu=("xla_cpu_enable_fast_math=False",))
+    assert own.of(mesh) == own.of(mesh, update=True) == {"xla_cpu_enable_fast_math": "False"}
+    monkeypatch.setattr(compiler, "QUICK", (*compiler.QUICK[:1], ("xla_no", "1")))
+    assert CompilerOptions().of(mesh) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,25 @@
+"""Values that a process makes once for equal arguments, such as functions with the programs that JAX has compiled for them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+KEPT = 32
+"""The values of a function that are kept, those used last: programs of larger models have several MiB each."""
+
+
+def once(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Returns the function with a memory of its newest values; arguments without a hash, as some users' classes, have none."""
+    remembering = functools.lru_cache(KEPT)(function)
+
+    @functools.wraps(function)
+    def remembered(*arguments: Any) -> Value:
+        try:
+            hash(arguments)
+        except TypeError:
+            return function(*arguments)
+        return remembering(*arguments)
+
+    return remembered
