@@ -705,7 +705,7 @@ def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.
     clock, left_out = [0.0], {"throughput": [], "progress": []}
     monkeypatch.setattr("flaxformer_lite.training.loop.time.perf_counter", lambda: clock[0])
 
-    def step(state: int, batch: Batch) -> tuple[int, dict[str, jax.Array]]:
+    def step(state: int, batch: Batch, *, with_norm: bool) -> tuple[int, dict[str, jax.Array]]:
         clock[0] += (
             1
             if batch.inputs.source_tokens.shape in [other.inputs.source_tokens.shape for other in batches[:state]]
@@ -715,7 +715,7 @@ def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.
 
     batches = [zero_batch(CONFIG.objective, Bucket(Lengths(size, 4), 1)) for size in (4, 4, 8, 4, 8)]
     run = SimpleNamespace(compiled=set(), started=None, state=0, step=0, runner=SimpleNamespace(train_step=step))
-    run.data = SimpleNamespace(plan=SimpleNamespace(buckets=["of 4", "of 8"]))
+    run.data, run.row_due = SimpleNamespace(plan=SimpleNamespace(buckets=["of 4", "of 8"])), lambda step: False
     programs: list[str] = []
     shown: list[tuple[Any, ...]] = []
     run.throughput = SimpleNamespace(leave_out=left_out["throughput"].append)
