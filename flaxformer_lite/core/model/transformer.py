@@ -115,7 +115,7 @@ class Transformer(nn.Module):
         tokens = tokens_of(inputs, "source")
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
-            x = x + self.token_type_embedding(inputs.token_types)
+            x = x + self.looked_up(self.token_type_embedding.embedding, inputs.token_types)
         return self.encoder(x, encoder_context(self.config, inputs, tokens), inputs.source_mask)
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
@@ -145,11 +145,15 @@ class Transformer(nn.Module):
         if table is None:
             x = tokens.astype(DTYPES[self.config.dtype])
         else:
-            # As `table(tokens)`, but the table is gathered over every mesh axis except the vocabulary's before the look-up.
-            x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
+            # The table is gathered over every mesh axis except the vocabulary's before the look-up.
+            x = self.looked_up(constrain_sharding(table.embedding, "V D"), tokens)
             if (padding_id := self.config.padding_id) is not None:
                 x = jnp.where((tokens == padding_id)[..., None], jax.lax.stop_gradient(x), x)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
+
+    def looked_up(self, table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Returns the rows of these ids. They are rounded after the look-up: gradients of frequent ids are sums in float32."""
+        return jnp.take(table, ids, axis=0).astype(DTYPES[self.config.dtype])
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         return self.scores(hidden).logits()

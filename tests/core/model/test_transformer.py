@@ -176,6 +176,21 @@ def test_the_padding_embedding_does_not_train_where_it_is_read():
     chex.assert_trees_all_close(after, expected, rtol=1e-12)
 
 
+def test_the_gradient_of_a_frequent_token_is_summed_in_the_type_of_its_embedding():
+    """By hand: 5,000 gradients of 1 are 5,000; a sum of single additions in bfloat16 stays at 256."""
+    config = dataclasses.replace(CONFIGS[TIED], dtype="bfloat16", scale_embeddings=False, padding_id=None)
+    model, params = Transformer(config), jax.tree.map(lambda x: x.astype(np.float32), params_of(CONFIGS[TIED]))
+    tokens = jnp.full((1, 5000), 7)
+
+    def embedded(params):
+        return model.apply({"params": params}, tokens, method=lambda model, ids: model.embed(ids, model.source_table))
+
+    grads = jax.grad(lambda params: embedded(params).astype(jnp.float32).sum())(params)
+    rows = grads["source_embedding"]["embedding"]
+    assert (np.asarray(rows[7]) == 5000).all()
+    assert not np.asarray(rows[:7]).any()
+
+
 @pytest.mark.slow
 def test_padding_does_not_matter():
     """Other tokens in the padding of source and target move neither the real logits nor any gradient."""
