@@ -53,7 +53,7 @@ def search_of(models: tuple[Transformer, ...], method: Method, placement: Placem
 
 @once
 def copies_of(models: tuple[Transformer, ...], placement: Placement) -> Any:
-    return placement.jitted(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
+    return jax.jit(placement.within(functools.partial(step_layouts, models)), static_argnums=1)
 
 
 class Row(NamedTuple):

@@ -53,9 +53,9 @@ class Search:
 
     def __init__(self, models: tuple[Transformer, ...], method: Method, placement: Placement = ONE_DEVICE) -> None:
         self.models, self.method, self.placement = models, method, placement
-        self.start = placement.jitted(self._start, static_argnames="settings")
-        self.advance = placement.jitted(self._advance, static_argnames="config", donate_argnames="state")
-        self.grow = placement.jitted(self._grow, static_argnames="capacity")
+        self.start = jax.jit(self._start, static_argnames="settings")
+        self.advance = jax.jit(self._advance, static_argnames="config", donate_argnames="state")
+        self.grow = jax.jit(self._grow, static_argnames="capacity")
         """For devices other than one CPU: see `resized`."""
 
     def _start(
