@@ -210,7 +210,7 @@ def random_data(config: Any) -> Any:
     pairs = config.model.num_encoder_layers > 0 and config.model.num_decoder_layers > 0
     # A pair's sides end with EOS, an encoder's text is between BOS and EOS; a decoder reads all but the last of BOS, text, EOS.
     special = 2 if config.model.num_decoder_layers == 0 else 1
-    length = config.data.bucket_lengths[0] - special
+    length = config.data.lengths[0] - special
     sides = ((length if pairs else 0), length)
     return Dataset.training(
         [TokenPair(*(rng.integers(4, most, n) for n in sides)) for _ in range(rows)], config.objective, config.data, 0

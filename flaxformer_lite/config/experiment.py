@@ -9,6 +9,7 @@ import jax
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, PositiveInt
+from flaxformer_lite.core.data.batch_plan import Length
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.model.lora import ADAPTERS
 from flaxformer_lite.core.objectives import BaseObjective, Objective, Seq2Seq
@@ -22,10 +23,12 @@ from flaxformer_lite.metrics.translations import MetricConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(Checked, at="resolved"):
-    """Facts of the training data that settings in epochs stand for. They are found before the first step, and never typed."""
+    """Facts of the training data that settings in epochs and "auto" stand for, found before the first step and never typed."""
 
     batches_per_epoch: PositiveInt
     """The batches in which an epoch reads the data."""
+    bucket_lengths: tuple[Length, ...]
+    """The lengths to which its pairs are padded; a run that goes on keeps them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,7 @@ class Config(Checked, at=""):
 
     @property
     def concrete(self) -> "Config":
-        """The same config with steps in the place of epochs; as it is while the batches of an epoch are not known."""
+        """The same config with steps in the place of epochs, and lengths in that of "auto"; as it is while they are not known."""
         if self.resolved is None:
             return self
 
@@ -57,7 +60,19 @@ class Config(Checked, at=""):
         batches, train = self.resolved.batches_per_epoch, self.train
         steps = train.steps if train.epochs is None else in_steps(train.epochs)
         every = in_steps(train.eval_every) if isinstance(train.eval_every, float) else train.eval_every
-        return replace(self, train=replace(train, steps=steps, epochs=None, eval_every=every), resolved=None)
+        train = replace(train, steps=steps, epochs=None, eval_every=every)
+        chosen = self.data.bucket_lengths == "auto"
+        data = replace(self.data, bucket_lengths=self.resolved.bucket_lengths) if chosen else self.data
+        return replace(self, data=data, train=train, resolved=None)
+
+    def continuing(self, before: "Config") -> "Config":
+        """Returns the same config with the facts of the data that a run was trained on; `before`: that of its checkpoints."""
+        config = replace(self, resolved=before.resolved)
+        if (
+            before.resolved is None and self.data.bucket_lengths == "auto"
+        ):  # a run of an older release has lengths alone
+            config = replace(config, data=replace(self.data, bucket_lengths=before.data.bucket_lengths))
+        return config
 
     @property
     def tokenizer_sizes(self) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from flaxformer_lite.files.data.refused import Origin, check_labels, tell_refuse
 from flaxformer_lite.files.data.store import PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.files.records import READERS
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATES
+from flaxformer_lite.training.seconds import cost_of
 from flaxformer_lite.training.task import check_objective, train_task
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
@@ -172,12 +173,16 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
 
     Raises: ValueError if special ids, lengths, the objective's inputs or what it returns do not fit.
     """
-    data, objective, start_id = config.data, config.objective, config.decode.bos_id
+    # A run that goes on has its lengths.
+    data, objective, start_id = config.concrete.data, config.objective, config.decode.bos_id
     check_special_ids(objective, config.decode, tokenizers.target.special)
     if objective.reads == "conversations" and warns:
         warn_of_endless_answers(records, config.decode.eos_ids, tokenizers.target)
     samplers = samplers_of(data.subword_sampling, tokenizers)
-    train = Dataset.training(records, objective, data, config.train.seed, tokenizers.target, start_id, samplers)
+    train = Dataset.training(
+        records, objective, data, config.train.seed, tokenizers.target, start_id, samplers, cost_of(config)
+    )
+    data = replace(data, bucket_lengths=train.bucket_lengths)
     rows = zero_batch(objective, train.plan.buckets[0])
     objective.check_prompts(rows, config.model)
     if not type(objective).__module__.startswith("flaxformer_lite."):
@@ -197,7 +202,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
             lambda line: say(f"data.eval: {line}"),
             Origin(source, "data.eval"),
         )
-    config = replace(config, resolved=Resolved(batches_per_epoch=train.plan.batches_per_epoch))
+    resolved = Resolved(batches_per_epoch=train.plan.batches_per_epoch, bucket_lengths=train.bucket_lengths)
+    config = replace(config, resolved=resolved)
     return RunData(config, records, tokenizers, train, evaluation)
 
 

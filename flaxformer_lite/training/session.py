@@ -54,7 +54,8 @@ def session_in(
     folder: RunFolder, config: Config, hooks: Sequence[Hook], processes: Processes, stop: StopRequest
 ) -> Iterator[Session]:
     """Opens the session in a folder that this process has locked."""
-    config = folder.settled = folder.continued(config)
+    config = folder.continued(config)
+    folder.settle(config)  # the mirror may have had the facts of the data
     with (
         stop.listening(),
         Progress(config.concrete.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,

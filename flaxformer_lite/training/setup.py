@@ -70,7 +70,7 @@ def set_up(run: Session) -> Setup:
             lambda: read_data(run.config, folder, run.progress, run.stop.raise_if_agreed)
         )
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
-    tokens = {"data.train as tokens": data.train.fingerprint}
+    tokens = {"data.train as tokens": data.train.fingerprint, "data.bucket_lengths": repr(data.train.bucket_lengths)}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
     if config.train.epochs is not None:  # the rates of its optimizer need the steps
         runner = runner_of(data.config.concrete)

@@ -262,6 +262,7 @@ class RunFolder:
     def differs_from(self, config: Config) -> bool:
         """Returns whether another config is here, with which nothing was trained. Raises: ValueError if a model was."""
         before, config = sealed_config(self.checkpoints) or self.typed_config(), self.continued(config)
+        before = before if self.trained else replace(before, resolved=None)  # what was typed is compared
         different = differences(before.concrete, config.concrete, on_request=self.with_changes)
         if different and self.trained:
             raise ValueError(
@@ -279,7 +280,7 @@ class RunFolder:
     def continued(self, config: Config) -> Config:
         """Returns a config with the facts of the data that the run was trained on; without any if nothing was trained."""
         before = sealed_config(self.checkpoints) or (self.typed_config() if self.trained else None)
-        return replace(config, resolved=None if before is None else before.resolved)
+        return replace(config, resolved=None) if before is None else config.continuing(before)
 
     def keep_config(self, config: Config) -> bool:
         """Restores config.json, if no step follows with this start's other settings or fewer steps. Returns whether it did."""

@@ -20,7 +20,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
@@ -254,8 +253,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
             return
         there = from_json(remote.read("config.json"), f"{remote.url}/config.json")
-        known = replace(config, resolved=config.resolved or there.resolved)
-        different = differences(there.concrete, known.concrete, on_request=folder.with_changes)
+        different = differences(there.concrete, config.continuing(there).concrete, on_request=folder.with_changes)
         if not different and newest > newest_here:
             with Progress() as progress:
                 progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")

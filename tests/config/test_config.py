@@ -37,7 +37,7 @@ CONFIG = tiny_config()
 IN_EPOCHS = dataclasses.replace(
     CONFIG,
     train=dataclasses.replace(CONFIG.train, steps=TrainConfig.steps, epochs=2.5, eval_every=0.5),
-    resolved=Resolved(batches_per_epoch=7),
+    resolved=Resolved(batches_per_epoch=7, bucket_lengths=(20,)),
 )
 IN_ROWS = dataclasses.replace(
     CONFIG, data=dataclasses.replace(CONFIG.data, tokens_per_batch=4096, rows_multiple=64, rows=8)
@@ -223,10 +223,23 @@ def test_epochs_are_so_many_batches():
     assert (short.concrete.train.steps, short.concrete.train.eval_every) == (1, 1)
     unknown = dataclasses.replace(IN_EPOCHS, resolved=None)
     assert unknown.concrete is unknown
-    steps = dataclasses.replace(CONFIG, resolved=Resolved(batches_per_epoch=7))
+    steps = dataclasses.replace(CONFIG, resolved=Resolved(batches_per_epoch=7, bucket_lengths=(20,)))
     assert steps.concrete == CONFIG
     assert from_json(to_json(IN_EPOCHS)) == IN_EPOCHS
     assert type(from_json(to_json(with_train(IN_EPOCHS, eval_every=2))).train.eval_every) is int
+
+
+def test_a_run_goes_on_with_its_own_lengths():
+    """Law: "auto" is what the run has, also one of an older release without facts; other lengths are told apart."""
+    auto, facts = changed("data", bucket_lengths="auto"), Resolved(batches_per_epoch=7, bucket_lengths=(16, 40))
+    before = dataclasses.replace(auto, resolved=facts)
+    assert auto.data.lengths[0] == 8, "nothing is known"
+    assert auto.continuing(before) == before and before.concrete.data.lengths == (16, 40)
+    assert differences(before.concrete, auto.continuing(before).concrete) == {}
+    assert differences(before.concrete, CONFIG.continuing(before).concrete) == {
+        "data.bucket_lengths": ((16, 40), (20,))
+    }
+    assert auto.continuing(CONFIG) == CONFIG
 
 
 def test_ema_weights_need_an_ema():

@@ -110,7 +110,9 @@ def test_a_typed_setting_takes_the_place_of_the_files_other_one(typed: str):
     [("--train.log-every 7", True), ("--data.rows 8", False), ("--objective.label-smoothing 0", False)],
 )
 def test_facts_of_the_data_are_dropped_with_another_reading_of_it(words: str, kept: bool):
-    config = dataclasses.replace(load_config("quickstart"), resolved=Resolved(batches_per_epoch=9))
+    config = dataclasses.replace(
+        load_config("quickstart"), resolved=Resolved(batches_per_epoch=9, bucket_lengths=(20,))
+    )
     assert (apply_options(config, words.split()).resolved is not None) == kept
 
 

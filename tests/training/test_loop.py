@@ -31,7 +31,7 @@ from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import abstract_state
 from flaxformer_lite.files.data import Dates, ParallelText
-from flaxformer_lite.training import LoopState, evaluation, loop, train_task
+from flaxformer_lite.training import LoopState, evaluation, loop, seconds, train_task
 from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
@@ -43,6 +43,10 @@ from tests.support.paths import ROOT
 
 CONFIG = tiniest_config()
 NO_TEXT = with_train(CONFIG, text_metrics=())
+
+
+def with_lengths(config: Config, lengths: Any) -> Config:
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, bucket_lengths=lengths))
 
 
 def in_epochs(epochs: float) -> Config:
@@ -306,7 +310,9 @@ def test_a_run_in_epochs_is_the_run_in_their_steps(uninterrupted: Path, tmp_path
                 loop.train(epochs, run)
         known = json.loads((run / "config.json").read_text())
         assert (known["train"]["epochs"], known["train"]["eval_every"]) == (0.48, 0.2), "as it was typed"
-        assert known["resolved"] == (None if place == "setup.read_data" else {"batches_per_epoch": 25})
+        assert known["resolved"] == (
+            None if place == "setup.read_data" else {"batches_per_epoch": 25, "bucket_lengths": [40]}
+        )
     seen = []
     loop.train(in_epochs(0.2), run, [EachRow(lambda row: seen.append(RunFolder(run).config().train.steps))])
     assert {*seen} == {5} and rows(run)[-1]["step"] == 5
@@ -321,6 +327,25 @@ def test_a_run_in_epochs_is_the_run_in_their_steps(uninterrupted: Path, tmp_path
     assert_same_run(tmp_path / "at_once", uninterrupted)
     loop.train(load_config(str(run)), tmp_path / "again")
     assert_same_run(tmp_path / "again", uninterrupted)
+
+
+@pytest.mark.slow
+def test_lengths_are_chosen_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: 5 steps and then 12 are 12 at once in the same lengths, though 12 alone may choose others, and a table may change."""
+    auto = with_lengths(NO_TEXT, "auto")
+    loop.train(with_train(auto, steps=5), tmp_path / "run")
+    lengths = RunFolder(tmp_path / "run").config().data.bucket_lengths
+    with monkeypatch.context() as patch:
+        patch.setitem(seconds.COMPILING, "cpu", 0.0)
+        with pytest.raises(ValueError, match=r"data\.bucket_lengths was \(.*\) and is now \(39,\)"):
+            loop.train(with_lengths(auto, (39,)), tmp_path / "run")
+        loop.train(auto, tmp_path / "run")
+        loop.train(with_train(auto, steps=5), tmp_path / "other")
+    assert RunFolder(tmp_path / "run").config().data.bucket_lengths == lengths
+    assert len(RunFolder(tmp_path / "other").config().data.bucket_lengths) > len(lengths) == 1
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["bucket_lengths"] == "auto"
+    loop.train(with_lengths(auto, lengths), tmp_path / "explicit")
+    assert final_state(tmp_path / "run") == final_state(tmp_path / "explicit")
 
 
 @pytest.mark.slow

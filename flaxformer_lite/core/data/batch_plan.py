@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -24,6 +24,8 @@ PADDING_ROW = -1
 
 Length = Annotated[int, Ge(2)]
 """Tokens in a row: at least one, and EOS."""
+ANY_DATA = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Lengths for data that is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +42,10 @@ class BatchShapes(Checked, at="data"):
     rows: Annotated[PositiveInt | None, Answers.SAME] = None
     """The batch size, in rows: each batch has this number of rows, whatever its length. It takes the place of `tokens_per_batch`
     and `rows_multiple`, which count where it is None."""
-    bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
-    Evaluation leaves out lengths that fill no batch, and pads their pairs to the next length."""
+    bucket_lengths: tuple[Length, ...] | Literal["auto"] = "auto"
+    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. auto: as many as pay for their
+    compilation, chosen from the lengths of the training data at the first start (docs/training.md). Packed documents have one
+    length. Evaluation leaves out lengths that fill no batch, and pads their pairs to the next length."""
     max_source_length: Length = 256
     """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
     truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
@@ -64,6 +67,11 @@ class BatchShapes(Checked, at="data"):
     def rows_divisor(self) -> tuple[str, int]:
         """A setting whose value divides the rows of each batch, and the value."""
         return ("data.rows_multiple", self.rows_multiple) if self.rows is None else ("data.rows", self.rows)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths to which pairs are padded; where they are chosen from data, those that fit any while they are not known."""
+        return ANY_DATA if self.bucket_lengths == "auto" else self.bucket_lengths
 
     @property
     def longest(self) -> Lengths:
@@ -96,7 +104,7 @@ def batch_shapes(objective: RowMaker[Any], config: BatchShapes) -> list[Bucket]:
     packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple, config.rows)
     if packed is not None:
         return make_buckets((), packed, *sizes)
-    buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)
+    buckets = make_buckets(config.lengths, objective.longest_row(config.longest), *sizes)
     return [bucket._replace(lengths=objective.longest_row(bucket.lengths)) for bucket in buckets]
 
 

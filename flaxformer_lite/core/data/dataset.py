@@ -1,6 +1,7 @@
 """Batches of records, each made on demand."""
 
 import bisect
+import dataclasses
 import functools
 import hashlib
 import json
@@ -21,6 +22,7 @@ from flaxformer_lite.core.data.batch_plan import (
     batch_shapes,
     fewer_buckets,
 )
+from flaxformer_lite.core.data.padded_lengths import Cost, candidate_lengths, paying_lengths
 from flaxformer_lite.core.data.records import Example, Lengths, RowMaker, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
@@ -74,9 +76,10 @@ class Dataset(Generic[Example]):
         plan: BatchPlan,
         draw: Draw,
         samplers: Samplers | None = None,
+        bucket_lengths: tuple[int, ...] = (),
     ):
         self.made, self.rows, self.objective, self.special, self.plan = made, rows, objective, special, plan
-        self.draw, self.samplers = draw, samplers
+        self.draw, self.samplers, self.bucket_lengths = draw, samplers, bucket_lengths
         self.lengths, self.notes = made.rows.lengths, made.notes
         self.dropped = len(self.lengths) - int(plan.placed.sum())
         self.fingerprint = made.fingerprint
@@ -96,20 +99,23 @@ class Dataset(Generic[Example]):
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
         samplers: Samplers | None = None,
+        cost: Cost | None = None,
     ) -> "Dataset[Example]":
         """Returns batches in another order in each epoch.
 
         `start_id` is the first token that a decoder reads. `samplers` segment source and target anew in each row of a batch, whose
-        length is planned from the usual segmentation.
+        length is planned from the usual segmentation. `cost` chooses `data.bucket_lengths` where they are "auto".
         """
         made = make_rows(records, objective, config, seed, tokenizer)
         objective.check_training(records)
         shares = None if made.mixing is None else Shares(made.sizes, made.mixing.shares(made.sizes))
         lengths = planned_lengths(made.rows.lengths, samplers, config.longest)
+        if config.bucket_lengths == "auto" and cost is not None:
+            config = with_paying_lengths(config, objective, lengths, cost, shares)
         plan = BatchPlan(lengths, batch_shapes(objective, config), seed, shares)
         check_some_fit(made, plan, config)
         special, draw = special_ids(tokenizer, start_id), functools.partial(draw_in_step, seed)
-        return cls(made, made.rows, objective, special, plan, draw, samplers)
+        return cls(made, made.rows, objective, special, plan, draw, samplers, config.lengths)
 
     @classmethod
     def evaluation(
@@ -164,6 +170,18 @@ class Dataset(Generic[Example]):
         made_row, records = self.rows[i], self.made.records_of(i)
         read = self.objective.pieces_read(made_row, self.draw(made_row, step, row))
         return records if read is None else [records[number] for number in read]
+
+
+def with_paying_lengths(
+    config: BatchShapes, objective: RowMaker[Any], lengths: Int[np.ndarray, "I 2"], cost: Cost, shares: Shares | None
+) -> BatchShapes:
+    """Returns the config with the lengths that make a training on rows of these lengths cheapest."""
+    if (packed := objective.packed_row(config.longest)) is not None:
+        return dataclasses.replace(config, bucket_lengths=(max(packed),))
+    candidates = candidate_lengths(max(objective.longest_row(config.longest)), cost.multiple)
+    shapes = batch_shapes(objective, dataclasses.replace(config, bucket_lengths=candidates))
+    chosen = paying_lengths(lengths, shapes, cost, shares)
+    return dataclasses.replace(config, bucket_lengths=tuple(candidates[i] for i in chosen))
 
 
 def draw_in_step(seed: int, made_row: Any, step: int, row: int) -> np.random.Generator:

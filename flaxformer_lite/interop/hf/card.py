@@ -65,6 +65,8 @@ def model_card(
     if about.added:
         how = f"{how}, extended by the languages {', '.join(f'`{code}`' for code in about.added)}"
     settings = (*SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
+    if config.data.rows is not None:
+        settings = tuple("data.rows" if path == "data.tokens_per_batch" else path for path in settings)
     sections = [
         "\n".join(["---", *lines, "---"]),
         f"# {about.name.rpartition('/')[2]}",

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.data import Lengths, Pair
+from flaxformer_lite.core.data.padded_lengths import padded_lengths
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.classification import label_names
 from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
@@ -28,7 +29,6 @@ from flaxformer_lite.tools.making.timing import (
     too_short,
     training_seconds,
 )
-from flaxformer_lite.tools.pair.recipe import padded_lengths
 from flaxformer_lite.workdir import RunFolder, open_run
 
 HELD_OUT, MOST_HELD_OUT = 0.1, 2_000

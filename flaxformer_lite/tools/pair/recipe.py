@@ -12,6 +12,7 @@ from jaxtyping import Int
 from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.data.padded_lengths import padded_lengths
 from flaxformer_lite.core.optim import Cosine
 from flaxformer_lite.core.text import Languages, Tokenizer, Tokenizers
 from flaxformer_lite.files.data.mixture import SourceKinds
@@ -209,25 +210,6 @@ def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, 
         **files,
     )
     return replace(config, data=data, metrics=MetricConfig())
-
-
-def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tuple[int, ...]:
-    """Returns at most so many even lengths, `longest` the last, to which pairs of these lengths are padded with fewest positions.
-
-    By dynamic programming over the lengths: `fewest[j]` is the number of positions of all pairs up to length j, if j is the last.
-    """
-    ends = np.arange(2, longest + 1, 2)
-    pairs = np.searchsorted(np.sort(lengths), ends, side="right")
-    between = np.where(ends[:, None] < ends, ends * (pairs - pairs[:, None]), np.inf)
-    fewest, before = (ends * pairs).astype(float), list[Int[np.ndarray, "_"]]()
-    for _ in range(min(most, len(ends)) - 1):
-        positions = fewest[:, None] + between
-        before.append(positions.argmin(0))
-        fewest = positions.min(0)
-    chosen = [len(ends) - 1]
-    for choice in reversed(before):
-        chosen.append(int(choice[chosen[-1]]))
-    return tuple(sorted({int(ends[i]) for i in chosen if pairs[i]}))
 
 
 def with_size(config: Config, size: Size, vocabulary: int) -> Config:

@@ -45,6 +45,7 @@ CHANGES = {
     "optimizer.algorithm.moment_dtype": "rounds the averages of gradients to 8 bits of precision",
     "optimizer.algorithm": "is another optimizer, with the same learning rates: compare its first losses",
     "data.tokens_per_batch": "is a smaller batch: it may need a lower learning rate, and more steps",
+    "data.rows": "is the batch: a smaller one may need a lower learning rate, and more steps",
 }
 """Settings that change the numbers of a run, and their effect."""
 COLUMNS = {
@@ -54,6 +55,7 @@ COLUMNS = {
     "optimizer": "optimizer.algorithm.kind",
     "moments": "optimizer.algorithm.moment_dtype",
     "tokens a batch": "data.tokens_per_batch",
+    "rows a batch": "data.rows",
 }
 """The settings of a trial that a table shows."""
 
@@ -169,11 +171,14 @@ def same_numbers(config: Config, groups: int, *, cut: bool = True) -> list[Setti
 
 def micro_batches(config: Config, groups: int, above: int = 0, below: float = math.inf) -> Iterator[Settings]:
     """Yields the numbers of micro-batches that leave every batch as it is. `data.rows_multiple` rises where it must, for these."""
+    setting, divisor = config.data.rows_divisor
     rows = math.gcd(*(bucket.rows for bucket in batch_shapes(config.objective, config.data)))
     for number in range(1, rows // groups + 1):
         if rows % (groups * number) == 0 and above < number < below:
-            fits = config.data.rows_multiple % (groups * number) == 0
-            yield {"train.num_micro_batches": number, "data.rows_multiple": config.data.rows_multiple if fits else rows}
+            yield {
+                "train.num_micro_batches": number,
+                setting: divisor if divisor % (groups * number) == 0 else rows,
+            }
 
 
 def optimizers(config: Config) -> list[Settings]:
@@ -189,8 +194,13 @@ def smaller_batches(config: Config, groups: int) -> list[Settings]:
 
     They are not cut: micro-batches keep a sum of gradients, as large as the parameters, which a step of one batch does not have.
     """
-    smaller, tokens = list[Settings](), config.data.tokens_per_batch
-    whole = {**optimizers(config)[-1], "train.num_micro_batches": 1, "data.rows_multiple": groups}
+    smaller, tokens, rows = list[Settings](), config.data.tokens_per_batch, config.data.rows
+    whole = {**optimizers(config)[-1], "train.num_micro_batches": 1}
+    if rows is not None:
+        halves = itertools.takewhile(lambda half: half > groups, (rows >> times for times in range(1, rows)))
+        fewer = dict.fromkeys((*(half // groups * groups for half in halves), groups))
+        return [{**whole, "data.rows": number} for number in fewer]
+    whole["data.rows_multiple"] = groups
     while not smaller or plan_bucket(with_settings(config, smaller[-1])).rows > groups:
         tokens //= 2
         smaller.append({**whole, "data.tokens_per_batch": tokens})

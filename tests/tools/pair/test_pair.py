@@ -1,20 +1,17 @@
 """`pair` as it is typed. Laws: it continues where it was stopped, and what it chose is an ordinary config."""
 
-import itertools
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flaxformer_lite.config import load_config
@@ -221,22 +218,6 @@ def test_a_time_that_is_too_short_for_the_cleaning_alone_is_refused_before_it(
         ValueError, match=r"cleaning 300 pairs, .* about 3,120 seconds, and 1,000 are left: add at least 0\.59"
     ):
         preparing.prepare(files, (), toy / "run", time.monotonic() + 1000)
-
-
-def test_pairs_are_padded_with_as_few_positions_as_their_shapes_allow():
-    """Oracle: all choices of lengths, one by one."""
-    draw = random.Random(3)
-    for longest, most in ((16, 3), (20, 4), (8, 9), (16, 1)):
-        lengths = [min(longest, draw.randint(2, 9) + draw.randint(0, 9)) for _ in range(50)]
-
-        def positions(chosen: Iterable[int], lengths: list[int] = lengths) -> int:
-            return sum(min(end for end in chosen if end >= length) for length in lengths)
-
-        chosen = recipe.padded_lengths(np.array(lengths), longest, most)
-        numbers = range(min(most, longest // 2))
-        choices = [some for number in numbers for some in itertools.combinations(range(2, longest, 2), number)]
-        assert positions(chosen) == min(positions((*some, longest)) for some in choices)
-        assert chosen[-1] == longest and len(chosen) <= most
 
 
 def test_tags_names_and_addresses_can_be_written_though_the_text_has_none(toy: Path):

@@ -22,7 +22,14 @@ from flaxformer_lite.core.model import DropoutRates, LoRA
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.parallel.sharding import replicated
 from flaxformer_lite.tools.planning import fit as fit_module
-from flaxformer_lite.tools.planning.fit import find_fit, in_words, micro_batches, same_numbers, with_settings
+from flaxformer_lite.tools.planning.fit import (
+    find_fit,
+    in_words,
+    micro_batches,
+    same_numbers,
+    smaller_batches,
+    with_settings,
+)
 from flaxformer_lite.tools.planning.plan import plan_bucket
 from tests.support.commands import Command
 from tests.support.paths import ROOT
@@ -127,6 +134,15 @@ def test_micro_batches_leave_every_batch_as_it_is():
         ["--data.tokens-per-batch", "98304", "--data.rows-multiple", "8", "--train.num-micro-batches", "1"],
     )
     assert max(s["train.num_micro_batches"] for s in micro_batches(one_shape, 1)) == 96
+
+
+def test_a_batch_in_rows_is_halved_down_to_a_row_on_each_device():
+    """Oracle: by hand; micro-batches leave it as it is."""
+    config = load_config("bert_base", ["--data.rows", "48"])
+    assert [settings["data.rows"] for settings in smaller_batches(config, 4)] == [24, 12, 4]
+    assert all("data.rows_multiple" not in settings for settings in smaller_batches(config, 4))
+    assert [s["train.num_micro_batches"] for s in micro_batches(config, 4)] == [1, 2, 3, 4, 6, 12]
+    assert {s["data.rows"] for s in micro_batches(config, 4)} == {48}
 
 
 def test_short_texts_get_no_chunk():
