@@ -128,8 +128,8 @@ def compare(kind: str, options: argparse.Namespace) -> None:
                 found[side].append(figures)
                 if options.json:
                     with open(options.json, "a", encoding="utf-8") as file:
-                        given = {"settings": options.settings, "rows": len(data["train"])}
-                        file.write(json.dumps({"data": kind, "side": side, "seed": seed, **given, **figures}) + "\n")
+                        facts = {"data": kind, "side": side, "seed": seed, "settings": options.settings}
+                        file.write(json.dumps(facts | {"rows": len(data["train"])} | figures) + "\n")
     for side, rows in found.items():
         if rows:
             scores, cpu, steps = ([row[name] for row in rows] for name in ("score", "cpu_s", "steps"))
@@ -277,17 +277,17 @@ def score(kind: str, rows: Sequence[Row], found: Sequence[Any]) -> float:
             f1(pairs.count((name, name)), sum(a == name for a, _ in pairs), true.count(name)) for name in names
         )
     if kind == "labels":
-        both = [
+        read, tagged = (
             {(i, *entity) for i, tags in enumerate(side) for entity in entities(tags)}
             for side in (found, [row["tags"] for row in rows])
-        ]
-        return f1(len(both[0] & both[1]), len(both[0]), len(both[1]))
+        )
+        return f1(len(read & tagged), len(read), len(tagged))
     if kind == "several":
-        guessed, true = (
+        guessed, present = (
             {(i, name) for i, names in enumerate(side) for name in names}
             for side in (found, [r["labels"] for r in rows])
         )
-        return f1(len(guessed & true), len(guessed), len(true))
+        return f1(len(guessed & present), len(guessed), len(present))
     if kind == "number":
         return correlation(ranks(found), ranks([row["score"] for row in rows]))
     if kind == "answers":
@@ -361,6 +361,7 @@ def fit(kind: str, options: argparse.Namespace) -> dict[str, float]:
     model, run = cut_model(options), Path(options.work, "fit")
     words = [str(Path(options.work, "train.jsonl")), "--eval", str(Path(options.work, "valid.jsonl")), "-o", str(run)]
     settings = [f"--{setting}" for setting in [*options.settings, f"train.seed={options.seed}"]]
+    words += ["--task", "regression"] * (kind == "number")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     program = [sys.executable, "-m", "flaxformer_lite", "fit", str(model), *words, *settings]
     with tempfile.TemporaryDirectory() as cache:

@@ -28,7 +28,7 @@ ROWS, LENGTH = 3, 5
 TOLERANCE = 0.01
 """Largest difference of two outputs, as a part of the largest one: far above rounding, far below what a lost parameter changes."""
 REPORT = "nothing was written; please report the model's settings"
-OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
+OUTPUTS = (("logits",), ("prediction_logits",), ("start_logits", "end_logits"), ("last_hidden_state",))
 """Hugging Face's names of what is compared, the first that a class has."""
 
 
@@ -60,11 +60,12 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
             answered = reader(**{name: torch.tensor(rows) for name, rows in inputs.items()})
     except Exception as error:
         raise ValueError(f"{library} cannot use this folder ({describe_error(error)}): {REPORT}") from None
-    name = next(name for name in OUTPUTS if getattr(answered, name, None) is not None)
+    names = next(names for names in OUTPUTS if getattr(answered, names[0], None) is not None)
+    theirs = [getattr(answered, name).numpy() for name in names]
     outputs = answers(model, decode, params, **inputs)
-    ours = outputs.last_hidden_state if name == "last_hidden_state" else outputs.logits
-    if not close(getattr(answered, name).numpy(), ours):
-        raise ValueError(f"{library} answers otherwise with this model, by its {name}: {REPORT}")
+    ours = outputs.last_hidden_state if names == ("last_hidden_state",) else outputs.logits
+    if not close(theirs[0] if len(theirs) == 1 else np.stack(theirs, -1), ours):
+        raise ValueError(f"{library} answers otherwise with this model, by its {' and '.join(names)}: {REPORT}")
     return True
 
 

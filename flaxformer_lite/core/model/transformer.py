@@ -114,7 +114,7 @@ class Transformer(nn.Module):
         """Returns the memory: the encoder's last layer."""
         tokens = tokens_of(inputs, "source")
         x = self.embed(tokens, self.source_table)
-        if self.config.num_token_types:
+        if inputs.token_types is not None:
             x = x + self.looked_up(self.token_type_embedding.embedding, inputs.token_types)
         return self.encoder(x, encoder_context(self.config, inputs, tokens), inputs.source_mask)
 

@@ -13,7 +13,6 @@ from jaxtyping import Int
 from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.data import Lengths, Pair
-from flaxformer_lite.core.data.padded_lengths import padded_lengths
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.classification import label_names
 from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
@@ -43,8 +42,6 @@ MOST_MEASURED = 20_000
 """Rows whose lengths are read."""
 WARM_UP = 0.1
 """The share of the steps in which the rate rises."""
-SHAPES = 4
-"""The most padded lengths, each of which is compiled."""
 FEW, RARE = 10, 0.1
 """Rows of a class that make a rough figure; and the share of the commonest class's rows below which a class is rare."""
 
@@ -72,7 +69,6 @@ def chosen(recipe: Recipe, start: str, others: Mapping[str, Any], deadline: floa
         held_out=share,
         tokenizer=FromRun(path=start),
         rows=recipe.rows,
-        bucket_lengths=padded_lengths(lengths.max(1), longest, SHAPES),
         max_source_length=longest,
         max_target_length=longest,
     )
