@@ -22,7 +22,7 @@ Sides, each in a process of its own, on one core:
   trainer+    as trainer, with as many epochs as the CPU seconds of `fit` allow
 
 One function of this file counts a score for all sides, on texts that no side has seen. `fit` is counted as a whole command: its
-imports, the import of the model, compiling, evaluations, export and report. Of the peers the imports are not counted.
+imports, the import of the model, compiling, evaluations, export and report. The peers' imports are not counted.
 """
 
 import argparse
@@ -56,7 +56,7 @@ FEATURES = (
     "Tense=Past", "Tense=Pres", "Number=Plur", "Voice=Pass", "PronType=Rel", "NumType=Card", "Degree=Cmp", "Person=1",
     "VerbForm=Ger", "Definite=Ind",
 )  # fmt: skip
-"""What a sentence may have in `several`: features of words in the Universal Dependencies."""
+"""Features of words in the Universal Dependencies: the labels that a sentence may have in `several`."""
 SCORES = {
     "classes": "macro-F1",
     "labels": "F1",

@@ -100,6 +100,7 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
     words = {
         "export": ["hf", run, "out"],
         "import": ["hf", run, "out"],
+        "fit": [run, "rows.csv", "-o", "out"],
         "pair": ["a.en", "a.de", "-o", "out", "--teacher", run],
         "plan": [run, "--topology", "v5e:1x1"],
         "mine": [run, "rows.jsonl", "--corpus", "corpus", "-o", "out.jsonl"],

@@ -77,7 +77,7 @@ class HeldOut(LocatedSource):
     def split_of(self, pair: Pair) -> Split:
         """Returns the split of a pair by its source, so that all targets of a source are in one split; of a document by its text.
 
-        Where rows share their targets, as questions share a text, the target decides: else few pairs would be left to train on.
+        If rows share their targets, as questions share a text, the target decides: else few pairs would be left to train on.
 
         Texts are compared in their `plain` form.
         """
