@@ -124,7 +124,7 @@ def run(name: str, words: Sequence[str]) -> None:
     command = command_of(name)
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
-    parser = parser_of(name, add_help=not takes_settings)
+    parser = parser_of(name, add_help=not takes_settings or hasattr(command, "OWN_HELP"))
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     LOGGER.setLevel(logging.WARNING if arguments.quiet else logging.INFO)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Int, PyTree, UInt
 from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.model.config import check_heads
 from flaxformer_lite.core.objectives import Batch, Counts
+from flaxformer_lite.core.optim.selection import split
 from flaxformer_lite.core.parallel.compiler import quick_options
 from flaxformer_lite.core.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.core.parallel.sharding import (
@@ -149,10 +150,17 @@ class MeshRunner(Runner):
     ) -> tuple[TrainState, dict[str, Any]]:
         if self.mesh.size > 1 or self.mesh.devices.flat[0].platform != "cpu":
             return super().train_step(state, batch)
-        before = jax.tree.map(np.array, state.params) if with_norm else None
+        before = jax.tree.map(np.array, self.trained(state)) if with_norm else None
         gradient = self.compiled_gradient(state.params, state.step, self.seed, batch)
         state, measured = self.compiled_update(state, gradient)
-        return state, measured if before is None else {**measured, "update_norm": change_norm(before, state.params)}
+        return state, measured if before is None else {
+            **measured,
+            "update_norm": change_norm(before, self.trained(state)),
+        }
+
+    def trained(self, state: TrainState) -> PyTree:
+        """Returns the parameters that train."""
+        return split(state.params, self.task.trainable)[0]
 
     @staticmethod
     def divided(step: Callable[..., Any], task: TrainTask, mesh: Mesh) -> Callable[..., Any]:

@@ -57,7 +57,8 @@ def sweep(
     path: the config, as `load_config` takes it. sweeps: settings with values, such as "optimizer.schedule.peak-rate=1e-4,3e-4".
     seeds: the number of seeds, from that of the config on.
 
-    Raises: ValueError that names the run, before anything is trained, for a mistake in its settings or its folder.
+    Raises: ValueError that names the run, before anything is trained, for a mistake in its settings or its folder; what the last
+        run raised, if all have failed.
     """
     members = members_of(path, Path(output), options, sweeps, seeds, with_changes)
     share = [member for index, member in enumerate(members) if part.takes(index)]
@@ -65,27 +66,27 @@ def sweep(
         if (member.folder.path / "config.json").is_file():
             with mistakes_in_run(member.name):
                 member.folder.differs_from(member.config)
-    failed = []
+    failed = dict[Path, Exception]()
     for number, member in enumerate(share, 1):
         note(f"run {number} of {len(share)}: {member.folder.path}")
         try:
             with mistakes_in_run(member.name):
                 stopped = loop.train(member.config, member.folder.path, with_changes=with_changes)
-        except Failure as failure:
+        except (Failure, ValueError) as failure:
             warn(f"the run {member.name} has failed: {failure}")
-            failed.append(member)
+            failed[member.folder.path] = failure
             continue
         if stopped:
             note("the sweep was stopped, so there is no table; the same command continues it")
             return None
-    done = [member for member in members if member not in failed and is_complete(member)]
+    done = [member for member in members if member.folder.path not in failed and is_complete(member)]
     if missing := len(members) - len(done) - len(failed):
         note(
             f"{missing} of {len(members)} runs are not complete: the table comes with the last --part, or without --part"
         )
         return None
     if not done:
-        raise Failure("all runs have failed, so there is no table")
+        raise failed[share[-1].folder.path]
     lines = table(done)
     write_whole(Path(output, "sweep.txt"), "\n".join(lines) + "\n")
     draw(done, Path(output, "sweep.png"))

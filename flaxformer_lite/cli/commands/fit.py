@@ -12,6 +12,8 @@ from flaxformer_lite.cli.options import add_hours, check_hours
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of the training."""
+OWN_HELP = True
+"""Its help lists its own options: the config with the settings is there only once the data and the model are read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

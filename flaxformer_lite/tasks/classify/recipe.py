@@ -29,20 +29,23 @@ FEW = 20
 
 
 def recipe(examples: Examples) -> Recipe | None:
-    """Returns the recipe; None: the rows are no texts with labels. Raises: ValueError for a bad row, and for too many classes."""
+    """Returns the recipe; None: the rows are no texts with labels. Raises: ValueError for a bad row, and for too few or
+    too many classes in a field that was named."""
     record = record_of(examples)
     if record is None:
         return None
     source, found = examples.sources[0](record), [pair.label for pair in examples.pairs(record)]
     names = list(record.label) if isinstance(record.label, tuple) else [*{*itertools.chain(*map(label_names, found))}]
-    several = any(label.startswith("[") for label in found)
+    several = isinstance(record.label, tuple) or any(label_names(label) != [label] for label in found if label)
     if examples.task == "regression" or (not several and examples.task != "classify" and are_measures(names)):
         models = with_poolers(poolers_of_texts(1))
         return Recipe(task="classify", source=source, objective=Regression(), models=models, best_metric="spearman")
     if not 1 < len(names) <= MOST_CLASSES:
+        if not examples.labels and str(record.label).lower() not in (*LABELS, *NUMBERS):
+            return None  # the field was taken for labels because its values repeat
         raise ValueError(
-            f"the field {record.label} has {len(names):,} different labels, and a classifier needs 2 to {MOST_CLASSES:,}: name the "
-            "field of the labels by --label"
+            f"the field {record.label} has {len(names):,} different labels, and a classifier needs 2 to {MOST_CLASSES:,}: name "
+            "another field by --label"
         )
     classes = tuple(sorted(names, key=float) if all(map(is_number, names)) else sorted(names))
     return Recipe(

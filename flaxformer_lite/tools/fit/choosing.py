@@ -12,6 +12,7 @@ from jaxtyping import Int
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.model import ModelConfig
 from flaxformer_lite.core.objectives.classification import label_names
@@ -46,10 +47,12 @@ FEW, RARE = 10, 0.1
 """Rows of a class that make a rough figure; and the share of the commonest class's rows below which a class is rare."""
 
 
-def chosen(recipe: Recipe, start: str, others: Mapping[str, Any], deadline: float | None) -> Config:
+def chosen(
+    recipe: Recipe, start: str, others: Mapping[str, Any], deadline: float | None, words: Sequence[str] = ()
+) -> Config:
     """Returns the config of a recipe for a model. others: the sources of eval and test that were given.
 
-    deadline: by `time.monotonic`; None: as long as the rows are worth.
+    deadline: by `time.monotonic`; None: as long as the rows are worth. words: settings, which have the last word.
 
     Raises: ValueError for data that does not fit the task, for a model that cannot learn it, and for too little time.
     """
@@ -82,6 +85,7 @@ def chosen(recipe: Recipe, start: str, others: Mapping[str, Any], deadline: floa
         decode=base.decode,
         weights="best",
     )
+    config = apply_options(config, words)
     number = max(1, round(len(lengths) * (1 - share * (2 - len(others)))))
     batches, positions = epoch_of(config, np.minimum(lengths[:number], longest))
     times = len(pairs) / len(pairs[:: step_of(pairs)])
@@ -94,17 +98,20 @@ def chosen(recipe: Recipe, start: str, others: Mapping[str, Any], deadline: floa
         if steps < MEASURED_STEPS:
             raise ValueError(too_short(left, MEASURED_STEPS / speed, epochs * batches / speed))
         epochs = min(epochs, steps / batches)
-    note(
-        f"chosen: {epochs:.3g} epochs of {batches:,} batches, rows of up to {longest} tokens, a rate of {schedule.peak_rate:.2g}"
-    )
-    return with_steps(
+    config = with_steps(
         config,
+        steps=TrainConfig.steps,
         epochs=epochs,
         eval_every=min(1.0, epochs),
         log_every=max(1, min(50, batches // 2)),
         keep_latest=1,
         patience=PATIENCE if epochs > PATIENT_EPOCHS else None,
     )
+    config = apply_options(config, words)
+    train = config.train
+    length = f"{train.steps:,} steps" if train.epochs is None else f"{train.epochs:.3g} epochs"
+    note(f"chosen: {length}, about {batches:,} batches an epoch, rows of up to {config.data.max_source_length} tokens")
+    return config
 
 
 def with_steps(config: Config, **settings: Any) -> Config:

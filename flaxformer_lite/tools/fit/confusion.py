@@ -1,10 +1,13 @@
 """The table of classes on the test: what the texts of each class were taken for, made once."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flaxformer_lite.base.atomic_files import write_whole
+import numpy as np
+
+from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives.classification import label_names
 from flaxformer_lite.run import Run
@@ -14,10 +17,10 @@ MOST_SHOWN = 10
 
 
 def confusion_once(run: Run, pairs: Sequence[Pair], file: Path, tell: Callable[[str], None]) -> None:
-    """Writes a table with a row for each true class and a column for each predicted one, and tells the classes of most mistakes.
+    """Writes a table with a row for each true class and a number for each predicted one, and tells the classes of most mistakes.
 
-    A text with several labels counts for each of them; a label that it lacks, or that was not found, is in the row, or the column,
-    of no class, `-`.
+    A text with several labels counts for each of them. A label that the text lacks is counted in the last row, and a label that
+    was not found in the last number of its row.
     """
     classes = run.config.objective.class_names
     if not file.is_file():
@@ -26,27 +29,27 @@ def confusion_once(run: Run, pairs: Sequence[Pair], file: Path, tell: Callable[[
         counts = Counter(
             one for pair, answer in zip(pairs, answers, strict=True) for one in compared(pair.label, answer.labels)
         )
-        rows = [[*(str(counts[true, one]) for one in (*classes, "-"))] for true in (*classes, "-")]
-        lines = [
-            ["true \\ predicted", *classes, "-"],
-            *([name, *row] for name, row in zip((*classes, "-"), rows, strict=True)),
-        ]
-        write_whole(file, "".join("\t".join(line) + "\n" for line in lines))
-    _, *table = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
-    numbers = {name: dict(zip((*classes, "-"), map(int, row), strict=True)) for name, *row in table}
-    wrong = {name: {one: count for one, count in numbers[name].items() if one != name and count} for name in classes}
-    worst = sorted(classes, key=lambda name: -sum(wrong[name].values()))[:MOST_SHOWN]
-    for name in worst:
-        taken = ", ".join(f"{one} {count}" for one, count in sorted(wrong[name].items(), key=lambda item: -item[1])[:3])
+        both = (*classes, None)
+        write_json(file, {"classes": classes, "counts": [[counts[true, one] for one in both] for true in both]})
+    table = np.array(json.loads(file.read_bytes())["counts"])[: len(classes)]
+    wrong = table.copy()
+    np.fill_diagonal(wrong, 0)
+    named = (*classes, "no class")
+    for place in np.argsort(-wrong.sum(1), kind="stable")[:MOST_SHOWN].tolist():
+        most = np.argsort(-wrong[place], kind="stable")[:3].tolist()
+        taken = ", ".join(f"{named[one]} {wrong[place, one]}" for one in most if wrong[place, one])
         tell(
-            f"  {name}: {numbers[name][name]} of {sum(numbers[name].values())} right{'; taken for ' if taken else ''}{taken}"
+            f"  {classes[place]}: {table[place, place]} of {table[place].sum()} right{'; taken for ' if taken else ''}{taken}"
         )
 
 
-def compared(label: str, predicted: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns each true label of a text with what it was taken for: itself, or of the others the only one on each side."""
+def compared(label: str, predicted: Sequence[str]) -> list[tuple[str | None, str | None]]:
+    """Returns each true label of a text with what it was taken for: itself, or of the others the only one on each side.
+
+    None stands for no class.
+    """
     true = label_names(label)
     missed, added = [name for name in true if name not in predicted], [name for name in predicted if name not in true]
     if len(missed) == len(added) == 1:
-        return [(name, name) for name in true if name in predicted] + [(missed[0], added[0])]
-    return [(name, name if name in predicted else "-") for name in true] + [("-", name) for name in added]
+        return [*((name, name) for name in true if name in predicted), (missed[0], added[0])]
+    return [*((name, name if name in predicted else None) for name in true), *((None, name) for name in added)]

@@ -4,7 +4,6 @@ import dataclasses
 import glob
 import itertools
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,8 @@ from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, 
 
 FIRST_ROWS = 100
 """Rows by which the fields are known."""
+KINDS = ("a table", "JSON", "JSON lines", "CoNLL columns", "Parquet")
+"""The containers that are read."""
 HUB_NAME = re.compile(r"(.+?)(?::([\w.-]+))?(?:@(.+))?")
 """NAME[:CONFIG][@SPLIT]."""
 Rows = str | Path | Iterable[Mapping[str, Any]]
@@ -72,11 +73,16 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
     if kind == "Parquet":
         return opened_by(lambda record: Parquet(path=name, record=record))
     if kind or not (is_hub or Path(name).is_dir()):
-        known = ", ".join(CONTAINERS)
+        known = ", ".join(end for end, kind in CONTAINERS.items() if kind in KINDS)
         raise ValueError(f"{name}: its name says no kind of data that `fit` reads: give one of {known}")
     given = HUB_NAME.fullmatch(name) if is_hub else None
     path, config, split = (name, None, None) if given is None else given.groups()
-    return opened_by(lambda record: HubDataset(path=path, name=config, split=split or "train", record=record))
+    try:
+        return opened_by(lambda record: HubDataset(path=path, name=config, split=split or "train", record=record))
+    except ValueError as error:
+        if not is_hub:
+            raise
+        raise ValueError(f"there is no file {name} here, and as a data set of the hub: {error}") from None
 
 
 def opened_by(source: Callable[[Any], Any]) -> Opened:
@@ -141,12 +147,15 @@ def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
                 f"row {number} is {str(row)[:60]!r}: rows must be dicts, a table of pandas or a datasets.Dataset"
             )
         filled = {
-            name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()
+            name: None if not hasattr(value, "__len__") and value != value else value for name, value in row.items()
         }
-        lines.append(
-            json.dumps(named(filled, features), ensure_ascii=False, default=lambda value: value.tolist()) + "\n"
-        )
+        lines.append(json.dumps(named(filled, features), ensure_ascii=False, default=as_json) + "\n")
     return "".join(lines)
+
+
+def as_json(value: Any) -> Any:
+    """Returns an array as a list, and any other value that JSON lacks, such as a date, as a text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,8 @@ from flaxformer_lite.base.atomic_files import write_json, write_whole
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.config import Config, load_config, to_json
-from flaxformer_lite.config.options import apply_options, as_options
+from flaxformer_lite.config.options import as_options, options_in, unknown_option
+from flaxformer_lite.config.settings import MARKS
 from flaxformer_lite.files.data.held_out import SPLITS
 from flaxformer_lite.files.data.mixture import open_parts
 from flaxformer_lite.interop.exporting import export_hf, exports_in_words
@@ -26,8 +27,9 @@ from flaxformer_lite.tools.fit.data import JUDGED, Opened, Rows, as_lines, opene
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import as_run, is_begun, tell_continued
 from flaxformer_lite.training.summary import command_of
+from flaxformer_lite.workdir import RunFolder
 
-CONFUSION = "evaluations/test-confusion.tsv"
+CONFUSION = "evaluations/test-confusion.json"
 
 
 def fit(
@@ -63,6 +65,7 @@ def fit(
     Raises: ValueError for data that no task reads, and for a folder that was made of something else.
     """
     deadline = None if hours is None else time.monotonic() + 3600 * hours
+    data = str(data) if isinstance(data, Path) else data
     output, words = Path(output), shlex.split(as_options(settings)) if isinstance(settings, Mapping) else [*settings]
     given = {name: rows for name, rows in {"data": data, "eval": eval, "test": test}.items() if rows is not None}
     judged = search_rows(data) if isinstance(data, str) else {}
@@ -77,9 +80,13 @@ def fit(
         "label": [*label],
         "settings": words,
     }
-    made_of, file = output / "data" / "made_of.json", output / "config.json"
-    if is_begun(output, made_of, asked, "fit") and file.is_file():
+    check_words(words, hours)
+    made_of, file = output / "start" / "made_of.json", output / "config.json"
+    # An earlier call that trained nothing, such as a refused one, binds no other.
+    is_free = made_of.is_file() and not RunFolder(output).trained
+    if not is_free and is_begun(output, made_of, asked, "fit") and file.is_file():
         tell_continued(output, hours)
+        config = load_config(str(file))
     else:
         for name, some in lines.items():
             path = (output / "start" / f"{name}.jsonl").absolute()
@@ -90,8 +97,8 @@ def fit(
         config = prepared(model, read, Examples(read["data"].rows, sources, task, text, label), words, output, deadline)
         made_of.parent.mkdir(parents=True, exist_ok=True)
         write_json(made_of, asked)
-        write_whole(file, to_json(config))
-    config = load_config(str(file))
+        if not file.is_file():  # else the training compares them
+            write_whole(file, to_json(config))
     tested = scored_data(config, "test")
     run = train(config, output)
     if run.stopped:
@@ -125,8 +132,8 @@ def prepared(
     """Returns the config for the data and the model; reads what is held out."""
     recipe = found(examples)
     others = {name: read[name].source(recipe.source.record) for name in ("eval", "test") if name in read}
-    config = chosen(recipe, as_run(model, output / "start" / "imported"), others, deadline)
-    config = apply_options(config, words) if words else config
+    start = as_run(model, output / "start" / f"imported_{text_digest(model)[:8]}")
+    config = chosen(recipe, start, others, deadline, words)
     sources = {split: config.data.source(split) for split in SPLITS}
     pairs = {split: open_parts(source, f"data.{split}")[0] for split, source in sources.items() if source is not None}
     trained = pairs.pop("train")
@@ -138,8 +145,22 @@ def prepared(
     return config
 
 
+def check_words(words: Sequence[str], hours: float | None) -> None:
+    """Checks the settings of a command line by their names. Raises: ValueError for one that is unknown, and for two lengths."""
+    for option, _ in options_in(words):
+        setting = option[2:].replace("-", "_")
+        if not {setting, setting.replace(".no_", ".")} & {*MARKS}:
+            raise ValueError(unknown_option(option, dict.fromkeys(MARKS)))
+        if hours is not None and setting in ("train.epochs", "train.steps"):
+            raise ValueError(
+                f"--hours is {hours}, and {option} sets the length of the training too: leave one of them out"
+            )
+
+
 def found(examples: Examples) -> Recipe:
     """Returns the recipe of the task that the fields say. Raises: ValueError if there is none, or several."""
+    if len(examples.texts) > 2:
+        raise ValueError(f"--text is {' '.join(examples.texts)}: it must be one field or two")
     recipes = {**tasks.recipes(), "chat": chat.recipe}
     if examples.task not in (None, *recipes):
         raise ValueError(f"--task is {examples.task}: the tasks are {', '.join(recipes)}")
@@ -147,7 +168,12 @@ def found(examples: Examples) -> Recipe:
     recipes_of_rows = (recipe(examples) for recipe in dict.fromkeys(read.values()))
     made = {recipe.task: recipe for recipe in recipes_of_rows if recipe is not None}
     if len(made) == 1:
-        return next(iter(made.values()))
+        recipe = next(iter(made.values()))
+        if len(examples.labels) > 1 and recipe.task != "classify":
+            raise ValueError(
+                f"--label is {' '.join(examples.labels)}, and the task is {recipe.task}: give one field of labels"
+            )
+        return recipe
     said = f"several tasks read them ({', '.join(made)})" if made else f"no task reads them ({', '.join(read)})"
     raise ValueError(
         f"the fields are {', '.join(examples.fields)}, and {said}: name the task by --task, and the fields by --text and --label"
