@@ -107,7 +107,7 @@ def fit(
     scores = scored_once(run, tested, {}, ["export", CONFUSION])
     figures = "  ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, float))
     tell(f"{figures}  ({len(tested.pairs):,} rows held out)")
-    if run.config.objective.kind == "classification":
+    if run.config.objective.reads == "classes" and run.config.objective.class_names:
         confusion_once(run, tested.pairs, output / CONFUSION, tell)
     if (
         exported := exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
