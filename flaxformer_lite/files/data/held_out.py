@@ -81,8 +81,8 @@ class HeldOut(LocatedSource):
 
         Texts are compared in their `plain` form.
         """
-        by_target = self.source.record.shares_target
-        return self.split_of_text(plain(pair.target if by_target else pair.source or pair.target))
+        texts = compared_texts(self.source, pair)
+        return self.split_of_text(plain(texts[0]) if texts else "")
 
     def split_of_text(self, text: str) -> Split:
         hashed = self.hashing.copy()
@@ -97,8 +97,8 @@ class HeldOut(LocatedSource):
 
     def part_of(self, pair: Pair) -> Part:
         """Returns the split of a pair, or LEFT_OUT for a training pair with a held-out text."""
-        texts = [plain(text) for text in compared_texts(pair)]
-        split = self.split_of_text(texts[-1 if self.source.record.shares_target else 0] if texts else "")
+        texts = [plain(text) for text in compared_texts(self.source, pair)]
+        split = self.split_of_text(texts[0] if texts else "")
         return LEFT_OUT if split == "train" and any(text in self.texts for text in texts) else split
 
     def located(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[LocatedPair]:
@@ -156,7 +156,7 @@ class HeldOut(LocatedSource):
             for row in source.located(name, lambda fraction: progress(0.0)):
                 assert isinstance(row.pair, Pair)
                 if self.split_of(row.pair) != "train":
-                    yield from (hash(plain(text)) for text in compared_texts(row.pair))
+                    yield from (hash(plain(text)) for text in compared_texts(source, row.pair))
 
     def text_names(self, setting: str) -> tuple[str, str]:
         return self.source.text_names(setting)
@@ -177,8 +177,14 @@ class HeldOutMixture(Mixture):
     sources: tuple[HeldOut, ...]  # type: ignore[assignment]  # no config names them
 
 
-def compared_texts(pair: Pair) -> list[str]:
-    """Returns the texts of a pair that no split may share: its two sides, or a query and its positives: any text is a negative."""
+def compared_texts(source: DataSource, pair: Pair) -> list[str]:
+    """Returns the texts of a pair that no split may share, first the one that decides its split.
+
+    They are its two sides; or a query and its positives, as any text is a negative; or the text that questions share: a question
+    may be asked of several texts.
+    """
+    if source.record.shares_target:
+        return [pair.target]
     return [text for text in (pair.source, *TextCandidates.of_pair(pair).positives) if text]
 
 

@@ -159,6 +159,8 @@ def check_words(words: Sequence[str], hours: float | None) -> None:
 
 def found(examples: Examples) -> Recipe:
     """Returns the recipe of the task that the fields say. Raises: ValueError if there is none, or several."""
+    if not examples.rows:
+        raise ValueError("the data has no rows: give data with a row for each example")
     if len(examples.texts) > 2:
         raise ValueError(f"--text is {' '.join(examples.texts)}: it must be one field or two")
     recipes = {**tasks.recipes(), "chat": chat.recipe}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flaxformer_lite import import_hf, load
@@ -146,6 +147,7 @@ def test_a_task_that_is_named_decides(tmp_path: Path):
         ([{"text": "a", "label": "x"}], "clasify", "--task is clasify: the tasks are classify, regression, label, answer"),
         ([{"text": "a", "label": "x"}], None, "the field label has 1 different labels, and a classifier needs 2 to 1,000"),
         ([{"text": "a", "label": None}, {"text": "b", "label": "x"}], None, r"rows.jsonl:1: field label holds NoneType"),
+        ([{"question": f"q {i}", "answer": f"a {i // 2}"} for i in range(4000)], None, "several tasks read them .embed, chat."),
         ([[{"text": "a"}]], None, "rows.jsonl: row 1 is .*: each row must be one object with fields"),
     ],
 )  # fmt: skip
@@ -153,6 +155,38 @@ def test_rows_of_no_task_or_of_several_are_a_mistake(rows: Any, task: str | None
     text = "".join(json.dumps(row) + "\n" for row in rows)
     with pytest.raises(ValueError, match=message):
         recipe_of(tmp_path, "rows.jsonl", text, task)
+
+
+def test_a_label_with_a_bracket_is_one_label(tmp_path: Path):
+    text = "".join(json.dumps({"text": f"text {i}", "label": "[other] b" if i % 2 else "a"}) + "\n" for i in range(6))
+    assert recipe_of(tmp_path, "rows.jsonl", text, None).objective == Classification(classes=("[other] b", "a"))
+
+
+@pytest.mark.parametrize(
+    ("words", "hours", "message"),
+    [
+        (["--train.stepz", "5"], None, "there is no option --train.stepz; perhaps you meant --train.steps"),
+        (["--learning_rate", "1"], None, "there is no option --learning_rate; .*--optimizer.schedule.peak-rate"),
+        (["--train.epochs", "5"], 0.1, "--hours is 0.1, and --train.epochs sets the length of the training too"),
+    ],
+)
+def test_settings_are_checked_before_a_model_is_read(
+    words: list[str], hours: float | None, message: str, tmp_path: Path
+):
+    rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+    with pytest.raises(ValueError, match=message):
+        fit("no/model", rows, tmp_path / "run", hours=hours, settings=words)
+
+
+def test_rows_are_written_as_json(tmp_path: Path):
+    class Date:
+        def __str__(self) -> str:
+            return "2026-11-29"
+
+    row = {"text": "a", "label": float("nan"), "day": Date(), "numbers": np.arange(2)}
+    assert json.loads(as_lines([row])) == {"text": "a", "label": None, "day": "2026-11-29", "numbers": [0, 1]}
+    with pytest.raises(ValueError, match="the data has no rows"):
+        recipe_of(tmp_path, "rows.csv", "text,label\n", None)
 
 
 # The config ---------------------------------------------------------------------------------------------------------
