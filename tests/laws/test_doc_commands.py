@@ -104,7 +104,7 @@ NOT_RUN = {
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|workdir|train)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
-    r"\bfit ": "reads files of the reader; tests/tools/fit/test_fit.py runs it",
+    r"\bfit |runs/reviews": "reads files of the reader; tests/tools/fit/test_fit.py runs it",
     r"\bpair |runs/en-de|runs/longer": "reads files of the reader; tests/tools/pair/test_pair.py runs it",
     r"metricx|comet|runs/ours": "needs a metric's checkpoint; tests/tasks/test_rate.py and tests/cli/test_scoring.py run it",
     r"my_config\.py": "is the example of that page; tests/config/test_outside.py runs it",

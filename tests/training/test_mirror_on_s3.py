@@ -86,7 +86,7 @@ def test_a_server_that_goes_away_and_comes_back(gate: Gate, tmp_path: Path, monk
     monkeypatch.setattr("flaxformer_lite.workdir.mirror.POLL_SECONDS", 0.05)
     monkeypatch.setattr("flaxformer_lite.workdir.mirror.MAX_RETRY_SECONDS", 0.5)
     said: list[str] = []
-    monkeypatch.setattr(Progress, "say", lambda _, line: said.append(line))
+    monkeypatch.setattr(Progress, "_say", lambda _, line, level: said.append(line))
     url, run = f"s3://{BUCKET}/vanishing", tmp_path / "run"
     write_run(run, CONFIG, [4], 4)
     with Mirror(url, run, Progress(1, silent=True)) as mirror:

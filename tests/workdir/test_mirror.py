@@ -48,6 +48,9 @@ class Lines(Progress):
     def say(self, line: str) -> None:
         self.said.append(line)
 
+    def warn(self, line: str) -> None:
+        self.said.append(f"warning: {line}")
+
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
