@@ -77,6 +77,7 @@ EVERY: dict[str, int | tuple[str, ...]] = {
     "tools/recorder/test_rerun.py::test_damaged_rows_have_the_highest_losses": (),
     "tools/research/test_drawn_answers.py::test_training_lowers_the_risk_on_one_device_and_on_a_mesh": (),
     "tools/serve/test_server.py::test_ten_thousand_requests_with_clients_that_go": (),
+    "training/multihost/test_multihost.py::test_a_pmap_of_processes_is_one_with_micro_batches": (),
     "training/multihost/test_multihost.py::test_a_signal_to_one_in_an_evaluation_ends_it_in_all_after_the_same_batch": 2,
     "training/multihost/test_multihost.py::test_four_processes_are_one": (),
     "training/multihost/test_multihost.py::test_hosts_that_share_only_a_mirror": 2,
