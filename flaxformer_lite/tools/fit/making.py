@@ -74,6 +74,7 @@ def fit(
     read = {name: opened(str(rows), (*text, *label)) for name, rows in given.items() if name not in lines}
     asked = {
         "model": model,
+        **{name: [] for name in JUDGED},
         **{name: read[name].versions if name in read else [text_digest(lines[name])] for name in given},
         "task": task or [],
         "text": [*text],

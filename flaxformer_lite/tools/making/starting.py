@@ -42,8 +42,7 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
     """
     if file.is_file():
         before = json.loads(file.read_bytes())
-        names = dict.fromkeys([*asked, *before])
-        if changed := [name for name in names if before.get(name, []) != asked.get(name, [])]:
+        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
             raise ValueError(
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )

@@ -298,10 +298,11 @@ def test_from_rows_to_an_export_with_kills_between(bert: str, tmp_path: Path, mo
     assert scores["step"] == run.step and f"accuracy {scores['accuracy']:.4g}" in told[0]
     test = list(run.config.data.source("test").open())
     predicted = [answer.label for answer in run.classify([pair.target for pair in test])]
-    table = [line.split("\t") for line in Path("run", making.CONFUSION).read_text().splitlines()]
-    for name, *counts in table[1:3]:
+    table = json.loads(Path("run", making.CONFUSION).read_bytes())
+    assert table["classes"] == ["bad", "good"] and table["counts"][2] == [0, 0, 0]
+    for name, counts in zip(table["classes"], table["counts"], strict=False):
         of_class = [found for pair, found in zip(test, predicted, strict=True) if pair.label == name]
-        assert counts == [str(of_class.count(one)) for one in ("bad", "good")] + ["0"]
+        assert counts == [of_class.count(one) for one in ("bad", "good")] + [0]
     architecture = json.loads(Path("run/export/config.json").read_bytes())["architectures"]
     assert architecture == ["BertForSequenceClassification"] and Path("run/report.html").is_file()
     assert "flaxformer-lite classify run" in told[-1]
