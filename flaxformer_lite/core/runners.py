@@ -96,7 +96,10 @@ class Runner(ABC):
         """Returns the state before the first step, on the devices. params: known parameters, by their paths; others are made."""
         known = params or {}
         missing = tuple(sorted(self.parameter_shardings.keys() - known.keys()))
-        made = compiled_parameters(self.task.without_update, self.mesh, missing)(self.seed) if missing else {}
+        if known:
+            made = compiled_parameters(self.task.without_update, self.mesh, missing)(self.seed) if missing else {}
+        else:
+            made = self.compiled_init(self.seed)
         by_path: PyTree = unflatten_dict({**known, **made}, sep="/")
         return jitted_start(self.task, self.mesh)(by_path)
 
