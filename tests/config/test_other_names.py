@@ -1,7 +1,6 @@
 """Names of other toolkits. Oracles: transformers' own list of names, and the settings that each message and the page must name."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import pytest
 from flaxformer_lite.config import load_config
 from flaxformer_lite.config.options import as_option
 from flaxformer_lite.config.other_names import HABITS, habit
-from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.settings import MARKS
 from tests.support.experiments import tiny_config
 from tests.support.paths import ROOT
+from tests.support.wrong_names import messages_on
 
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").partition("### Names of other toolkits")[2]
 ROWS = re.findall(r"^\| (`.*?) \| (.*) \|$", PAGE.partition("\n## ")[0], re.M)
@@ -76,21 +75,13 @@ def test_the_page_has_at_least_twenty_rows():
 def test_a_name_is_answered_on_the_command_line_in_files_and_in_json(name: str, tmp_path: Path):
     text = habit(name)
     first = re.search(r"\{(.+?)\}", text)
-    with pytest.raises(ValueError, match="there is no option") as typed:
-        load_config("char_lm", [f"--train.{name.replace('_', '-')}", "1"])
-    tree = json.loads(to_json(tiny_config()))
-    tree["train"][name] = 1
-    with pytest.raises(ValueError, match=rf"there is no setting train\.{name}; ") as read:
-        from_json(json.dumps(tree))
-    file = tmp_path / "mine.py"
-    file.write_text(
-        f"from flaxformer_lite.config import TrainConfig\n\n\ndef get_config():\n    return TrainConfig({name}=1)\n"
-    )
-    with pytest.raises(ValueError, match=r"mine\.py, line 5: TypeError: TrainConfig.*; ") as run:
-        load_config(str(file))
-    for error in (typed, read, run):
-        said = str(error.value)
-        shown = as_option(first[1]) if first and error is typed else first[1] if first else text
+    imported, call = "from flaxformer_lite.config import TrainConfig", f"TrainConfig({name}=1)"
+    typed, read, run = messages_on(tiny_config(), "train", name, imported, call, tmp_path)
+    assert "there is no option" in typed
+    assert f"there is no setting train.{name}; " in read
+    assert re.search(r"mine\.py, line 5: TypeError: TrainConfig.*; ", run)
+    for said in (typed, read, run):
+        shown = as_option(first[1]) if first and said is typed else first[1] if first else text
         assert shown in said and "{" not in said and len(said.splitlines()) == 1, said
 
 
