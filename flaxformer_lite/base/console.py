@@ -1,7 +1,7 @@
 """Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere.
 
-Each line is a record of the logger `flaxformer_lite`, and its one handler writes it. With a level above INFO there are no notes and
-no bars, which is what `--quiet` does.
+Each line is a record of the logger `flaxformer_lite`, and its one handler writes it. A level above INFO leaves out notes
+and bars, as `--quiet` does.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Names of models that are no runs: a model of the Hugging Face hub, or a folder that its library wrote."""
+"""Names of models that are not runs: a model of the Hugging Face hub, or a folder that its library wrote."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from flaxformer_lite.base.remote_files import is_url
 HUB = "hf://"
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 RUNS = "runs"
-"""The folder of runs by default: a run that is missing there is no model of the hub."""
+"""The default folder of runs: a missing run in this folder is not taken for a model of the hub."""
 CONFIGS = ("config.json", "adapter_config.json")
 """The files of settings of a folder of the library, and of PEFT."""
 

@@ -185,7 +185,7 @@ def add_hours(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def check_hours(hours: float | None) -> None:
-    """Raises: ValueError for a time that nothing can be made in."""
+    """Raises: ValueError for a time that is too short to train in."""
     if hours is not None and not (0.05 <= hours < math.inf):
         raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
 

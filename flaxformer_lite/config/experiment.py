@@ -23,7 +23,7 @@ from flaxformer_lite.metrics.translations import MetricConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(Checked, at="resolved"):
-    """Facts of the training data that settings in epochs and "auto" stand for, found before the first step and never typed."""
+    """Facts of the training data, from which settings in epochs and "auto" get their values. They are never typed."""
 
     batches_per_epoch: PositiveInt
     """The batches in which an epoch reads the data."""
@@ -68,9 +68,8 @@ class Config(Checked, at=""):
     def continuing(self, before: "Config") -> "Config":
         """Returns the same config with the facts of the data that a run was trained on; `before`: that of its checkpoints."""
         config = replace(self, resolved=before.resolved)
-        if (
-            before.resolved is None and self.data.bucket_lengths == "auto"
-        ):  # a run of an older release has lengths alone
+        # A run of an older release has no facts: its lengths are those that its config names.
+        if before.resolved is None and self.data.bucket_lengths == "auto":
             config = replace(config, data=replace(self.data, bucket_lengths=before.data.bucket_lengths))
         return config
 

@@ -24,7 +24,7 @@ INSTEAD = {
     "train.epochs": ("train.steps",),
     "train.steps": ("train.epochs",),
 }
-"""Settings, and those that have no effect where the setting is chosen."""
+"""For each setting, the settings that it replaces."""
 
 
 def apply_options(config: Config, words: Sequence[str]) -> Config:

@@ -61,7 +61,7 @@ settings in braces."""
 
 
 def habit(setting: str) -> str:
-    """Returns what a name of another toolkit is here: the text of the longest one that it ends with; "" where there is none."""
+    """Returns the text on a name of another toolkit: that of the longest known name at its end; "" without any."""
     name = re.sub(r"[-_]", "", setting.rpartition(".")[2]).lower()
     known = {other.replace("_", ""): text for others, text in HABITS.items() for other in others.split()}
     return known[max(ends, key=len)] if (ends := [other for other in known if name.endswith(other)]) else ""

@@ -1,4 +1,4 @@
-"""Models of others in the place of runs: each version is imported once, into the user's cache.
+"""Hugging Face models that are given where a run is expected: each version is imported once, into the user's cache.
 
 ~/.cache/flaxformer_lite/models/NAME-VERSION/   a run folder, of a commit of the hub or of the files of a folder
 """

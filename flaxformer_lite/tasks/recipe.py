@@ -72,7 +72,7 @@ class Recipe:
     source: MixedKinds
     objective: BaseObjective
     models: Callable[[ModelConfig], Sequence[ModelConfig]]
-    """Returns the models of the task that begin as another one: the first that its family can export is chosen."""
+    """Returns models with heads of the task on the body of a given model. The first that the family can export is chosen."""
     best_metric: str
     rate: float = 5e-5
     """The peak of the learning rate of a model with 768 features."""

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="RUN", required=True, help="the run folder; a new one, or one to continue"
     )
-    parser.add_argument("--task", metavar="TASK", help="the task, where the fields do not say it")
+    parser.add_argument("--task", metavar="TASK", help="the task, needed if several tasks or none read the fields")
     parser.add_argument(
         "--eval", metavar="FILE", help="data that chooses the best step; default: held-out rows of DATA"
     )

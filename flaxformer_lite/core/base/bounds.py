@@ -97,7 +97,7 @@ def check_value(owner: type, name: str, value: Any, setting: str) -> None:
     if accepted and (not isinstance(value, int | float) or in_float32(value)):
         return
     parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
-    choices = not isinstance(value, tuple)  # a text may stand for all items, and be none
+    choices = not isinstance(value, tuple)  # a text such as "auto" may replace the tuple; it is not an item
     kinds = {one if isinstance(one, type) else type(one) for one in parts if choices or isinstance(one, type)}
     kinds |= {int} if float in kinds else set()
     other_type = {int, float} <= {*parts} or any(type(item) not in kinds for item in items)

@@ -11,7 +11,7 @@ KEPT = 32
 
 
 def once(function: Callable[..., Value]) -> Callable[..., Value]:
-    """Returns the function with a memory of its newest values; arguments without a hash, as some users' classes, have none."""
+    """Returns the function with a memory of its newest values. With arguments that have no hash nothing is remembered."""
     remembering = functools.lru_cache(KEPT)(function)
 
     @functools.wraps(function)

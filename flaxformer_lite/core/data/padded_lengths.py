@@ -81,7 +81,7 @@ def divisions(
 
 
 def padded_lengths(lengths: Int[np.ndarray, "N"], longest: int, most: int) -> tuple[int, ...]:
-    """Returns at most so many even lengths, `longest` the last, to which rows of these lengths are padded with fewest positions."""
+    """Returns even lengths to which rows are padded with the fewest positions: at most `most` lengths, `longest` the last."""
     ends = np.arange(2, longest + 1, 2)
     counts = np.bincount(np.searchsorted(ends, lengths), minlength=len(ends))[: len(ends)].astype(float)
     *_, (_, chosen) = divisions(counts, np.ones(len(ends)), ends.astype(float), most)

@@ -87,7 +87,9 @@ def row_groups(mesh: Mesh) -> int:
 
 
 def check_rows(setting: str, rows: int, mesh: Mesh, num_micro_batches: int = 1) -> None:
-    """Checks that the rows of each batch, of which a setting has a divisor, divide over the devices and micro-batches.
+    """Checks that the rows of each batch divide over the devices and micro-batches.
+
+    setting: the name of the setting that divides the rows of every batch. rows: its value.
 
     Raises: ValueError if they do not.
     """

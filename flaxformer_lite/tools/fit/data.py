@@ -56,7 +56,9 @@ class Opened(NamedTuple):
 
 
 def opened(name: str, columns: Sequence[str] = ()) -> Opened:
-    """Returns the data of a name. columns: fields that were asked for: if these are numbers, a table has no header.
+    """Returns the data of a name.
+
+    columns: fields that were asked for. Numbers are numbers of columns: a table is then read without a header.
 
     Raises: ValueError for a file of no kind that is known, and for one that cannot be read.
     """
@@ -159,7 +161,8 @@ def as_json(value: Any) -> Any:
 
 
 def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns the rows of the folder of a search: a query with its documents, those of a gain of 0 as negatives; {}: it is none.
+    """Returns the rows of the folder of a search: a query with its documents, those of a gain of 0 as negatives; {} if the
+    folder has no corpus.
 
     Raises: ValueError for a folder without judgements to learn from.
     """
