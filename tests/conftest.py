@@ -100,6 +100,15 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def own_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches are made anew: a test that counts programs, or asks another platform, shares none with other tests."""
+    from flaxformer_lite.core.search import decoder
+
+    for name in ("search_of", "copies_of"):
+        monkeypatch.setattr(decoder, name, getattr(decoder, name).__wrapped__)
+
+
+@pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> "Command":
     from tests.support.commands import Command
 

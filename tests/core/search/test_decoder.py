@@ -33,6 +33,7 @@ from tests.support.reference_search import (
 )
 
 
+@pytest.mark.usefixtures("own_programs")
 @pytest.mark.slow
 def test_generate_answers_in_order_and_compiles_once_a_shape():
     """Law: the answers to many are the answers to each alone, in order; a jit's cache has one entry for each shape."""
@@ -59,6 +60,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+@pytest.mark.usefixtures("own_programs")
 @pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_rows_have_starts_and_first_tokens_of_their_own(beam_size: int) -> None:

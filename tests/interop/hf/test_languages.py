@@ -131,6 +131,7 @@ def test_madlad_reads_the_language_with_the_space_before_it(tmp_path: Path, one_
     assert all(x.tobytes() == y.tobytes() for x, y in pairs)
 
 
+@pytest.mark.usefixtures("own_programs")
 @pytest.mark.slow
 @pytest.mark.parametrize(("label", "name"), [("m2m_100/nllb", "nllb"), ("mbart/plain", "mbart")])
 def test_a_run_translates_in_the_direction_that_is_named(
