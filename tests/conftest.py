@@ -101,11 +101,12 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches are made anew: a test that counts programs, or asks another platform, shares none with other tests."""
+    """Searches and predictors are made anew: a test that counts programs, or asks another platform, shares none with others."""
     from flaxformer_lite.core.search import decoder
+    from flaxformer_lite.tasks import task
 
-    for name in ("search_of", "copies_of"):
-        monkeypatch.setattr(decoder, name, getattr(decoder, name).__wrapped__)
+    for module, name in ((decoder, "search_of"), (decoder, "copies_of"), (task, "bound_predictor")):
+        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
 
 
 @pytest.fixture

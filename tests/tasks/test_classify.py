@@ -25,9 +25,10 @@ from tests.support.text_runs import NAMES, TEXTS, alone, text_run, trained_on
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
+@pytest.mark.usefixtures("own_programs")
+def test_shapes_are_few_and_a_longer_text_is_cut():
     """Law: eleven texts of many lengths compile at most three times; other texts of these lengths compile nothing."""
-    said: list[str] = []
+    run, said = text_run(), list[str]()
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
     predictor = run.text_model.batch_predictor(predict_class_logits, run.config.decode.bos_id)

@@ -19,7 +19,6 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.text.normal_form import plain
 from flaxformer_lite.files.text.terms import Terms
 from flaxformer_lite.files.tokenizers import load_tokenizers
-from flaxformer_lite.tools.making.timing import MEASURED_STEPS
 from flaxformer_lite.tools.pair import folder as room
 from flaxformer_lite.tools.pair import make, preparing, recipe
 from flaxformer_lite.training import TrainingRun, loop
@@ -203,7 +202,7 @@ def test_a_time_that_is_too_short_is_refused_with_what_would_do(toy: Path, monke
     with pytest.raises(ValueError, match="--hours is too short: 100 seconds are left") as caught:
         choose(100.0)
     fewest, whole = (float(hours) for hours in re.findall(r"(?:add|or) (\d+\.\d\d)", str(caught.value)))
-    assert choose(100 + 3600 * fewest) >= MEASURED_STEPS
+    assert choose(100 + 3600 * fewest) >= recipe.MEASURED_STEPS
     with pytest.raises(ValueError, match="--hours is too short"):
         choose(100 + 3600 * (fewest - 0.02))
     assert choose(100 + 3600 * whole) == choose(10**9) > choose(100 + 3600 * fewest)
