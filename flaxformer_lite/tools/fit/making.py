@@ -25,7 +25,7 @@ from flaxformer_lite.tools.fit.choosing import chosen, tell_classes
 from flaxformer_lite.tools.fit.confusion import confusion_once
 from flaxformer_lite.tools.fit.data import JUDGED, Opened, Rows, as_lines, opened, search_rows
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
-from flaxformer_lite.tools.making.starting import as_run, is_begun, tell_continued
+from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
 from flaxformer_lite.training.summary import command_of
 from flaxformer_lite.workdir import RunFolder
 
@@ -95,7 +95,7 @@ def fit(
             write_whole(path, some)
             read[name] = opened(str(path))
         sources = [read[name].source for name in JUDGED if name in read]
-        config = prepared(model, read, Examples(read["data"].rows, sources, task, text, label), words, output, deadline)
+        config = prepared(model, read, Examples(read["data"].rows, sources, task, text, label), words, deadline)
         made_of.parent.mkdir(parents=True, exist_ok=True)
         write_json(made_of, asked)
         if not file.is_file():  # else the training compares them
@@ -127,14 +127,12 @@ def prepared(
     read: Mapping[str, Opened],
     examples: Examples,
     words: Sequence[str],
-    output: Path,
     deadline: float | None,
 ) -> Config:
     """Returns the config for the data and the model; reads what is held out."""
     recipe = found(examples)
     others = {name: read[name].source(recipe.source.record) for name in ("eval", "test") if name in read}
-    start = as_run(model, output / "start" / f"imported_{text_digest(model)[:8]}")
-    config = chosen(recipe, start, others, deadline, words)
+    config = chosen(recipe, run_path(model), others, deadline, words)
     sources = {split: config.data.source(split) for split in SPLITS}
     pairs = {split: open_parts(source, f"data.{split}")[0] for split, source in sources.items() if source is not None}
     trained = pairs.pop("train")

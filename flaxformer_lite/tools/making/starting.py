@@ -1,42 +1,27 @@
 """The start of a command that makes a run: the model that it starts from, and the folder that an earlier call began."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import note
+from flaxformer_lite.base.model_names import is_foreign
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.interop.importing import import_hf
+from flaxformer_lite.interop.loading import imported
 
 
-def as_run(name: str, place: Path) -> str:
-    """Returns the run folder of a model; a Hugging Face folder or a name on the hub is imported into `place`, once.
-
-    The name stands beside `place`: a command that was refused may have imported another model.
-    """
-    if is_url(name) and not name.startswith("hf://"):
-        return name
-    if (Path(name) / "checkpoints").is_dir():
-        return str(Path(name).absolute())
-    named = place.with_suffix(".txt")
-    if not (named.is_file() and named.read_text(encoding="utf-8") == name):
-        shutil.rmtree(place, ignore_errors=True)
-        named.unlink(missing_ok=True)
-    if not place.is_dir():
-        note(f"importing {name} into {place}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        import_hf(name, place)
-        write_whole(named, name)
-    return str(place.absolute())
+def run_path(name: str) -> str:
+    """Returns the run folder, or the URL of one, that a name of a model stands for; a foreign model is imported, once."""
+    if is_foreign(name):
+        return imported(name)
+    return name if is_url(name) else str(Path(name).absolute())
 
 
 def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -> bool:
     """Returns whether an earlier call of the command began the run folder `output`: `file` then has what that call was asked.
 
-    A refused call leaves only hidden files, and models in `teachers` and `start`.
+    A refused call leaves only hidden files, and the folder `start`.
 
     Raises: ValueError if that call was asked something else, and for a folder that the command did not make.
     """
@@ -47,7 +32,7 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
                 f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
             )
         return True
-    if output.exists() and not (output.is_dir() and {*output.glob("[!.]*")} <= {output / "teachers", output / "start"}):
+    if output.exists() and not (output.is_dir() and {*output.glob("[!.]*")} <= {output / "start"}):
         raise ValueError(f"--output {output} exists, and was not made by `{command}`: give a new folder")
     return False
 

@@ -13,7 +13,7 @@ from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
-from flaxformer_lite.tools.making.starting import as_run
+from flaxformer_lite.tools.making.starting import run_path
 from flaxformer_lite.tools.pair.cleaning import Broken, PairRule, Rules
 from flaxformer_lite.workdir import open_run
 
@@ -103,10 +103,9 @@ class Models:
 
         return {"rating": PairRule("one of the worst ratings by --filter", rating)}
 
-    def load_teachers(self, output: Path) -> Run:
-        """Returns the teachers, for the direction of the pairs; imported ones are kept in the folder `output`."""
-        names = [as_run(name, output / str(number)) for number, name in enumerate(self.teachers)]
-        return self.in_direction(load_ensemble(names))
+    def load_teachers(self) -> Run:
+        """Returns the teachers, for the direction of the pairs."""
+        return self.in_direction(load_ensemble([run_path(name) for name in self.teachers]))
 
     def in_direction(self, run: Run) -> Run:
         """Returns a run for `source` and `target`; as it is if it names no language."""
@@ -121,19 +120,19 @@ class Models:
         source = None if languages.source == "none" else self.source
         return replace(languages, direction=languages.checked(source, self.target))
 
-    def check(self, output: Path) -> None:
-        """Looks at all models before the data is divided; imports them into the run folder `output` where they are no runs.
+    def check(self) -> None:
+        """Looks at all models before the data is divided; imports those that are no runs.
 
         Raises: ValueError for one that is missing or does not fit, and for codes that none of them reads.
         """
         named = list[bool]()
         if self.teachers:
-            run = self.load_teachers(output / "teachers")
+            run = self.load_teachers()
             run.translator.check()
             run.translator.form.check_languages()
             named.append(run.translator.form.names_languages)
         if self.start is not None:
-            named.append(self.check_start(as_run(self.start, output / "start" / "imported")))
+            named.append(self.check_start(run_path(self.start)))
         if (self.source or self.target) and not any(named):
             raise ValueError("--from and --to name languages, but no model here reads any: leave them out")
 
@@ -168,11 +167,11 @@ class Models:
     def starting_run(self, output: Path, text: Mapping[str, Path]) -> str | None:
         """Returns the run that the training starts from, with the new language if there is one; None without `start`.
 
-        text: files of sentences of the source and of the target. The runs that are made are in the folder `output`.
+        text: files of sentences of the source and of the target. A run with a new language is made in the folder `output`.
         """
         if self.start is None:
             return None
-        run = as_run(self.start, output / "imported")
+        run = run_path(self.start)
         if not (self.like and self.pieces):
             return run
         extended = output / "extended"

@@ -44,7 +44,7 @@ def prepare(
         ends = languages([str(column) for column in columns] or files)
         pairs, mono = read_pairs(files, columns), [line for file in models.mono for line in texts_of(file)]
         check_time(len(pairs) + len(mono), deadline)
-        models.check(output)
+        models.check()
         divide(pairs, mono, asked, off, ends, data, models.rated_rules())
     if not (output / "config.json").is_file():
         config = chosen_config(off, output, deadline, models, engine)

@@ -1,6 +1,5 @@
 """Taught pairs: teachers translate the sources of the pairs and further lines, and what looks wrong is removed.
 
-RUN/teachers/              the teachers that were imported
 RUN/taught_by.json         their names and licences, and those of their own teachers, which the cards of exports state
 RUN/data/answers/          their translations, in pieces: a killed command goes on with the missing ones
 RUN/data/taught/           pairs.*, and removed.tsv and made_of.json as in `data`; the folder appears whole
@@ -39,7 +38,7 @@ def taught_pairs(models: Models, output: Path, off: Collection[str], engine: Eng
     """
     data = output / "data"
     if not (data / "taught").is_dir():
-        run = models.load_teachers(output / "teachers")
+        run = models.load_teachers()
         for one in run.members:
             RunFolder(output).add_teachers([one.folder.as_teacher(), *one.folder.teachers])
         score_teachers(run, output, engine)

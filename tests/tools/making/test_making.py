@@ -7,13 +7,13 @@ import pytest
 
 from flaxformer_lite.tools.making import timing
 from flaxformer_lite.tools.making.finishing import exported_once
-from flaxformer_lite.tools.making.starting import as_run, is_begun
+from flaxformer_lite.tools.making.starting import is_begun, run_path
 
 
-def test_a_model_that_cannot_be_imported_leaves_no_name(tmp_path: Path):
-    with pytest.raises(ValueError, match="nowhere"):
-        as_run(str(tmp_path / "nowhere"), tmp_path / "teachers" / "0")
-    assert not list(tmp_path.rglob("*.txt"))
+def test_a_run_is_named_by_its_whole_path_and_at_a_url_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`train.init_from` must name it from any other folder. Models of others: tests/interop/test_loading.py."""
+    monkeypatch.chdir(tmp_path)
+    assert [run_path(name) for name in ("runs/a", "memory://a/b")] == [str(tmp_path / "runs/a"), "memory://a/b"]
 
 
 def test_a_folder_is_continued_with_the_same_facts_alone(tmp_path: Path):

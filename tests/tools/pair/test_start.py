@@ -15,6 +15,7 @@ from flaxformer_lite.core.text import LanguageTokenizers
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.interop.hf.card import stated_license
 from flaxformer_lite.run.description import describe_teachers
+from flaxformer_lite.tools.making.starting import run_path
 from flaxformer_lite.tools.pair import Models, make, preparing, teaching
 from flaxformer_lite.tools.pair.cleaning import Cleaned
 from flaxformer_lite.workdir import RunFolder
@@ -36,14 +37,15 @@ def nllb(toy: Path) -> str:
 def test_a_new_run_begins_as_the_model_that_it_starts_from(nllb: str):
     models = Models(start=nllb, **DIRECTION)
     config = preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
-    there = RunFolder("run/start/imported").config()
-    assert config.train.init_from == str(Path("run/start/imported").absolute()) == config.data.tokenizer.path
+    start = RunFolder(str(config.train.init_from))
+    there = start.config()
+    assert start.path == Path(run_path(nllb)) == Path(config.data.tokenizer.path)
     assert config.model == there.model and config.decode == there.decode
     assert config.data.languages.direction == ("fra_Latn", "eng_Latn")
     assert config.data.languages.codes == there.data.languages.codes
-    before = (Path("run/start/imported/config.json")).stat().st_mtime_ns
+    before = (start.path / "config.json").stat().st_mtime_ns
     assert preparing.prepare(["text.xa", "text.yb"], (), Path("run"), None, (), models) == config
-    assert (Path("run/start/imported/config.json")).stat().st_mtime_ns == before, "it was imported again"
+    assert (start.path / "config.json").stat().st_mtime_ns == before, "it was imported again"
 
 
 def test_a_new_language_is_added_to_it_first(nllb: str):
@@ -82,7 +84,7 @@ def test_codes_are_for_the_models_that_name_languages(nllb: str):
 
 
 def test_a_refused_direction_leaves_the_folder_free(nllb: str):
-    """A model that was imported by mistake is imported no more; `--to` alone has the model's own source."""
+    """A model that was named by mistake is not started from; `--to` alone has the model's own source."""
     shutil.copytree(nllb, "other")
     files = write(Path(), PAIRS)
     for models, name in (
@@ -93,7 +95,7 @@ def test_a_refused_direction_leaves_the_folder_free(nllb: str):
             preparing.prepare(files, (), Path("run"), None, (), models)
     config = preparing.prepare(files, (), Path("run"), None, (), Models(start=nllb, target="eng_Latn"))
     assert config.data.languages.direction == ("eng_Latn", "eng_Latn")
-    assert RunFolder("run/start/imported").as_teacher()["name"] == "nllb"
+    assert RunFolder(str(config.train.init_from)).as_teacher()["name"] == "nllb"
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_each_fault_of_a_teacher_is_found():
 
 def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
     """By hand: a source of 4 letters has at most 2 * 5 + 10 with its end, or 17 positions, and 199 letters are read."""
-    run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
+    run = Models(teachers=(teacher,)).load_teachers()
     assert (run.config.decode.max_length(5), run.translator.form.most) == (20, 200)
     assert labels(run, {4: 19, 0: 0, 199: 1, 200: 1}, monkeypatch) == ["", "", "", "cut"]
     assert labels(run, {4: 20}, monkeypatch) == ["cut"]
@@ -144,7 +144,7 @@ def test_an_answer_as_long_as_the_teacher_writes_may_be_cut(teacher: str, monkey
 
 def test_an_answer_that_ends_by_force_may_be_cut(teacher: str, monkeypatch: pytest.MonkeyPatch):
     """By hand: of the 20 tokens of a source of 4 letters the last one is the forced end, which no answer lists."""
-    run = Models(teachers=(teacher,)).load_teachers(Path("imported"))
+    run = Models(teachers=(teacher,)).load_teachers()
     decode = replace(run.config.decode, forced_eos_id=run.config.decode.eos_ids[0])
     forced = replace(run, config=replace(run.config, decode=decode))
     assert labels(forced, {4: 18}, monkeypatch) == [""] and labels(forced, {4: 19}, monkeypatch) == ["cut"]
@@ -275,8 +275,8 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
         ("--teacher teacher --mono none.xa", "none.xa: no such file"),
         ("--teacher teacher --mono blank.xa", "--mono: blank.xa has no text: give a file of sentences"),
         ("--teacher teacher --from en", "error: --from and --to name languages, but no model here reads any"),
-        ("--teacher ./none", "none does not exist: name a Hugging Face folder"),
-        ("--start ./none", "none does not exist: name a Hugging Face folder"),
+        ("--teacher ./none", "none does not exist: train one with"),
+        ("--start ./none", "none does not exist: train one with"),
         ("--start teacher --to de", "no model here reads any: leave them out"),
     ],
 )
