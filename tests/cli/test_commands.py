@@ -329,6 +329,7 @@ def test_inspect_shows_any_step_and_weights(folder: Path, command: Command):
     assert not any(digest in out for digest in digests.values())
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command: Command, tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)

@@ -64,6 +64,7 @@ def test_a_runner_compiles_when_a_step_is_first_called(kind: str, expected: type
     assert traced == [task.without_update]
 
 
+@pytest.mark.slow
 def test_a_step_of_one_cpu_is_two_programs_with_its_bits():
     """Laws: the update has one program for all shapes of batches, the gradient one for each; both have the bits of `train_step`.
 
@@ -118,6 +119,7 @@ def test_tasks_of_another_rate_or_seed_share_all_programs_but_the_update(monkeyp
     assert traced == ["gradient", "update", "update"] and losses == [0, 2.0**32, 0]
 
 
+@pytest.mark.slow
 def test_parameters_that_are_known_leave_the_others_and_the_optimizer_as_they_were():
     """Law: the bits of the parameters that are made do not depend on which others are made, nor on the program."""
     task = train_task(replace(tiny_config(), optimizer=replace(tiny_config().optimizer, ema_decay=0.5)))

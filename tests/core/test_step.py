@@ -165,6 +165,7 @@ def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[T
     assert len(kernel.addressable_shards) == len(jax.devices()) == 8
 
 
+@pytest.mark.slow
 def test_dropout_is_on_in_training_and_differs_by_step(
     one_device: Runner, batch: Batch, trained: tuple[list[TrainState], list[float]]
 ):

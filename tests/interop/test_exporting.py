@@ -92,6 +92,7 @@ def test_a_model_that_no_system_has_fits_nothing():
     assert fitting_systems(config_of(model)) == []
 
 
+@pytest.mark.slow
 def test_the_settings_in_the_way_are_named_by_their_groups(monkeypatch: pytest.MonkeyPatch):
     """By hand: no family has them; no system has prompts that attend to themselves, CTranslate2 no endless answer."""
     config = config_of(dataclasses.replace(tiny_config().model, positions=ALiBi()))

@@ -86,6 +86,7 @@ def prompt_of(text: str, source: str = "En", target: str = "De") -> list[int]:
     return ours().encode(f"<|im_start|>user\n{source}>{target}: {text}<|im_end|>\n<|im_start|>assistant\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -> None:
     found = run.between("En", "De").hypotheses(TEXTS, beam_size=beam_size, num_hypotheses=beam_size)
@@ -133,6 +134,7 @@ def test_token_ids_have_no_place_in_a_prompt(folder: Path, command: Command) -> 
     assert "--ids is for encoder–decoders" in said
 
 
+@pytest.mark.slow
 def test_a_run_of_conversations_reads_and_rates_pairs_in_its_languages(run: Run) -> None:
     reader = ChatTokenizers(ours(), ours(), asking(run).template, 91, False, BETWEEN)
     config = dataclasses.replace(run.config, objective=Instruction())
@@ -154,6 +156,7 @@ def test_a_long_source_is_cut_with_a_warning(run: Run) -> None:
     assert len(told) == 1 and told[0].startswith("line 2: the prompt has ") and "max_target_length 90" in told[0]
 
 
+@pytest.mark.slow
 def test_the_commands_translate_and_score(folder: Path, run: Run, tmp_path: Path, command: Command) -> None:
     for name, texts in (("lines", TEXTS), ("source", ["an all", "is"]), ("target", ["all an", "si"])):
         (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
@@ -213,6 +216,7 @@ def test_an_imported_model_has_the_message_of_its_card(tmp_path: Path) -> None:
     assert found.translate(TEXTS, max_new_tokens=9) == same.translate(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_training_scores_its_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Oracle: chrF by sacreBLEU of the answers that the trained run gives, and the same by `evaluate`."""
     (tmp_path / "a").write_text("".join(f"{text or 'all'}\n" for text in TEXTS * 4))

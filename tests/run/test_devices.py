@@ -159,6 +159,7 @@ def test_a_copy_is_the_default_where_the_memory_is_not_known():
     assert place(workload(), devices=jax.devices()[:1]).mesh is None
 
 
+@pytest.mark.slow
 def test_the_fewest_devices_of_a_group_that_have_the_memory_are_chosen():
     """Oracle: bytes of the parameters by their shapes; a search of this size needs less than a quarter of them."""
     sizes = [math.prod(x.shape) * 4 for x in jax.tree.leaves(parameter_shapes(workload().models[0]))]
@@ -210,6 +211,7 @@ def test_the_line_names_groups_and_tensor(folder: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_model_that_no_group_holds_is_refused_with_the_figures_and_the_remedy(folder: Path, monkeypatch):
     monkeypatch.setattr("flaxformer_lite.core.search.devices.memory_of", lambda device: 2**14)
     figures = r"does not fit: .* of 8 devices .* GiB, .* for parameters, .* of its 0\.00 GiB"

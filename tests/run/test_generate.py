@@ -70,6 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 DRAWN = {"temperature": 1.3, "top_k": 40}
 
 
+@pytest.mark.slow
 def test_a_run_continues_prompts(run: Run):
     """Law: texts are those of the ids; a stop string cuts them; streams give the same; seeds and samples differ."""
     prompts = ["a", "", "long prompt"]

@@ -52,6 +52,7 @@ def untrained() -> Run:
     return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
 
 
+@pytest.mark.slow
 def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
     """Law: the metrics are those of the evaluation while training, the translations those in its folder."""
     pairs = list(CONFIG.data.eval.open())

@@ -101,6 +101,7 @@ def spoil_parameters(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     during_step(monkeypatch, step, spoil)
 
 
+@pytest.mark.slow
 def test_rows_are_written_once_and_in_order(uninterrupted: Path):
     """Oracle: worked by hand for 12 steps, log every 3, evaluation every 5 and at the end."""
     found = [(row["step"], row["split"]) for row in rows(uninterrupted)]
@@ -300,6 +301,7 @@ def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
     assert final_state(tmp_path / "run") == final_state(uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_in_epochs_is_the_run_in_their_steps(uninterrupted: Path, tmp_path: Path, monkeypatch, capfd):
     """Law: 0.48 epochs of 25 batches are 12 steps, from any start: killed with the data unread, or read, or made longer."""
     epochs, run = in_epochs(0.48), tmp_path / "run"

@@ -56,6 +56,7 @@ def test_a_token_depends_on_both_sides_as_far_as_its_layers_reach(layers: int, f
     np.testing.assert_array_equal(reach(config), distance <= furthest)
 
 
+@pytest.mark.slow
 def test_one_layer_without_a_window_reaches_everywhere():
     assert reach(with_window(LOCAL)).all()
 
@@ -82,6 +83,7 @@ def test_a_window_longer_than_the_text_is_none():
     assert not np.allclose(shorter, whole)
 
 
+@pytest.mark.slow
 def test_an_encoder_beside_a_decoder_has_no_window():
     both = with_window(SlidingWindow(size=SIZE), num_decoder_layers=1)
     found = Transformer(both).apply(values(both), Inputs(source_tokens=X, target_tokens=X)).memory
@@ -91,6 +93,7 @@ def test_an_encoder_beside_a_decoder_has_no_window():
     )
 
 
+@pytest.mark.slow
 def test_the_first_layer_may_have_commands_of_its_own():
     """With none the norm of layer 0 has no gradient, and those of all other places have one; the commands of `pre` give `pre`."""
     config = with_window(None, residual=Residual(first=""))

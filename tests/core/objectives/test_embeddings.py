@@ -309,6 +309,7 @@ def batch_of(objective: SentenceEmbeddings, rows: int) -> Batch:
     return Dataset.training(records, objective, data, 3, TOKENIZER).batch(0)
 
 
+@pytest.mark.slow
 def test_micro_batches_have_the_gradient_of_the_whole_batch():
     """Law: loss, gradient and metrics of 1 and 6 micro-batches are equal without dropout; the last row is padding."""
     found = []
@@ -329,6 +330,7 @@ def test_micro_batches_have_the_gradient_of_the_whole_batch():
             np.testing.assert_allclose(one, other, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_micro_batch_has_dropout_of_its_own():
     """Law: with all rows equal, vectors of one micro-batch differ by dropout, and those of two micro-batches too."""
     task = task_of(2)

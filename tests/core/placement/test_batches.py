@@ -36,6 +36,7 @@ def test_answers_limit_the_rows_by_hand():
     assert plan_batches([5] * 8, 64, lambda length: 256) == plan_batches([5] * 8, 64)
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_number_of_sequences():
     """Law: 8 times as many batches take about 8 times as long, not 64 times.
 

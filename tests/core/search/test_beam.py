@@ -70,6 +70,7 @@ def test_one_token_may_be_all():
     assert_same(answers(found), 5 * [[((4,), math.log(0.6))]])
 
 
+@pytest.mark.slow
 def test_beams_beyond_the_possible_answers_give_no_answer():
     """By hand, for the same model: after one token there are as many answers as ids, the end among them; an end id counts once."""
     model, params = model_of(SMALL)

@@ -74,6 +74,7 @@ def test_a_tokenizer_that_the_library_cannot_read_is_not_loaded(embeds: bool, tm
     assert ("SentenceTransformer" if embeds else "AutoTokenizer") in text and "SentencePiece" not in text
 
 
+@pytest.mark.slow
 def test_a_classifier_that_started_from_an_encoder_of_vectors_leaves_as_a_classifier(
     tmp_path: Path, one_device: None
 ) -> None:

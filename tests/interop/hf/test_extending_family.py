@@ -142,6 +142,7 @@ def test_refusals_come_with_the_tables(tmp_path: Path, tensors: dict[str, np.nda
         read_folder(make_folder(tmp_path / "plain", tensors))
 
 
+@pytest.mark.slow
 def test_a_family_comes_in_and_leaves_by_the_commands(
     tmp_path: Path, tensors: dict[str, np.ndarray], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from flaxformer_lite.tools.fit.data import as_lines, opened, search_rows
 from flaxformer_lite.tools.fit.making import found
 from tests.support.hf_folders import imported
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 
 TEXT = "The capital of France is Paris."
 ANSWER = {"text": ["Paris"], "answer_start": [25]}
@@ -225,6 +226,7 @@ def test_the_most_is_held_out_of_many_rows_and_nothing_of_data_with_parts(bert: 
     assert chosen_for(bert, rows[:40], tmp_path, eval=other, test=other).data.held_out == 0
 
 
+@pytest.mark.slow
 def test_all_but_a_thousandth_of_the_rows_is_read_whole(bert: str, tmp_path: Path):
     """Oracle: the tokenizer itself."""
     rows = [{"text": "a " * (1 + i % 9), "label": "xy"[i % 2]} for i in range(90)]
@@ -262,7 +264,9 @@ DECODERS = ("gpt2/model", "llama/model", "mistral/window", "qwen2/window", "qwen
 """Models without a head for classes, by the folders of the fixtures."""
 
 
-@pytest.mark.parametrize("label", [*ENCODERS, *DECODERS, "hunyuan/plain"])
+@pytest.mark.parametrize(
+    "label", quick([*ENCODERS, *DECODERS, "hunyuan/plain"], ("roberta/model", "llama/model").__contains__)
+)
 def test_the_head_is_that_of_the_models_family(label: str, tmp_path: Path):
     """Oracle: the exporter names the family that the model is from, for classes of texts, and of an encoder's words."""
     loaded = imported(label)

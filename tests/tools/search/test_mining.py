@@ -42,6 +42,7 @@ def cosines(place: Path, query: str, texts: list[str]) -> dict[str, float]:
     return dict(zip(texts, vectors[1:] @ vectors[0], strict=True))
 
 
+@pytest.mark.slow
 def test_negatives_are_the_nearest_that_are_no_positive(place: Path, command: Command):
     """The command, whose output is data for a training."""
     output = place / "out.jsonl"

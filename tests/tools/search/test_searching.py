@@ -24,6 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return write_search_folder(place / "folder"), embeds, reranks
 
 
+@pytest.mark.slow
 def test_a_search_and_a_second_order_of_it(runs, command: Command, monkeypatch: pytest.MonkeyPatch):
     """The command: a run searches, and both runs order what it found."""
     monkeypatch.setattr(searching, "AT_ONCE", 3)
