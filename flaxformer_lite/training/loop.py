@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.base.console import Failure, counted
+from flaxformer_lite.base.console import Failure
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import kernels
@@ -175,7 +175,7 @@ class Loop(TrainingRun):
             self.progress.leave_out(seconds)
             self.progress.update("training", self.step)
             left = len(self.data.plan.buckets) - len(self.compiled)
-            self.progress.show("programs", f"up to {counted(left, 'program')} to compile" if left > 0 else "")
+            self.progress.show("programs", f"up to {left} more to compile" if left > 0 else "")
         self.step += 1
         return measured
 

@@ -756,4 +756,4 @@ def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.
         assert loop.Loop.start_step(run, batch) == {}
     assert run.state == run.step == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
     assert shown == [("compiling", 0), ("training", 0, 10), ("compiling", 11), ("training", 2, 21)]
-    assert programs == ["up to 1 program to compile", ""]
+    assert programs == ["up to 1 more to compile", ""]
