@@ -1,6 +1,7 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
-from flaxformer_lite.run.scoring import score, scored_data
+from flaxformer_lite.run.scoring import TEST_SCORES, score, scored_data
 from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
 from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
@@ -88,6 +89,13 @@ class Run:
     def best_score(self) -> BestScore | None:
         """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
         return best_score(self.folder, self.config)
+
+    @property
+    def test_scores(self) -> dict[str, Any] | None:
+        """The scores on the test that `fit` or `pair` made of this run at this step; None without them."""
+        file = self.path / TEST_SCORES
+        scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
+        return scores if scores.get("step") == self.step else None
 
     @cached_property
     def origin(self) -> list[tuple[int, str, str]]:
@@ -278,7 +286,8 @@ class Run:
 
         Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
 
-        Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair.
+        Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair, or
+        on pairs and is given a single text.
         """
         return Classify().answers(self.text_model, texts, **report)
 

@@ -28,6 +28,9 @@ from flaxformer_lite.metrics.translations import (
 from flaxformer_lite.run.choosing import best_first, candidates
 from flaxformer_lite.tasks import scored_by
 
+TEST_SCORES = Path("data", "scores.json")
+"""The scores on the test that `fit` and `pair` made, in a run folder; RUN/evaluations has those of the newest evaluation."""
+
 
 class ScoredData(NamedTuple):
     name: str

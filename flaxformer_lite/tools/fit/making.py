@@ -48,6 +48,8 @@ def fit(
 ) -> Run:
     """Tunes a model on rows of data in the run folder `output`, or continues it; returns the run, as `load(output)` does.
 
+    `run.test_scores` has the scores on the test.
+
     Ctrl-C saves a checkpoint, and that run is returned; its `stopped` is True. The same call continues it.
 
     Args:
@@ -106,8 +108,7 @@ def fit(
         note(f"{output} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return run
     scores = scored_once(run, tested, {}, ["export", CONFUSION])
-    figures = "  ".join(f"{name} {value:.4g}" for name, value in scores.items() if isinstance(value, float))
-    tell(f"{figures}  ({len(tested.pairs):,} rows held out)")
+    tell(f"{in_words(scores, config.train.best_metric)}  ({len(tested.pairs):,} rows held out)")
     if run.config.objective.reads == "classes" and run.config.objective.class_names:
         confusion_once(run, tested.pairs, output / CONFUSION, tell)
     if (
@@ -120,6 +121,13 @@ def fit(
     if judged:
         tell(f"flaxformer-lite evaluate {output} --search {data}")
     return run
+
+
+def in_words(scores: Mapping[str, Any], best_metric: str) -> str:
+    """Returns the figures of all rows, the metric of the best step first; those of one type of entity (`f1_PER`) are left out."""
+    names = [name for name, value in scores.items() if isinstance(value, float)]
+    of_all = [name for name in names if not any(name.startswith(f"{other}_") for other in names)]
+    return "  ".join(f"{name} {scores[name]:.4g}" for name in sorted(of_all, key=lambda name: name != best_metric))
 
 
 def prepared(

@@ -11,11 +11,8 @@ from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.base.console import note
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.run import Run
-from flaxformer_lite.run.scoring import ScoredData, save_scores, score
+from flaxformer_lite.run.scoring import TEST_SCORES, ScoredData, save_scores, score
 from flaxformer_lite.workdir.folder import finite
-
-SCORES = Path("data", "scores.json")
-"""The scores that a command prints, in a run folder; RUN/evaluations has those of the newest evaluation."""
 
 
 def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Sequence[str]) -> dict[str, Any]:
@@ -24,7 +21,7 @@ def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Seq
     made: files and folders of the run.
     """
     folder = run.folder.path
-    file = folder / SCORES
+    file = folder / TEST_SCORES
     scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
     if scores.get("step") == run.step:
         return scores

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite import import_hf, load
+from flaxformer_lite.base.atomic_files import write_json
 from flaxformer_lite.config import Config, load_config, to_json
 from flaxformer_lite.core.model import Pooler
 from flaxformer_lite.core.objectives import (
@@ -27,10 +28,12 @@ from flaxformer_lite.core.optim import Linear
 from flaxformer_lite.files.data import CSV, TSV, CoNLL, DataConfig, JSONLines
 from flaxformer_lite.files.records import Candidates, Classes, Conversations, Entities, Pairs, Questions, Words
 from flaxformer_lite.interop.exporting import fitting_systems
+from flaxformer_lite.run.scoring import TEST_SCORES
 from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import choosing, fit, making
 from flaxformer_lite.tools.fit.data import as_lines, opened, search_rows
 from flaxformer_lite.tools.fit.making import found
+from flaxformer_lite.workdir import RunFolder
 from tests.support.hf_folders import imported
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
@@ -300,6 +303,7 @@ def test_from_rows_to_an_export_with_kills_between(bert: str, tmp_path: Path, mo
     assert run.config.train.epochs is None and not run.stopped and f"{bert}" == run.config.train.init_from
     scores = json.loads(Path("run/evaluations/test.json").read_bytes())
     assert scores["step"] == run.step and f"accuracy {scores['accuracy']:.4g}" in told[0]
+    assert run.test_scores == scores and load("run").test_scores == scores
     test = list(run.config.data.source("test").open())
     predicted = [answer.label for answer in run.classify([pair.target for pair in test])]
     table = json.loads(Path("run", making.CONFUSION).read_bytes())
@@ -315,6 +319,28 @@ def test_from_rows_to_an_export_with_kills_between(bert: str, tmp_path: Path, mo
     assert again == told
     with pytest.raises(ValueError, match="run was made of other data and settings: give those again to continue it"):
         fit(bert, rows[:-1], "run", settings={"train.epochs": 3.0})
+
+
+def test_the_line_of_scores_has_the_figures_of_all_rows():
+    """By hand: the metric of the best step is the first, and those of one type are left to the file."""
+    scores = {
+        "split": "test",
+        "words": 9,
+        "loss": 0.25,
+        "accuracy": 0.75,
+        "f1": 1 / 3,
+        "accuracy_LOC": 0.5,
+        "f1_LOC": None,
+    }
+    assert making.in_words(scores, "f1") == "f1 0.3333  loss 0.25  accuracy 0.75"
+
+
+def test_a_run_has_the_scores_of_its_own_step(bert: str, tmp_path: Path):
+    run = dataclasses.replace(load(bert), folder=RunFolder(tmp_path), step=3)
+    assert run.test_scores is None
+    for step, scores in ((3, {"step": 3, "f1": 0.5}), (2, None)):
+        write_json(tmp_path / TEST_SCORES, {"step": step, "f1": 0.5})
+        assert run.test_scores == scores
 
 
 def test_a_refused_call_leaves_nothing_that_another_is_refused_for(bert: str, tmp_path: Path):
