@@ -87,6 +87,18 @@ def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, comma
     assert said == f"warning: stdin, line 2 {reason}"
 
 
+def test_one_text_for_a_run_of_pairs_is_named_with_its_file(run: Run, command: Command):
+    pairs = trained_on(run, TSV(path="nowhere", record=Classes(source=0, text=1, label=2)))
+    out, (said,) = command.on(pairs, "classify", stdin=b"a\tb\nc\n")
+    assert len(out) == 2 and out[0] and out[1] == ""
+    reason = "has one text, but this run was trained on pairs of texts: give two; its answer is empty"
+    assert said == f"warning: stdin, line 2 {reason}"
+    with pytest.raises(
+        ValueError, match=r"^line 1 has one text, but this run was trained on pairs of texts: give two$"
+    ):
+        pairs.classify(["a"])
+
+
 @pytest.mark.slow
 def test_bart_classifies_as_the_library_does(tmp_path: Path, command: Command):
     """Oracle: softmax of the library's own scores; the fixture's ids as words of a tokenizer, together and alone."""

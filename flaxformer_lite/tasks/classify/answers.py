@@ -88,8 +88,10 @@ class Classify(Task[TextOrPair, ClassPrediction]):
 
     def refusal(self, model: TextModel, asked: TextOrPair) -> str:
         train = model.config.data.train
-        refused = train is not None and len(train.record.texts) == 1 and not isinstance(asked, str)
-        return "has two texts, but this run was trained on single texts: give one" if refused else ""
+        trained = {len(member.record.texts) for _, member in ([] if train is None else train.parts(""))}
+        if isinstance(asked, str):
+            return "has one text, but this run was trained on pairs of texts: give two" if trained == {2} else ""
+        return "has two texts, but this run was trained on single texts: give one" if trained == {1} else ""
 
     def answered(self, model: TextModel, asked: Sequence[TextOrPair], report: Report) -> list[ClassPrediction]:
         objective, logits = model.config.objective, model.predict(model.class_predictor, asked, report)
