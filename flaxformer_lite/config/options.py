@@ -138,7 +138,7 @@ def unknown_option(option: str, settings: Mapping[str, Any]) -> str:
     if setting in settings or f"{setting}.kind" in settings:
         return f"{setting} is no option: it is chosen in the config file, as a value of its class; --help after CONFIG lists them"
     known = [path for path in settings if not path.endswith(".kind")]
-    near = offer(setting, known, as_option) or "--help after CONFIG lists all"
+    near = offer(setting, known, as_option) or "`train CONFIG --help` lists all"
     return f"there is no option {cut(option)}; {near}"
 
 
@@ -152,8 +152,10 @@ def as_options(settings: Mapping[str, Any]) -> str:
     for setting, value in settings.items():
         group, _, name = setting.rpartition(".")
         if isinstance(value, bool):
-            words.append(as_option(setting if value else f"{group}.no_{name}"))
+            words.append(as_option(setting if value else f"{group}.no_{name}".lstrip(".")))
         else:
-            typed = value if isinstance(value, tuple) else (json.dumps(value) if isinstance(value, dict) else value,)
+            typed = (
+                value if isinstance(value, tuple | list) else (json.dumps(value) if isinstance(value, dict) else value,)
+            )
             words += [as_option(setting), *map(str, typed)]
     return shlex.join(words)

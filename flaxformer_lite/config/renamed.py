@@ -24,4 +24,5 @@ def renamed(setting: str) -> str:
     """Returns what the older name of a setting is now, as the end of a message; "" for any other name."""
     older = OLDER.fullmatch(setting.rpartition(".")[2])
     now = RECORDS.get(older[1] or older[2]) if older else None
-    return f"it is now in a source's record: {now}, of flaxformer_lite.files.records" if now else ""
+    here = f"it is now in a source's record: {now}, of flaxformer_lite.files.records; `fit` has --text and --label"
+    return here if now else ""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from flaxformer_lite.config import from_json, load_config, to_json
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Resolved
-from flaxformer_lite.config.options import apply_options
+from flaxformer_lite.config.options import apply_options, as_options
 from flaxformer_lite.core.model import RMSNorm
 from flaxformer_lite.core.optim import Adafactor
 
@@ -36,7 +37,7 @@ WRONG = {
     "--model.pooler 3": "model.pooler is no option: it is chosen in the config file",
     "--train.clip-norm 1": "--train.clip-norm; perhaps you meant --optimizer.clip-norm",
     "--train.num-layers 3": "--train.num-layers; perhaps you meant --model.num-encoder-layers or --model.",
-    "--qqq 1": "--qqq; --help after CONFIG lists all",
+    "--qqq 1": "--qqq; `train CONFIG --help` lists all",
     "--train.steps 5 extra": "train.steps is (5, 'extra'): it must be a whole number, at least 1",
     "--train.steps 2e2": "train.steps is 200.0: it must be a whole number, at least 1",
     "--train.steps=2e2": "train.steps is 200.0: it must be a whole number, at least 1",
@@ -142,3 +143,11 @@ def test_the_order_of_options_does_not_matter():
     options = ("--data.rows-multiple 8", "--optimizer.algorithm adafactor", "--train.num-micro-batches 1")
     configs = [load_config("llama_1b", " ".join(words).split()) for words in itertools.permutations(options)]
     assert all(config == configs[0] for config in configs) and configs[0].train.num_micro_batches == 1
+
+
+def test_settings_of_python_are_words():
+    """By hand: a list and a tuple are several words, and what is false is switched off."""
+    settings = {"train.trainable": ["a/*", "b"], "fp16": False, "train.frozen_dtype": "bfloat16", "data.rows": 8}
+    words = ["--train.trainable", "a/*", "b", "--no-fp16", "--train.frozen-dtype", "bfloat16", "--data.rows", "8"]
+    assert shlex.split(as_options(settings)) == words
+    assert as_options(settings) == as_options(settings | {"train.trainable": ("a/*", "b")})

@@ -18,32 +18,31 @@ PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").partition("##
 ROWS = re.findall(r"^\| (`.*?) \| (.*) \|$", PAGE.partition("\n## ")[0], re.M)
 NAMED = [(name, there) for names, there in ROWS for name in re.findall("`(.+?)`", names)]
 NAMES = [name for names in HABITS for name in names.split()]
-OF_OTHERS = {
-    *(
-        "num_epochs",
-        "epochs",
-        "train_batch_size",
-        "batch_size",
-        "eval_batch_size",
-        "lr",
-        "lr_scheduler",
-        "warmup",
-        "warmup_ratio",
-    ),
-    *(
-        "beta1",
-        "beta2",
-        "betas",
-        "overwrite_output_dir",
-        "model_name_or_path",
-        "model_name",
-        "evaluation_strategy",
-        "logging_dir",
-    ),
-    *("early_stopping_patience", "group_by_length", "max_length", "max_seq_length", "model_max_length", "block_size"),
-    *("num_workers", "drop_last", "no_cuda"),
-}
-"""Names of older releases, of its scripts, and of other toolkits."""
+OF_SCRIPTS = """
+train_file train_data train_dataset train_path dataset_name dataset_config_name data_path data_dir train_split train_split_name
+validation_file validation_data valid_data valid_file eval_file eval_data eval_dataset dev_file test_file test_data test_dataset
+test_size train_size validation_size validation_split valid_split eval_split validation_split_percentage max_train_samples
+max_eval_samples max_predict_samples max_samples task_name problem_type text_column text_column_name text_columns text_field
+dataset_text_field sentence1_key label_column_name label_key column_mapping num_labels id2label label2id base_model model_name
+model_name_or_path model_revision revision hub_token use_auth_token cache_dir trust_remote_code ignore_mismatched_sizes
+max_length max_seq_length max_seq_len max_len seq_length model_max_length block_size truncation pad_to_max_length padding
+doc_stride version_2_with_negative null_score_diff_threshold label_all_tokens project_name output_path do_test num_workers
+"""
+"""Names of the library's scripts and of its pipelines, of AutoTrain, and of `train_test_split`."""
+OF_TRAINERS = """
+num_epochs steps_per_epoch total_steps limit_train_batches train_batch_size batch_size mini_batch_size eval_batch_size
+gradient_accumulation accumulate_grad_batches lr lr_scheduler scheduler warmup warmup_ratio beta1 beta2 betas gradient_clip_val
+gradient_clipping clip_grad_norm clipnorm mixed_precision precision half_precision use_amp torch_dtype load_in_4bit load_in_8bit
+quantization lora_r lora_alpha lora_rank target_modules use_peft peft_config freeze freeze_layers freeze_backbone freeze_encoder
+unfreeze classifier_dropout hidden_dropout_prob hidden_dropout attention_probs_dropout_prob attention_dropout pos_weight
+sample_weight overwrite_output_dir default_root_dir save_dir resume ckpt_path evaluation_strategy val_check_interval
+check_val_every_n_epoch save_interval enable_checkpointing log_every_n_steps log_interval logging_dir monitor
+early_stopping_patience early_stopping_threshold early_stop compute_metrics use_wandb wandb logger random_state random_seed
+deterministic shuffle callbacks callback group_by_length drop_last pin_memory loss_type use_ema ema matryoshka_dims no_cuda device
+accelerator gpus n_gpu num_gpus devices num_nodes tpu_cores strategy local_rank ddp
+"""
+"""Names of older releases, of PEFT and sentence-transformers, of Lightning and of Keras."""
+OF_OTHERS = {*OF_SCRIPTS.split(), *OF_TRAINERS.split()}
 
 
 def test_each_setting_that_a_message_names_exists():

@@ -171,12 +171,20 @@ def test_a_label_with_a_bracket_is_one_label(tmp_path: Path):
     [
         (["--train.stepz", "5"], None, "there is no option --train.stepz; perhaps you meant --train.steps"),
         (["--learning_rate", "1"], None, "there is no option --learning_rate; .*--optimizer.schedule.peak-rate"),
+        (["--test_file", "x.csv"], None, "there is no option --test_file; .*`fit` has --test FILE"),
+        (
+            ["--test_size=0.2"],
+            None,
+            "--test_size; it is --data.held-out, .*`fit` has --eval FILE and --test FILE",
+        ),
+        (["--text_column", "x"], None, "there is no option --text_column; .*`fit` has --text NAME"),
+        (["--label_column", "x"], None, "there is no option --label_column; .*`fit` has --text and --label"),
+        (["--output_dir", "x"], None, "there is no option --output_dir; the run folder is -o RUN of `fit`"),
+        ({"fp16": False}, None, "there is no option --no-fp16; there is no float16"),
         (["--train.epochs", "5"], 0.1, "--hours is 0.1, and --train.epochs sets the length of the training too"),
     ],
 )
-def test_settings_are_checked_before_a_model_is_read(
-    words: list[str], hours: float | None, message: str, tmp_path: Path
-):
+def test_settings_are_checked_before_a_model_is_read(words: Any, hours: float | None, message: str, tmp_path: Path):
     rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
     with pytest.raises(ValueError, match=message):
         fit("no/model", rows, tmp_path / "run", hours=hours, settings=words)
