@@ -227,7 +227,15 @@ def test_few_rows_are_read_more_often(number: int, epochs: float, bert: str, tmp
     assert config.train.epochs == epochs and config.data.rows == 16
     assert config.train.patience == (5 if epochs > 5 else None)
     assert config.data.held_out == 0.1 and config.train.eval_every == 1.0 and config.weights == "best"
-    assert config.optimizer.schedule == Linear(peak_rate=5e-5 * 768 / config.model.d_model, warmup_steps=0.1)
+    assert config.optimizer.schedule == Linear(
+        peak_rate=1e-3, warmup_steps=0.1
+    )  # 5e-5 for 768 features; these are a dozen
+
+
+@pytest.mark.parametrize(("width", "rate"), [(4_096, 9.375e-6), (1_024, 3.75e-5), (768, 5e-5), (384, 2e-4), (64, 1e-3)])
+def test_narrow_models_have_larger_rates(width: int, rate: float, tmp_path: Path):
+    """By hand: of a quarter of the width a rate of sixteen, up to 1e-3; of four times the width a quarter."""
+    assert choosing.rate_of(recipe_of(tmp_path, "rows.jsonl", as_lines(reviews(40))), width) == pytest.approx(rate)
 
 
 def test_the_most_is_held_out_of_many_rows_and_nothing_of_data_with_parts(bert: str, tmp_path: Path):
