@@ -73,8 +73,8 @@ TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"bert_base": "--model.num-encoder-layers 1"},
         {
             "STEPS = 300": "STEPS = 20",
-            "FINE_STEPS = 120": "FINE_STEPS = 8",
-            "eval_every=FINE_STEPS // 8": "eval_every=FINE_STEPS",
+            "examples(30), examples(40)": "examples(10), examples(2)",
+            '"train.log_every": 200': '"train.epochs": 1.0',
         },
     ),
     "names_and_search": (
