@@ -115,10 +115,10 @@ def chosen(
 
 
 def rate_of(recipe: Recipe, width: int) -> float:
-    """Returns the peak of the learning rate: it goes with the inverse of a wide model's width, and with the square of a narrow one's.
+    """Returns the peak of the learning rate: it goes with the inverse of the width, of narrow models with the square of it.
 
     A model of 384 features and three layers learned most of 77 classes at 3e-4, less at 1e-4, and least at 1e-3. Turc et al. 2019
-    (arXiv:1908.08962) try 3e-5 to 3e-4 for 128 to 768 features, Devlin et al. 2018 (arXiv:1810.04805) 2e-5 to 5e-5 for 768 and 1,024.
+    (arXiv:1908.08962) try 3e-5 to 3e-4 for 128 to 768 features, Devlin et al. 2018 (arXiv:1810.04805) 2e-5 to 5e-5 for 768.
     """
     share = WIDTH / width
     return min(recipe.rate * share * max(1, share), LARGEST_RATE)
