@@ -46,9 +46,15 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
 
     Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
     """
-    check_heads(task.model.config, mesh)
-    state = jax.eval_shape(task.initialize)
+    state = jax.eval_shape(functools.partial(with_optimizer, task), abstract_params(task.without_update, mesh))
     return with_shardings(state, state_sharding(state, mesh))
+
+
+@once
+def abstract_params(task: TrainTask, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Returns the shapes and types of the parameters; tasks that differ in their optimizers alone share them."""
+    check_heads(task.model.config, mesh)
+    return jax.eval_shape(functools.partial(init_params, task), jax.ShapeDtypeStruct((), np.uint32))
 
 
 class Runner(ABC):
@@ -70,18 +76,14 @@ class Runner(ABC):
         return tuple(self.compiler_options.items())
 
     @property
-    def state_shardings(self) -> TrainState:
-        return shardings_of(self.task, self.mesh)
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all parameters."""
+        return tuple(sorted(flatten_dict(self.abstract_state.params, sep="/")))
 
     @cached_property
     def compiled_init(self) -> Any:
         """The program that makes all parameters."""
-        return compiled_parameters(self.task.without_update, self.mesh, tuple(sorted(self.parameter_shardings)))
-
-    @property
-    def parameter_shardings(self) -> dict[str, Any]:
-        """The shardings of the parameters, by their paths."""
-        return flatten_dict(self.state_shardings.params, sep="/")
+        return compiled_parameters(self.task.without_update, self.mesh, self.paths)
 
     @cached_property
     def compiled_train_step(self) -> Any:
@@ -95,11 +97,10 @@ class Runner(ABC):
     def init(self, params: Mapping[str, Array] | None = None) -> TrainState:
         """Returns the state before the first step, on the devices. params: known parameters, by their paths; others are made."""
         known = params or {}
-        missing = tuple(sorted(self.parameter_shardings.keys() - known.keys()))
-        if known:
-            made = compiled_parameters(self.task.without_update, self.mesh, missing)(self.seed) if missing else {}
-        else:
-            made = self.compiled_init(self.seed)
+        make, missing = self.compiled_init, tuple(path for path in self.paths if path not in known)
+        if known and missing:
+            make = compiled_parameters(self.task.without_update, self.mesh, missing)
+        made = make(self.seed) if missing else {}
         by_path: PyTree = unflatten_dict({**known, **made}, sep="/")
         return jitted_start(self.task, self.mesh)(by_path)
 

@@ -6,7 +6,7 @@ Dropout, like the data, is a function of (seed, step). No random state is stored
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -55,18 +55,19 @@ class TrainTask:
     """Rules for answers that an objective lets the model generate."""
     compiler_options: CompilerOptions = CompilerOptions()
     """Options of XLA, by the kind of device."""
-    measures: tuple[Callable[[PyTree], Mapping[str, Array]], ...] = ()
-    """Functions of the gradient: their numbers are among those of a step, each as `gradient/NAME`."""
+    measures: Sequence[Callable[[PyTree], Mapping[str, Array]]] = ()
+    """Functions of the gradient: their numbers are among those of a step, each as `gradient/NAME`. A list, which has no hash, keeps
+    them and what they hold out of the memory of `once`."""
 
     @functools.cached_property
     def without_update(self) -> "TrainTask":
         """The same task for programs without an update, which take the seed as an argument: alike for all optimizers and seeds."""
         return replace(self, optimizer=NO_OPTIMIZER, seed=0, ema_decay=None, rates={}, measures=())
 
-    @functools.cached_property
+    @property
     def initialize(self) -> Callable[[], "TrainState"]:
-        """The function `init_state` of this task: one, so that JAX traces it once for the state's shapes and for its program."""
-        return functools.partial(init_state, self)
+        """The function that returns the state before the first step."""
+        return lambda: with_optimizer(self, init_params(self, self.seed))
 
     def inputs(self, batch: Batch) -> Inputs:
         return self.objective.inputs(batch, self.model.config)
@@ -77,21 +78,17 @@ def random_key(seed: int | UInt[Any, ""], purpose: str, step: Int[Array, ""] | i
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
-def init_state(task: TrainTask) -> TrainState:
-    return with_optimizer(task, init_params(task, task.seed))
-
-
 def init_params(task: TrainTask, seed: int | UInt[Any, ""]) -> PyTree:
     """Returns the parameters before the first step, as a run keeps them."""
     params = task.model.init(random_key(seed, "parameters"), example_inputs(task.model.config))["params"]
     if task.model.config.lora is not None:
         task.model.config.lora.check(params)
-    check_rates(task.rates, params, task.trainable)
     return with_frozen_dtype(params, task.trainable, task.frozen_dtype)
 
 
 def with_optimizer(task: TrainTask, params: PyTree) -> TrainState:
     """Returns the state before the first step, of these parameters."""
+    check_rates(task.rates, params, task.trainable)
     trained, _ = split(params, task.trainable)
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(trained), ema)

@@ -102,7 +102,7 @@ class Hooks(Hook):
             raise ValueError(missing[0].reason)
         if wrong := [hook for hook in hooks if not isinstance(hook, Hook)]:
             raise ValueError(f"hooks has {wrong[0]!r}: a hook must be a value of a class with the base Hook")
-        self.measures = tuple(hook.measure for hook in hooks if type(hook).measure is not Hook.measure)
+        self.measures = [hook.measure for hook in hooks if type(hook).measure is not Hook.measure] or ()
         self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop
         self.failed: set[int] = set()
         self.error: Exception | None = None

@@ -1,11 +1,15 @@
 """Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/training/test_many_devices.py."""
 
+import gc
+import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, PyTree
@@ -20,6 +24,7 @@ from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.mesh import make_mesh
 from flaxformer_lite.core.runners import MeshRunner, PmapRunner, make_runner
 from flaxformer_lite.core.step import StepGradient, TrainState, TrainTask, across, train_step, with_optimizer
+from flaxformer_lite.training.hooks import Hook, Hooks
 from flaxformer_lite.training.task import train_task
 from tests.support.experiments import num_programs, tiny_config
 
@@ -131,3 +136,20 @@ def test_parameters_that_are_known_leave_the_others_and_the_optimizer_as_they_we
     expected = unflatten_dict({**flat, **known}, sep="/")
     chex.assert_trees_all_equal(runner.init(), whole)
     chex.assert_trees_all_equal(runner.init(known), with_optimizer(task, expected))
+
+
+class Norm(Hook):
+    def measure(self, gradient: PyTree) -> dict[str, Array]:
+        return {"norm": optax.tree.norm(gradient)}
+
+
+def test_a_process_keeps_no_hook_for_the_next_run():
+    """A hook may hold parameters, or data."""
+    task = replace(train_task(tiny_config()), measures=Hooks([hook := Norm()], is_first=True, stop=Mock()).measures)
+    runner = make_runner("mesh", task, make_mesh(devices=jax.devices()[:1]))
+    state, batch = runner.init(), runner.shard_batch(zero_batch(task.objective, Bucket(Lengths(5, 3), 8)))
+    assert "gradient/norm" in runner.train_step(state, batch)[1]
+    there = weakref.ref(hook)
+    del hook, task, runner, state
+    gc.collect()
+    assert there() is None
