@@ -17,7 +17,7 @@ from flaxformer_lite.config.options import as_option, options_in
 from flaxformer_lite.tools.corpus.part import Part
 from flaxformer_lite.tools.report.page import write_png
 from flaxformer_lite.tools.report.plots import altair, curves_of, line_chart
-from flaxformer_lite.tools.report.scores import shown
+from flaxformer_lite.tools.report.scores import best_evaluation, score_shown
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.summary import why_finished
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
@@ -167,12 +167,12 @@ def is_complete(member: Member) -> bool:
 def table(members: Sequence[Member]) -> list[str]:
     """Returns the best evaluation of each run, the best run first; then for runs with several seeds mean and standard deviation."""
     metric = members[0].config.train.best_metric
-    best = {member.name: best_row(member) for member in members}
+    best = {member.name: best_evaluation(member.config, member.folder.rows()) for member in members}
     sign = 1 if members[0].config.train.best_mode == "min" else -1
     ranked = sorted(members, key=lambda member: sign * best[member.name].get(metric, sign * math.inf))
     others = dict.fromkeys(name for row in best.values() for name in row if name not in ("step", "split", metric))
     head = ["run", "step", metric, *others]
-    lines = [[member.name, *(cell(best[member.name].get(name)) for name in head[1:])] for member in ranked]
+    lines = [[member.name, *(score_shown(best[member.name].get(name)) for name in head[1:])] for member in ranked]
     for values in dict.fromkeys(member.values for member in ranked):
         rows = [best[member.name] for member in members if member.values == values]
         if len(rows) > 1:
@@ -180,17 +180,6 @@ def table(members: Sequence[Member]) -> list[str]:
             lines.append([f"{values or 'all'} ({len(rows)} seeds)", "", *spreads])
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (head, *lines)]
-
-
-def best_row(member: Member) -> dict[str, Any]:
-    """Returns the evaluation with the best `train.best_metric`; empty if none has a number."""
-    metric, choose = member.config.train.best_metric, {"min": min, "max": max}[member.config.train.best_mode]
-    rows = [row for row in member.folder.rows() if row["split"] == "eval" and isinstance(row.get(metric), int | float)]
-    return choose(rows, key=lambda row: row[metric], default={})
-
-
-def cell(value: Any) -> str:
-    return "–" if value is None else shown(value)
 
 
 def spread(scores: Sequence[Any]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flaxformer_lite.config import Config
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.metrics.translations import Comparison, MetricConfig, compare, compare_ratings, with_language
 from flaxformer_lite.run.scoring import Ratings
@@ -26,31 +27,37 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def score_shown(value: Any) -> str:
+    """Returns a score as a table shows it; – for a missing one."""
+    return "–" if value is None else shown(value)
+
+
 def score_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     """Returns the evaluations in training and the reports of `evaluate`, as far as there are any."""
     return [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
+
+
+def best_evaluation(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the evaluation with the best `train.best_metric`; an empty one if none has a number."""
+    metric, choose = config.train.best_metric, {"min": min, "max": max}[config.train.best_mode]
+    scored = [row for row in rows if row["split"] == "eval" and isinstance(row.get(metric), int | float)]
+    return choose(scored, key=lambda row: row[metric], default={})
 
 
 def training_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     """Returns the best and the last evaluation of each run; None without any."""
     lines, names = [], dict[str, None]()
     for run in runs:
-        train = run.config.train
         rows = [row for row in run.rows if row["split"] == "eval"]
-        scored = [row for row in rows if isinstance(row.get(train.best_metric), int | float)]
-        choose = {"min": min, "max": max}[train.best_mode]
-        if scored:
-            lines.append(
-                (run.name, f"best {train.best_metric}", choose(scored, key=lambda row: row[train.best_metric]))
-            )
+        if best := best_evaluation(run.config, rows):
+            lines.append((run.name, f"best {run.config.train.best_metric}", best))
         if rows:
             lines.append((run.name, "last", rows[-1]))
         names |= dict.fromkeys(name for row in rows for name in row if name not in ("step", "split"))
     if not lines:
         return None
     rows_shown = [
-        [name, which, shown(row["step"]), *("–" if row.get(metric) is None else shown(row[metric]) for metric in names)]
-        for name, which, row in lines
+        [name, which, *(score_shown(row.get(metric)) for metric in ("step", *names))] for name, which, row in lines
     ]
     return ReportTable("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)
 
@@ -66,7 +73,7 @@ def evaluate_table(runs: Sequence[RunFacts]) -> ReportTable | None:
         str(value) for _, report in reports for name, value in report.items() if name.endswith("_signature") and value
     )
     head = ["run", *hidden[1:], *names]
-    rows = [[name, *(shown(report.get(key, "–")) for key in head[1:])] for name, report in reports]
+    rows = [[name, *(score_shown(report.get(key)) for key in head[1:])] for name, report in reports]
     return ReportTable("Reports of the command evaluate", head, rows, "; ".join(signatures)) if reports else None
 
 
