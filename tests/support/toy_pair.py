@@ -11,6 +11,7 @@ import pytest
 from flaxformer_lite.config import load_config
 from flaxformer_lite.engine.texts import TextTranslator
 from flaxformer_lite.run import Run
+from flaxformer_lite.tools.making import timing
 from flaxformer_lite.tools.pair import Models, preparing, recipe, teaching
 from tests.support.made_up_languages import languages, write
 
@@ -27,7 +28,8 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "SIZES", sizes)
     monkeypatch.setattr(recipe, "load_config", lambda name: dataclasses.replace(base, train=train, decode=decode))
     monkeypatch.setattr(recipe, "EPOCHS", (1, 1))
-    monkeypatch.setattr(recipe, "MEASURED_STEPS", 2)
+    for module in (recipe, timing):
+        monkeypatch.setattr(module, "MEASURED_STEPS", 2)
 
 
 def make_right(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> list[str]:

@@ -204,12 +204,14 @@ class BatchPlan:
             # At least one row for each bucket with examples.
             counts = np.maximum(apportion(int(counts.sum()), of_buckets), of_buckets > 0)
         self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
-        self._filled = np.flatnonzero(counts).tolist()
-        self._counts = counts[self._filled]
-        self.buckets = [buckets[i] for i in self._filled]
+        self.filled = np.flatnonzero(counts).tolist()
+        """The numbers of the buckets that have examples."""
+        self.counts = counts[self.filled]
+        """The rows of an epoch in each of them."""
+        self.buckets = [buckets[i] for i in self.filled]
         """The shapes of batches that occur."""
         rows = np.array([bucket.rows for bucket in self.buckets], np.int64)
-        batches = -(-self._counts // rows)
+        batches = -(-self.counts // rows)
         self._first_batch = np.concatenate([[0], np.cumsum(batches)])
         self._first_row = np.concatenate([[0], np.cumsum(batches * rows)])
         self.batches_per_epoch = int(self._first_batch[-1])
@@ -249,7 +251,7 @@ class BatchPlan:
         generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
         dtype = np.int32 if len(self._which) < 2**31 else np.int64
         examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
-        for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
+        for i, count, start in zip(self.filled, self.counts, self._first_row, strict=False):
             members = examples[start : start + count]
             if self._weights is None:
                 self._all_members(i, members)

@@ -110,9 +110,7 @@ class Dataset(Generic[Example]):
         objective.check_training(records)
         shares = None if made.mixing is None else Shares(made.sizes, made.mixing.shares(made.sizes))
         lengths = planned_lengths(made.rows.lengths, samplers, config.longest)
-        if config.bucket_lengths == "auto" and cost is not None:
-            config = with_paying_lengths(config, objective, lengths, cost, shares)
-        plan = BatchPlan(lengths, batch_shapes(objective, config), seed, shares)
+        config, plan = plan_training(lengths, objective, config, seed, cost, shares)
         check_some_fit(made, plan, config)
         special, draw = special_ids(tokenizer, start_id), functools.partial(draw_in_step, seed)
         return cls(made, made.rows, objective, special, plan, draw, samplers, config.lengths)
@@ -170,6 +168,20 @@ class Dataset(Generic[Example]):
         made_row, records = self.rows[i], self.made.records_of(i)
         read = self.objective.pieces_read(made_row, self.draw(made_row, step, row))
         return records if read is None else [records[number] for number in read]
+
+
+def plan_training(
+    lengths: Int[np.ndarray, "I 2"],
+    objective: RowMaker[Any],
+    config: BatchShapes,
+    seed: int,
+    cost: Cost | None = None,
+    shares: Shares | None = None,
+) -> tuple[BatchShapes, BatchPlan]:
+    """Returns the config with the padded lengths of a training on rows of these lengths, and its batches."""
+    if config.bucket_lengths == "auto" and cost is not None:
+        config = with_paying_lengths(config, objective, lengths, cost, shares)
+    return config, BatchPlan(lengths, batch_shapes(objective, config), seed, shares)
 
 
 def with_paying_lengths(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Integer
 
-from flaxformer_lite.core.data.batch_plan import Bucket, Shares, bucket_indices
+from flaxformer_lite.core.data.batch_plan import BatchPlan, Bucket, Shares
 
 MOST_CANDIDATES = 256
 """The most lengths that a choice is made from."""
@@ -34,28 +34,18 @@ def paying_lengths(
 
     lengths: the positions of both sides of each row. candidates: shapes of batches, the shortest first.
     """
-    counts = rows_of(bucket_indices(lengths, candidates), len(candidates), shares)
-    if not counts.any():
+    plan = BatchPlan(lengths, candidates, 0, shares)
+    if not plan.buckets:
         return [len(candidates) - 1]
-    counts = counts[: np.flatnonzero(counts)[-1] + 1]
-    rows = np.array([bucket.rows for bucket in candidates[: len(counts)]], float)
-    epochs = cost.steps / max(1.0, float(sum(counts / rows))) if cost.epochs is None else cost.epochs
-    sizes = np.array([sum(bucket.lengths) for bucket in candidates[: len(counts)]], float)
+    rows, sizes = (
+        np.array(column, float) for column in zip(*((b.rows, sum(b.lengths)) for b in plan.buckets), strict=True)
+    )
+    epochs = cost.steps / max(1.0, float(sum(plan.counts / rows))) if cost.epochs is None else cost.epochs
     seconds = {
         tuple(chosen): len(chosen) * cost.of_length + epochs * positions * cost.of_position
-        for positions, chosen in divisions(counts, rows, sizes, MOST_LENGTHS)
+        for positions, chosen in divisions(plan.counts.astype(float), rows, sizes, MOST_LENGTHS)
     }
-    return [*min(seconds, key=seconds.__getitem__)]
-
-
-def rows_of(which: Integer[np.ndarray, "I"], number: int, shares: Shares | None) -> Float[np.ndarray, "N"]:
-    """Returns how many rows of an epoch have each of `number` shapes; in a mixture each source has its share of them."""
-    if shares is None:
-        return np.bincount(which, minlength=number)[:number].astype(float)
-    sources = np.split(which, np.cumsum(shares.sizes)[:-1])
-    of_sources = [np.bincount(source, minlength=number)[:number] for source in sources]
-    weights = [share * len(which) / max(1, len(source)) for share, source in zip(shares.shares, sources, strict=True)]
-    return np.sum([weight * counts for weight, counts in zip(weights, of_sources, strict=True)], 0)
+    return [plan.filled[place] for place in min(seconds, key=seconds.__getitem__)]
 
 
 def divisions(

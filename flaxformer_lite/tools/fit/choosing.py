@@ -20,14 +20,13 @@ from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.tokenizers import FromRun
-from flaxformer_lite.interop.exporting import export_obstacles
+from flaxformer_lite.interop.exporting import fitting_systems
 from flaxformer_lite.tasks.recipe import Recipe
 from flaxformer_lite.tools.making.timing import (
     MEASURED_STEPS,
-    epoch_of,
+    plan_of,
     positions_per_second,
-    too_short,
-    training_seconds,
+    steps_in,
 )
 from flaxformer_lite.workdir import RunFolder, open_run
 
@@ -64,7 +63,8 @@ def chosen(
     model = exported(recipe, base)
     share = 0.0 if len(others) == 2 else min(HELD_OUT, MOST_HELD_OUT / len(pairs))
     most = min(recipe.longest, base.model.positions.max_positions or recipe.longest)
-    lengths = measured(recipe, folder, base, pairs, most)
+    some = pairs[:: -(-len(pairs) // MOST_MEASURED)]
+    lengths = measured(recipe, folder, base, some, most)
     longest = min(int(np.quantile(lengths.max(1), 0.999)) + 7 & ~7, most)
     data = DataConfig(
         train=recipe.source,
@@ -87,17 +87,13 @@ def chosen(
     )
     config = apply_options(config, words)
     number = max(1, round(len(lengths) * (1 - share * (2 - len(others)))))
-    batches, positions = epoch_of(config, np.minimum(lengths[:number], longest))
-    times = len(pairs) / len(pairs[:: step_of(pairs)])
-    batches, positions = math.ceil(batches * times), positions * times
+    plan = plan_of(config, np.minimum(lengths[:number], longest))
+    batches = math.ceil(plan.batches_per_epoch * len(pairs) / len(some))
     epochs = max(float(np.clip(math.ceil(WORTH / batches), *recipe.epochs)), FEWEST_STEPS / batches)
     if deadline is not None:
-        speed = positions_per_second(with_steps(config, steps=MEASURED_STEPS), start) * batches / positions
-        left = deadline - time.monotonic()
-        steps = training_seconds(left) * speed
-        if steps < MEASURED_STEPS:
-            raise ValueError(too_short(left, MEASURED_STEPS / speed, epochs * batches / speed))
-        epochs = min(epochs, steps / batches)
+        speed = positions_per_second(with_steps(config, steps=MEASURED_STEPS), start)
+        speed *= plan.batches_per_epoch / plan.positions_per_epoch
+        epochs = min(epochs, steps_in(deadline - time.monotonic(), speed, epochs * batches) / batches)
     config = with_steps(
         config,
         steps=TrainConfig.steps,
@@ -136,8 +132,7 @@ def exported(recipe: Recipe, base: Config) -> ModelConfig:
     alone = Config(model=base.model, data=data, objective=recipe.objective, decode=base.decode)
 
     def fits(model: ModelConfig) -> bool:
-        obstacles = export_obstacles(replace(alone, model=model))
-        return any(name.startswith("hf") and not groups for name, groups in obstacles.items())
+        return any(system.startswith("hf") for system in fitting_systems(replace(alone, model=model)))
 
     return next(filter(fits, models), models[0])
 
@@ -154,36 +149,32 @@ def fresh(base: Config, model: ModelConfig, objective: Any) -> tuple[str, ...]:
 def measured(
     recipe: Recipe, folder: RunFolder, base: Config, pairs: Sequence[Pair], most: int
 ) -> Int[np.ndarray, "N 2"]:
-    """Returns the lengths of the rows of some pairs, cut to `most`; packed rows have no others."""
-    objective, some = recipe.objective, pairs[:: step_of(pairs)]
+    """Returns the lengths of the rows of pairs, cut to `most`; packed rows have no others."""
+    objective = recipe.objective
     if (packed := objective.packed_row(Lengths(most, most))) is not None:
-        return np.tile(packed, (len(some), 1))
+        return np.tile(packed, (len(pairs), 1))
     tokenizers = folder.load_tokenizers(base.data, base.model.vocab_sizes)
     reader = reader_of(objective, tokenizers, folder.path, Lengths(most, most))
-    rows: Any = objective.make_rows(tokenize(some, reader), Lengths(most, most), 0, reader.target)
+    rows: Any = objective.make_rows(tokenize(pairs, reader), Lengths(most, most), 0, reader.target)
     return np.asarray(rows.lengths)
-
-
-def step_of(pairs: Sequence[Pair]) -> int:
-    """Returns the distance of the pairs whose lengths are read."""
-    return -(-len(pairs) // MOST_MEASURED)
 
 
 def tell_classes(train: Sequence[Pair], held_out: Mapping[Any, Sequence[Pair]], classes: Sequence[str]) -> None:
     """Says which classes are rare in the training, and which have too few rows in the held-out data for a figure."""
-    counts = {
-        name: Counter(label for pair in pairs for label in label_names(pair.label)) for name, pairs in held_out.items()
+    rows = {
+        split: Counter(label for pair in pairs for label in label_names(pair.label))
+        for split, pairs in {"train": train, **held_out}.items()
     }
-    of_training = Counter(label for pair in train for label in label_names(pair.label))
-    rarest, commonest = (choose(classes, key=lambda name: of_training[name]) for choose in (min, max))
-    if of_training[rarest] < RARE * of_training[commonest]:
+    of_train = rows.pop("train")
+    rarest, commonest = (choose(classes, key=of_train.__getitem__) for choose in (min, max))
+    if of_train[rarest] < RARE * of_train[commonest]:
         note(
-            f"the class {rarest} has {of_training[rarest]:,} rows and {commonest} {of_training[commonest]:,}: "
+            f"the class {rarest} has {of_train[rarest]:,} rows and {commonest} {of_train[commonest]:,}: "
             "objective.class_weights would count rare classes more"
         )
-    for split, of_split in counts.items():
+    for split, of_split in rows.items():
         if few := [name for name in classes if of_split[name] < FEW]:
-            least = min(few, key=lambda name: of_split[name])
+            least = min(few, key=of_split.__getitem__)
             note(
                 f"{len(few)} of {len(classes)} classes have under {FEW} rows in data.{split}, {least} has {of_split[least]}: "
                 f"figures of one class are rough; --{split} FILE gives more rows"

@@ -12,22 +12,33 @@ from jaxtyping import Int
 
 from flaxformer_lite.base.console import note, quiet
 from flaxformer_lite.config import Config
-from flaxformer_lite.core.data.batch_plan import batch_shapes, bucket_indices
+from flaxformer_lite.core.data.batch_plan import BatchPlan, batch_shapes
+from flaxformer_lite.core.data.dataset import plan_training
 from flaxformer_lite.files.tokenizers import FromRun
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.hooks import EachRow
+from flaxformer_lite.training.seconds import cost_of
 
 MEASURED_STEPS = 24
 TRAINING_SHARE, OTHER_SECONDS = 0.85, 90
 """The share of the time that is left for training; the rest evaluates, scores and exports, in at least `OTHER_SECONDS`."""
 
 
-def epoch_of(config: Config, lengths: Int[np.ndarray, "N 2"]) -> tuple[int, float]:
-    """Returns the batches of an epoch of rows of these lengths, and their padded positions."""
-    shapes = batch_shapes(config.objective, config.data)
-    counts = np.bincount(bucket_indices(lengths, shapes), minlength=len(shapes))[: len(shapes)]
-    rows, longest = (np.array(column) for column in zip(*((s.rows, max(s.lengths)) for s in shapes), strict=True))
-    return max(1, math.ceil(sum(counts / rows))), float(sum(counts * longest))
+def deadline_of(hours: float | None) -> float | None:
+    """Returns the time, by `time.monotonic`, at which the hours are over; None without hours.
+
+    Raises: ValueError for hours in which no training fits.
+    """
+    if hours is None:
+        return None
+    if not 0.05 <= hours < math.inf:
+        raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
+    return time.monotonic() + 3600 * hours
+
+
+def plan_of(config: Config, lengths: Int[np.ndarray, "N 2"]) -> BatchPlan:
+    """Returns the batches of a training on rows of these lengths."""
+    return plan_training(lengths, config.objective, config.data, config.train.seed, cost_of(config))[1]
 
 
 def training_seconds(left: float) -> float:
@@ -35,15 +46,21 @@ def training_seconds(left: float) -> float:
     return min(TRAINING_SHARE * left, left - OTHER_SECONDS)
 
 
-def too_short(left: float, fewest: float, all_steps: float) -> str:
-    """Returns the message for seconds that are left; fewest, all_steps: seconds of the shortest training and of a whole one."""
+def steps_in(left: float, speed: float, worth: float) -> float:
+    """Returns the steps for which `left` seconds are enough, scores and export included.
 
-    def missing(training: float) -> str:
-        return more_hours(max(training / TRAINING_SHARE, training + OTHER_SECONDS) - left)
+    speed: steps per second. worth: the steps of a whole training, for the message.
 
-    return (
+    Raises: ValueError if the seconds are too few for `MEASURED_STEPS`.
+    """
+    steps = training_seconds(left) * speed
+    if steps >= MEASURED_STEPS:
+        return steps
+    fewest, whole = MEASURED_STEPS / speed, worth / speed
+    missing = (more_hours(max(one / TRAINING_SHARE, one + OTHER_SECONDS) - left) for one in (fewest, whole))
+    raise ValueError(
         f"--hours is too short: {max(left, 0):,.0f} seconds are left, and {fewest:,.0f} of training, {OTHER_SECONDS} of scores and "
-        f"export are needed at least: add {missing(fewest)}, or {missing(all_steps)} for all that the text is worth"
+        f"export are needed at least: add {', or '.join(missing)} for all that the text is worth"
     )
 
 
@@ -53,7 +70,7 @@ def more_hours(seconds: float) -> str:
 
 
 def positions_per_second(config: Config, folder: str) -> float:
-    """Returns the speed of training on this machine, in padded positions, of a run with one shape that is thrown away.
+    """Returns the speed of training on this machine, in positions of a `BatchPlan`, of a run with one shape that is thrown away.
 
     config: its steps are measured, the second half alone. folder: that of its tokenizer.
     """
@@ -81,5 +98,5 @@ def positions_per_second(config: Config, folder: str) -> float:
     if stopped:
         note("interrupted while the speed was measured; the same command continues from there")
         raise KeyboardInterrupt
-    rows = batch_shapes(config.objective, config.data)[-1].rows
-    return half * rows * longest / (times[1] - times[0])
+    shape = batch_shapes(config.objective, config.data)[-1]
+    return half * shape.rows * sum(shape.lengths) / (times[1] - times[0])

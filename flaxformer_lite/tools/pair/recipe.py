@@ -21,10 +21,10 @@ from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.tools.making.timing import (
     MEASURED_STEPS,
     OTHER_SECONDS,
-    epoch_of,
     more_hours,
+    plan_of,
     positions_per_second,
-    too_short,
+    steps_in,
     training_seconds,
 )
 from flaxformer_lite.workdir import open_run
@@ -103,13 +103,14 @@ def choose(
     hasty = deadline is not None and deadline - time.monotonic() < HASTE
     number = SHAPES_IN_HASTE if hasty else SHAPES[0] if size == SIZES[0] else SHAPES[1]
     config = with_data(begun.config, lengths, files, number)
-    batches, positions = epoch_of(config, lengths)
+    plan = plan_of(config, lengths)
+    batches = max(1, plan.batches_per_epoch)
     worth = BASE_EPOCHS * (BASE_PAIRS / len(pairs)) ** 0.5 * (1 if start is None else STARTED)
     epochs = float(np.clip(worth, *EPOCHS))
     steps, evaluations = round(epochs * batches), 10
     if deadline is not None:
         speed = positions_per_second(with_steps(config, MEASURED_STEPS, 1), begun.tokenizer)
-        speed /= positions / batches
+        speed *= batches / plan.positions_per_epoch
         left = deadline - time.monotonic()
         seconds = training_seconds(left)
         vocabulary = config.model.vocab_size
@@ -118,9 +119,7 @@ def choose(
             speed *= size.cost(vocabulary) / smaller.cost(vocabulary)
             size = smaller
             config = with_size(config, size, vocabulary)
-        if seconds * speed < MEASURED_STEPS:
-            raise ValueError(too_short(left, MEASURED_STEPS / speed, steps / speed))
-        steps, evaluations = min(steps, round(seconds * speed)), int(np.clip(seconds / 300, 1, 10))
+        steps, evaluations = min(steps, round(steps_in(left, speed, steps))), int(np.clip(seconds / 300, 1, 10))
     model = config.model
     note(
         f"{len(pairs):,} pairs: vocabulary of {model.vocab_size:,}, width {model.d_model}, {model.num_encoder_layers} + "
