@@ -4,7 +4,6 @@ Beside the commands and `main.py`, which calls them, no other file reads what ar
 """
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -182,12 +181,6 @@ def add_lines(
 def add_hours(parser: argparse.ArgumentParser, about: str) -> None:
     """Adds the time of a command that makes a whole run."""
     parser.add_argument("--hours", type=float, metavar="H", help=about)
-
-
-def check_hours(hours: float | None) -> None:
-    """Raises: ValueError for a time that is too short to train in."""
-    if hours is not None and not (0.05 <= hours < math.inf):
-        raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
 
 
 def add_column(parser: argparse.ArgumentParser) -> None:

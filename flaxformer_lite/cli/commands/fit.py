@@ -8,7 +8,7 @@ status 130, and the same command continues. It ends with scores, a report, an ex
 
 import argparse
 
-from flaxformer_lite.cli.options import add_hours, check_hours
+from flaxformer_lite.cli.options import add_hours
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of the training."""
@@ -46,7 +46,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"{len(arguments.data)} files: `fit` reads one; two make a translator: "
             f"flaxformer-lite pair {' '.join(arguments.data)} -o {arguments.output}"
         )
-    check_hours(arguments.hours)
     from flaxformer_lite.tools.fit import fit  # with JAX
 
     names = ("task", "eval", "test", "text", "label", "hours")

@@ -10,7 +10,7 @@ Stopped, it ends with exit status 130, and the same command continues. Every cho
 import argparse
 from pathlib import Path
 
-from flaxformer_lite.cli.options import add_hours, check_hours, typed
+from flaxformer_lite.cli.options import add_hours, typed
 from flaxformer_lite.engine import ENGINES
 
 RULE_NAMES = (
@@ -86,7 +86,6 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    check_hours(arguments.hours)
     if len(arguments.files) > 2:
         raise ValueError(f"{len(arguments.files)} files: give a file of sources and one of targets, or one table")
     columns = [int(column) if column.isdecimal() else column for column in arguments.columns]

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from flaxformer_lite.base.console import note, warn
+from flaxformer_lite.base.console import note_once, warn_once
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.files.data.mixture import Mixture
 from flaxformer_lite.files.data.source import DataSource, LocatedPair, LocatedSource
@@ -40,8 +40,6 @@ class HeldTexts:
     def __init__(self) -> None:
         self.sorted: array[int] | None = None
         """None until they have been read."""
-        self.told = set[str | None]()
-        """The settings of the sources whose number of left-out pairs has been reported."""
 
     def fill(self, hashes: Iterator[int]) -> None:
         self.sorted = array("q", np.unique(np.fromiter(hashes, np.int64)).tobytes())
@@ -136,13 +134,11 @@ class HeldOut(LocatedSource):
                 f"data.held_out is {self.share}, which leaves none of the {all_:,} texts of {where} for data.{self.split}{reason}: "
                 "choose another share or data.held_out_seed, or cut the data into more texts"
             )
-        if number and setting not in self.texts.told:
-            self.texts.told.add(setting)
-            line = f"{where}: of {all_:,} pairs {left_out}"
-            if number > MOST_LEFT_OUT * all_:
-                warn(f"{line}; where many pairs share a text, set data.eval and data.test to other data")
-            else:
-                note(line)
+        line = f"{where}: of {all_:,} pairs {left_out}"
+        if number > MOST_LEFT_OUT * all_:
+            warn_once(f"{line}; where many pairs share a text, set data.eval and data.test to other data")
+        elif number:
+            note_once(line)
 
     def held_hashes(self, setting: str | None, progress: ReadProgress) -> Iterator[int]:
         """Yields a hash of each text of the held-out pairs; nothing if all sources have documents: these are held out whole."""

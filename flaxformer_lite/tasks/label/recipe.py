@@ -48,7 +48,7 @@ def record_of(examples: Examples) -> Words | Entities | None:
     if words and examples.has(words, list) and (of_words := labels or examples.first(LABELS, list)):
         return Words(words=words, labels=of_words)
     text = texts or examples.first(TEXTS, str)
-    items = [item for value in examples.values(spans or "") for item in value]
+    items = [item for value in examples.values(spans or "") if isinstance(value, list) for item in value]
     if text and spans and items and all(isinstance(item, dict | list) for item in items):
         return Entities(text=text, spans=spans)
     return None

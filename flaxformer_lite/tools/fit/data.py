@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.files.data import CSV, TSV, CoNLL, HubDataset, JSONLines, Parquet
+from flaxformer_lite.files.data import CSV, TSV, CoNLL, HubDataset
+from flaxformer_lite.files.data.config import KINDS
 from flaxformer_lite.files.data.hub import named
 from flaxformer_lite.files.data.mixture import MixedKinds
 from flaxformer_lite.files.data.text_files import read_files
@@ -26,13 +27,11 @@ from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, 
 
 FIRST_ROWS = 100
 """Rows by which the fields are known."""
-KINDS = ("a table", "JSON", "JSON lines", "CoNLL columns", "Parquet")
-"""The containers that are read."""
 HUB_NAME = re.compile(r"(.+?)(?::([\w.-]+))?(?:@(.+))?")
 """NAME[:CONFIG][@SPLIT]."""
 Rows = str | Path | Iterable[Mapping[str, Any]]
 """A file or a data set by its name; or rows: dicts, a table of pandas, a `datasets.Dataset`."""
-JUDGED = {"data": "train", "eval": "dev", "test": "test"}
+JUDGED = {"train": "train", "eval": "dev", "test": "test"}
 """The judgements in the folder of a search that are rows of each part of the data."""
 
 
@@ -62,20 +61,19 @@ def opened(name: str, columns: Sequence[str] = ()) -> Opened:
 
     Raises: ValueError for a file of no kind that is known, and for one that cannot be read.
     """
-    kind, is_hub = container(name), not glob.has_magic(name) and not Path(name).exists() and not container(name)
+    kind: Any = KINDS.get(container(name))
+    is_hub = not (container(name) or glob.has_magic(name) or Path(name).exists())
     name = name if is_hub or is_url(name) else os.path.abspath(name)
-    if kind == "a table":
+    if kind is TSV:
         return opened_table(name, header=not (columns and all(map(str.isdecimal, columns))))
-    if kind == "CoNLL columns":
+    if kind is CoNLL:
         first = itertools.islice(CoNLL(path=name).stream(), 1)
         rows = [{"tokens": [pair.target], "labels": ["O"]} for pair in first]
         return Opened(rows, lambda record: CoNLL(path=name), file_versions(name))
-    if kind in ("JSON", "JSON lines"):
-        return opened_by(lambda record: JSONLines(path=name, record=record))
-    if kind == "Parquet":
-        return opened_by(lambda record: Parquet(path=name, record=record))
-    if kind or not (is_hub or Path(name).is_dir()):
-        known = ", ".join(end for end, kind in CONTAINERS.items() if kind in KINDS)
+    if kind is not None:
+        return opened_by(lambda record: kind(path=name, record=record))
+    if not (is_hub or Path(name).is_dir()):
+        known = ", ".join(end for end, of_end in CONTAINERS.items() if of_end in KINDS)
         raise ValueError(f"{name}: its name says no kind of data that `fit` reads: give one of {known}")
     given = HUB_NAME.fullmatch(name) if is_hub else None
     path, config, split = (name, None, None) if given is None else given.groups()
@@ -126,13 +124,8 @@ def cell(text: str) -> str | list[Any]:
 
 def by_number(record: Any) -> Any:
     """Returns a record of columns with names like 0 and 1 as one of columns by number."""
-    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return dataclasses.replace(record, **{name: numbered(value) for name, value in values.items()})
-
-
-def numbered(value: Any) -> Any:
-    """Returns the number of a column; anything else as it is."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    numbers = {name: int(value) for name, value in vars(record).items() if str(value).isdecimal()}
+    return dataclasses.replace(record, **numbers)
 
 
 def as_lines(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -168,7 +161,7 @@ def search_rows(folder: str) -> dict[str, list[dict[str, Any]]]:
     """
     if not file_of(folder, CORPUS).is_file():
         return {}
-    if not (needed := judgements_of(folder, JUDGED["data"])).is_file():
+    if not (needed := judgements_of(folder, JUDGED["train"])).is_file():
         raise ValueError(
             f"{needed}: no such file: it must have the judgements that the model learns from, as qrels/test.tsv has"
         )

@@ -1,8 +1,8 @@
 """The whole of `fit`: the task, the config, the training, the scores, the export and the report, each made once."""
 
 import shlex
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from flaxformer_lite.tasks.recipe import Examples, Recipe
 from flaxformer_lite.tools.fit import chat
 from flaxformer_lite.tools.fit.choosing import chosen, tell_classes
 from flaxformer_lite.tools.fit.confusion import confusion_once
-from flaxformer_lite.tools.fit.data import JUDGED, Opened, Rows, as_lines, opened, search_rows
+from flaxformer_lite.tools.fit.data import Opened, Rows, as_lines, opened, search_rows
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
 from flaxformer_lite.tools.making.starting import is_begun, run_path, tell_continued
+from flaxformer_lite.tools.making.timing import deadline_of
 from flaxformer_lite.training.summary import command_of
 from flaxformer_lite.workdir import RunFolder
 
@@ -66,18 +67,22 @@ def fit(
 
     Raises: ValueError for data that no task reads, and for a folder that was made of something else.
     """
-    deadline = None if hours is None else time.monotonic() + 3600 * hours
-    data = str(data) if isinstance(data, Path) else data
+    deadline = deadline_of(hours)
     output, words = Path(output), shlex.split(as_options(settings)) if isinstance(settings, Mapping) else [*settings]
-    given = {name: rows for name, rows in {"data": data, "eval": eval, "test": test}.items() if rows is not None}
-    judged = search_rows(data) if isinstance(data, str) else {}
-    given |= {name: rows for name, rows in judged.items() if name == "data" or name not in given}
+    judged = search_rows(str(data)) if isinstance(data, str | Path) else {}
+    given: dict[str, Rows] = {
+        **judged,
+        **{name: one for name, one in {"eval": eval, "test": test}.items() if one is not None},
+    }
+    given.setdefault("train", data)
     lines = {name: as_lines(rows) for name, rows in given.items() if not isinstance(rows, str | Path)}
     read = {name: opened(str(rows), (*text, *label)) for name, rows in given.items() if name not in lines}
+    versions = {name: [text_digest(lines[name])] if name in lines else read[name].versions for name in given}
     asked = {
         "model": model,
-        **{name: [] for name in JUDGED},
-        **{name: read[name].versions if name in read else [text_digest(lines[name])] for name in given},
+        "data": versions["train"],
+        "eval": versions.get("eval", []),
+        "test": versions.get("test", []),
         "task": task or [],
         "text": [*text],
         "label": [*label],
@@ -92,28 +97,29 @@ def fit(
         config = load_config(str(file))
     else:
         for name, some in lines.items():
-            path = (output / "start" / f"{name}.jsonl").absolute()
+            path = rows_file(output, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, some)
             read[name] = opened(str(path))
-        sources = [read[name].source for name in JUDGED if name in read]
-        config = prepared(model, read, Examples(read["data"].rows, sources, task, text, label), words, deadline)
+        sources = [read[name].source for name in SPLITS if name in read]
+        config = prepared(model, read, Examples(read["train"].rows, sources, task, text, label), words, deadline)
         made_of.parent.mkdir(parents=True, exist_ok=True)
         write_json(made_of, asked)
         if not file.is_file():  # else the training compares them
             write_whole(file, to_json(config))
-    tested = scored_data(config, "test")
+    # The folder may have been moved.
+    row_sources = {name: replace(getattr(config.data, name), path=str(rows_file(output, name))) for name in lines}
+    tested = scored_data(replace(config, data=replace(config.data, **row_sources)), "test")
     run = train(config, output)
     if run.stopped:
         note(f"{output} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return run
     scores = scored_once(run, tested, {}, ["export", CONFUSION])
     tell(f"{in_words(scores, config.train.best_metric)}  ({len(tested.pairs):,} rows held out)")
-    if run.config.objective.reads == "classes" and run.config.objective.class_names:
+    if getattr(run.config.objective, "labels", None) == "one":
         confusion_once(run, tested.pairs, output / CONFUSION, tell)
-    if (
-        exported := exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
-    ) is not None:
+    exported = exported_once(output / "export", lambda folder: export_hf(output, folder), "Hugging Face")
+    if exported is not None:
         tell(f"{exported}: for Hugging Face's library")
     if (page := report_once(output)) is not None:
         tell(str(page))
@@ -128,6 +134,11 @@ def in_words(scores: Mapping[str, Any], best_metric: str) -> str:
     names = [name for name, value in scores.items() if isinstance(value, float)]
     of_all = [name for name in names if not any(name.startswith(f"{other}_") for other in names)]
     return "  ".join(f"{name} {scores[name]:.4g}" for name in sorted(of_all, key=lambda name: name != best_metric))
+
+
+def rows_file(output: Path, name: str) -> Path:
+    """Returns the file of rows from Python, or of a search, in a run folder."""
+    return (output / "start" / f"{name}.jsonl").absolute()
 
 
 def prepared(

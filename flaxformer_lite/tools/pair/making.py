@@ -1,7 +1,6 @@
 """The whole of `pair`: the data, the teachers' part of it, the training, the scores, the export and the report, each made once."""
 
 import json
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from flaxformer_lite.run import Run, load
 from flaxformer_lite.run.description import describe_teachers
 from flaxformer_lite.run.scoring import ScoredData, scored_data
 from flaxformer_lite.tools.making.finishing import exported_once, report_once, scored_once
+from flaxformer_lite.tools.making.timing import deadline_of
 from flaxformer_lite.tools.pair.folder import parallel
 from flaxformer_lite.tools.pair.models import NO_MODELS, Models
 from flaxformer_lite.tools.pair.preparing import SPLITS, prepare
@@ -62,8 +62,7 @@ def make(
 
     Raises: ValueError for files that are no pairs, and for a folder that was made of something else.
     """
-    deadline = None if hours is None else time.monotonic() + 3600 * hours
-    config = prepare(files, keep, folder, deadline, columns, models, engine)
+    config = prepare(files, keep, folder, deadline_of(hours), columns, models, engine)
     if train(config, folder):
         note(f"{folder} is not finished: the same command trains to step {config.train.steps:,}, scores and exports")
         return None
