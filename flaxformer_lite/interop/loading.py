@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.base.model_names import HUB, HubName, hub_name
+from flaxformer_lite.base.model_names import HUB, hub_name
 from flaxformer_lite.base.remote_files import cache_root
 from flaxformer_lite.base.sealed_files import text_digest
 from flaxformer_lite.interop.importing import import_hf
@@ -26,7 +26,9 @@ def imported(name: str) -> str:
     if model is None:
         version, source, short = folder_version(Path(name)), name, Path(name).resolve().name
     else:
-        version = commit(name, model)
+        from flaxformer_lite.interop.hub import commit_of  # with the library for it
+
+        version = commit_of(model)
         source, short = f"{HUB}{model.repo}@{version}", model.repo.replace("/", "--")
     place = cache_root() / "models" / f"{short}-{version[:12]}"
     if place.is_dir():
@@ -48,15 +50,3 @@ def folder_version(folder: Path) -> str:
         status = path.stat()
         states.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
     return text_digest(repr((str(folder.resolve()), states)))
-
-
-def commit(name: str, model: HubName) -> str:
-    """Returns the commit that a name on the hub stands for. Raises: ValueError with the remedy."""
-    from flaxformer_lite.interop.hub import commit_of  # with the library for it
-
-    try:
-        return commit_of(model)
-    except ValueError as error:
-        if name.startswith(HUB):
-            raise
-        raise ValueError(f"{name} is no folder here, and as a model of the hub: {error}") from None

@@ -113,9 +113,7 @@ def test_a_name_in_the_place_of_a_run_is_imported_once_a_commit(
     point_at(monkeypatch, "http://127.0.0.1:9")
     said = command("embed", NAME, "in.txt")
     assert said.out == first.out and len(said.notes) == 1 and "cannot be reached" in said.notes[0]
-    with pytest.raises(
-        ValueError, match=r"^org/none is no folder here, and as a model of the hub: .* is not in the cache"
-    ):
+    with pytest.raises(ValueError, match=r"org/none is not in the cache"):
         load("org/none")
 
 
@@ -123,9 +121,7 @@ def test_a_name_that_the_hub_does_not_have_is_one_message(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cached"))
-    with pytest.raises(
-        ValueError, match=r"^org/none is no folder here, and as a model of the hub: org/none is neither a folder"
-    ):
+    with pytest.raises(ValueError, match=r"^org/none is neither a folder"):
         load("org/none")
 
 
