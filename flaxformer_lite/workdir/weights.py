@@ -132,7 +132,13 @@ def restore_weights(
 
 
 def available(checkpoints: Checkpoints, weights: str) -> str:
-    """Returns the `weights` of a config, average:N with a lower N, or last, if the run has too few checkpoints: with a warning."""
+    """Returns the `weights` of a config; with a warning average:N with a lower N, or last, if the run has too few checkpoints.
+
+    A run that was stopped before its first evaluation has no best ones.
+    """
+    if weights == "best" and checkpoints.steps() and checkpoints.best() is None:
+        warn("weights is 'best', but no checkpoint has been evaluated yet: weights 'last' is used")
+        return "last"
     kind, _, number = weights.partition(":")
     if kind != "average":
         return weights

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,9 @@ from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbed
 from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings
 from flaxformer_lite.run import write_run
-from flaxformer_lite.workdir import RunFolder, parameter_digest, weights
+from flaxformer_lite.workdir import Checkpoints, RunFolder, parameter_digest, weights
 from flaxformer_lite.workdir.manifest import leaf_types
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
+from flaxformer_lite.workdir.weights import abstract_params, available, open_checkpoints, restore_weights, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train
 
 
@@ -218,6 +219,15 @@ def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
             ):
                 used("average:3")
     assert used("average:3") == expected[10]
+
+
+@pytest.mark.parametrize(("best", "used"), [(None, "last"), (6, "best")])
+def test_a_run_that_was_stopped_before_its_first_evaluation_is_used_as_it_is(
+    best: int | None, used: str, capfd: pytest.CaptureFixture
+):
+    checkpoints = Mock(Checkpoints, steps=lambda: [6], best=lambda: best)
+    assert available(checkpoints, "best") == used
+    assert ("no checkpoint has been evaluated yet: weights 'last' is used" in capfd.readouterr().err) == (best is None)
 
 
 def test_the_parameter_digest_is_the_documented_one():
