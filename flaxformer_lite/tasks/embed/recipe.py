@@ -32,6 +32,7 @@ def recipe(examples: Examples) -> Recipe | None:
         best_metric="accuracy",
         rate=2e-5,
         rows=32,
+        epochs=(1, 3),
         kept=("prompts", "query_prompt", "document_prompt", "default_prompt", "temperature"),
     )
 

@@ -18,4 +18,5 @@ def recipe(examples: Examples) -> Recipe | None:
         best_metric="ndcg@10",
         rate=2e-5,
         rows=8,
+        epochs=(1, 3),
     )
