@@ -1,20 +1,21 @@
 """`--engine`: whether CTranslate2 answers a command, decided and done without JAX."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.engine.engine_run import EngineRun, open_engine
-from flaxformer_lite.engine.exports import RunWeights, own_settings
-from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, uses_cpu
+from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
+from flaxformer_lite.engine.rules import CannotAnswer, is_chosen, is_installed, uses_cpu
+
+Opened = TypeVar("Opened", bound=Any)
 
 
 def without_jax(
-    wanted: RunWeights, engine: str, decode: Mapping[str, Any], jax_alone: Sequence[str]
-) -> EngineRun | None:
+    wanted: RunWeights, engine: str, opened: Callable[[OwnConfig], Opened], jax_alone: Sequence[str]
+) -> Opened | None:
     """Returns the run as CTranslate2 reads it; None: JAX answers. A line says which.
 
-    engine: as it was typed. jax_alone: the typed options that only JAX obeys.
+    engine: as it was typed. opened: checks the run's config, and opens the run. jax_alone: the typed options that only JAX obeys.
 
     Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
         report too; OSError.
@@ -23,22 +24,15 @@ def without_jax(
     if not (asked or (engine == "auto" and uses_cpu() and is_installed())):
         return None
     try:
-        run = opened(wanted, decode, jax_alone)
+        if (own := own_config(wanted.run)) is None:
+            return None  # the folder has no run, which JAX reports
+        if jax_alone:
+            raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
+        run = opened(own)
     except (CannotAnswer, OSError) as error:
         if asked:
             raise
         note(f"engine jax: {getattr(error, 'reason', error)}")
         return None
-    if run is not None:
-        note(f"engine ctranslate2: {wanted.dtype}, step {run.step:,}")
+    note(f"engine ctranslate2: {wanted.dtype}, step {run.step:,}")
     return run
-
-
-def opened(wanted: RunWeights, decode: Mapping[str, Any], jax_alone: Sequence[str]) -> EngineRun | None:
-    """Returns the run as CTranslate2 reads it; None: the folder has no run, which JAX reports. Raises: as `without_jax`."""
-    if (settings := own_settings(wanted.run)) is None:
-        return None
-    if jax_alone:
-        raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
-    check_obeyed(settings.changed(decode))
-    return open_engine(wanted)

@@ -1,10 +1,10 @@
 """A run that CTranslate2 reads: `translate` from the shell, without JAX. And the search that a `Run` takes from the same export."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.remote_files import describe_error
@@ -13,8 +13,8 @@ from flaxformer_lite.core.search.answers import Searches
 from flaxformer_lite.core.text import Languages
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
-from flaxformer_lite.engine.exports import Export, RunWeights, decode_settings, export_of, with_tuples
-from flaxformer_lite.engine.rules import CannotAnswer, library
+from flaxformer_lite.engine.exports import Export, OwnConfig, RunWeights, decode_settings, export_of, with_tuples
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, library
 from flaxformer_lite.engine.search import EngineSearch, Sizes, without_padding
 from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
 from flaxformer_lite.files.chats.form import Sources
@@ -91,16 +91,27 @@ class EngineRun:
         without_padding(source, self.decode.pad_id)
 
 
-def open_engine(wanted: RunWeights) -> EngineRun:
-    """Returns the run as CTranslate2 reads it, exported first where that was not done yet.
+class Opened(NamedTuple):
+    """An export that CTranslate2 has read."""
+
+    export: Export
+    library: Any
+    """The object of CTranslate2 that computes."""
+    tokenizers: Tokenizers | None
+
+
+def opened(wanted: RunWeights, kind: str) -> Opened:
+    """Returns the export of a run, made first where that was not done yet, as CTranslate2 reads it.
+
+    kind: the name of CTranslate2's class.
 
     Raises: CannotAnswer if CTranslate2 is missing, or cannot have the model or the type of weights; ValueError if the run has no
         such weights; OSError.
     """
     if wanted.dtype not in COMPUTE_TYPES:
         raise ValueError(f"weights_dtype is {wanted.dtype!r}: it must be one of {', '.join(COMPUTE_TYPES)}")
-    ctranslate2, kind = library(), COMPUTE_TYPES[wanted.dtype]
-    if kind not in ctranslate2.get_supported_compute_types("cpu"):
+    ctranslate2, compute_type = library(), COMPUTE_TYPES[wanted.dtype]
+    if compute_type not in ctranslate2.get_supported_compute_types("cpu"):
         raise CannotAnswer(
             f"weights_dtype is {wanted.dtype}, whose products CTranslate2 does not have on this processor: use float32 or int8"
         )
@@ -110,7 +121,7 @@ def open_engine(wanted: RunWeights) -> EngineRun:
     side_by_side, of_each = (1, usable_cores()) if is_large else (usable_cores(), 1)
     threads = {"inter_threads": side_by_side, "intra_threads": of_each}
     try:
-        translator = ctranslate2.Translator(str(export.folder), device="cpu", compute_type=kind, **threads)
+        computes = getattr(ctranslate2, kind)(str(export.folder), device="cpu", compute_type=compute_type, **threads)
     except RuntimeError as error:
         raise CannotAnswer(f"CTranslate2 cannot read {export.folder} ({describe_error(error)}): delete it") from None
     tokenizers = None
@@ -118,4 +129,21 @@ def open_engine(wanted: RunWeights) -> EngineRun:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))
         ids, two = (sizes.source_ids, sizes.target_ids), facts["has_target_tokenizer"]
         tokenizers = load_run_tokenizers(export.folder, ids, two=two, languages=languages)
-    return in_own_direction(EngineRun(wanted, export, translator, tokenizers, decode_settings(facts["decode"])))
+    return Opened(export, computes, tokenizers)
+
+
+def open_engine(wanted: RunWeights) -> EngineRun:
+    """Returns the run that translates, as CTranslate2 reads it. Raises: as `opened`."""
+    export, library, tokenizers = opened(wanted, "Translator")
+    return in_own_direction(EngineRun(wanted, export, library, tokenizers, decode_settings(export.facts["decode"])))
+
+
+def open_obeying(wanted: RunWeights, decode: Mapping[str, Any], own: OwnConfig) -> EngineRun:
+    """Returns the run that translates by its own config with settings of decoding changed.
+
+    Raises: as `open_engine`, and CannotAnswer for another kind of model, or settings that CTranslate2 does not obey.
+    """
+    if own.kind != "Translator":
+        raise CannotAnswer("CTranslate2 is for encoder–decoders here")
+    check_obeyed(own.decode.changed(decode))
+    return open_engine(wanted)

@@ -1,11 +1,12 @@
 """The folder that CTranslate2 reads: made once for each state of a run, and found again by that state.
 
-    RUN/engine/float32-1f0c…/      an export: `model.bin` and what CTranslate2 reads, tokenizers, and the sealed `engine.json`
+    RUN/engine/1f0c…/              an export: `model.bin` and what CTranslate2 reads, tokenizers, and the sealed `engine.json`
     ~/.cache/flaxformer_lite/engine/  the same, where the run is at a URL or its folder is read-only
 
 The name has a digest of all that decides an answer: config.json, tokenizers, and of every checkpoint its manifest and the digests
 of its files. So a run that was trained on, evaluated or edited has another export, and which weights `best` or `average:N` are is
 asked only where an export is made. `engine.json` has the digest of each file of the export, which is compared when it is read.
+Weights are stored in float32, and CTranslate2 makes its type of them when it reads them: one export is for all types.
 
 A run may come with a stranger's export, of other weights: names depend on a secret in the user's cache, and facts are signed by it.
 """
@@ -52,7 +53,7 @@ ATTEMPTS = 3
 
 
 class RunWeights(NamedTuple):
-    """The weights of a run that are wanted, and the type in which they are stored."""
+    """The weights of a run that are wanted, and the type of products with them."""
 
     run: str
     """A run folder, or the URL of one."""
@@ -76,20 +77,30 @@ def cache() -> Path:
     return cache_root() / EXPORTS
 
 
-def own_settings(run: str) -> DecodeConfig | None:
-    """Returns the settings of decoding of a run. None: the folder holds no run, or its config cannot be read here; JAX reports why.
+class OwnConfig(NamedTuple):
+    """The part of a run's config that says how CTranslate2 may answer."""
 
-    Raises: CannotAnswer for a decoder alone; ValueError if a URL cannot be read.
+    kind: str
+    """CTranslate2's class for such stacks: Translator, Generator or Encoder."""
+    decode: DecodeConfig
+
+
+def own_config(run: str) -> OwnConfig | None:
+    """Returns what a run's config says. None: the folder holds no run, or its config cannot be read here; JAX reports why.
+
+    Raises: ValueError if a URL cannot be read.
     """
-    settings, has_encoder = None, True
     unread = (OSError, ValueError, LookupError, TypeError, RecursionError)
     with local_files(run, ["config.json"]) as folder, contextlib.suppress(*unread):
         tree = json.loads((folder / "config.json").read_bytes())
-        has_encoder = bool(tree["model"]["num_encoder_layers"])
-        settings = decode_settings(tree["decode"])
-    if not has_encoder:
-        raise CannotAnswer("CTranslate2 is for encoder–decoders here")
-    return settings
+        sizes = tree["model"]["num_encoder_layers"], tree["model"]["num_decoder_layers"]
+        return OwnConfig(kind_of(*sizes), decode_settings(tree["decode"]))
+    return None
+
+
+def kind_of(num_encoder_layers: int, num_decoder_layers: int) -> str:
+    """Returns the name of CTranslate2's class for a model with these stacks."""
+    return "Generator" if not num_encoder_layers else "Translator" if num_decoder_layers else "Encoder"
 
 
 def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:
@@ -117,7 +128,7 @@ def state_of(run: str) -> str:
 
 def name_of(wanted: RunWeights, state: str) -> str:
     """Returns the name of the export of these weights in a state of their run."""
-    return f"{wanted.dtype}-{text_digest(json.dumps([key(), state, wanted.weights, wanted.step]))[:32]}"
+    return text_digest(json.dumps([key(), state, wanted.weights, wanted.step]))[:32]
 
 
 def key() -> str:

@@ -15,7 +15,6 @@ from flaxformer_lite.config.outside import import_named
 from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
 from flaxformer_lite.core.parallel import MeshConfig
-from flaxformer_lite.core.search.answers import check_translates
 from flaxformer_lite.engine.exports import (
     CANNOT,
     CHANGED,
@@ -45,10 +44,9 @@ def main(words: list[str]) -> int:
         for name in wanted.imports:
             import_named(name)
         loaded = load(wanted.run, weights=wanted.weights, step=wanted.step, mesh=MeshConfig())
-        check_translates(loaded.config.model)
         check_whole(loaded, wanted.weights or loaded.config.weights)
         with atomic_write(Path(output)) as unfinished:
-            export(loaded, wanted.dtype, unfinished)
+            export(loaded, unfinished)
             if state_of(wanted.run) != state:
                 raise Changed
     except Changed:
@@ -73,7 +71,7 @@ def check_whole(loaded: Run, weights: str) -> None:
             raise ValueError(f"checkpoint {step} of {loaded.folder.path} is damaged ({reason}): delete or restore it")
 
 
-def export(loaded: Run, dtype: str, output: Path) -> None:
+def export(loaded: Run, output: Path) -> None:
     """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
     config, params = loaded.config, loaded.params
     if (lora := config.model.lora) is not None:
@@ -82,9 +80,8 @@ def export(loaded: Run, dtype: str, output: Path) -> None:
     # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
-    ctranslate2.export_run(config, params, None, output, dtype, changes)
-    if dtype == "float32":
-        check.check_ctranslate2(output, config, params, None, end=pad)
+    ctranslate2.export_run(config, params, None, output, changes=changes)
+    check.check_ctranslate2(output, config, params, None, end=pad)
     copy_files(loaded.folder.path, output, TOKENIZER_FILES)
     model, data, positions = config.model, config.data, ctranslate2.num_positions(config)
     facts = {

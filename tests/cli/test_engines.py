@@ -1,5 +1,6 @@
 """Which engine answers a command, and the line that says so. Oracle: the options by hand."""
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from flaxformer_lite.cli import engines
 from flaxformer_lite.cli.commands import translate
 from flaxformer_lite.cli.options import typed_for_jax, typed_settings
+from flaxformer_lite.engine import engine_run
 from flaxformer_lite.engine.exports import RunWeights
 from flaxformer_lite.engine.rules import CannotAnswer
 from tests.support.engine_runs import write_random_run
@@ -26,7 +28,7 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Types options of `translate RUN` and gives the engine, and what is written; a machine with a CPU and CTranslate2."""
     monkeypatch.setattr(engines, "is_installed", lambda: True)
     monkeypatch.setattr(engines, "uses_cpu", lambda: True)
-    monkeypatch.setattr(engines, "open_engine", lambda wanted: FOUND)
+    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: FOUND)
 
     def typed(*options: str) -> tuple[str, str]:
         import argparse
@@ -35,7 +37,8 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         translate.add_arguments(parser)
         arguments = parser.parse_args([str(folder), *options], argparse.Namespace(imports=[]))
         wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype)
-        found = engines.without_jax(wanted, arguments.engine, typed_settings(arguments), typed_for_jax(arguments))
+        opened = functools.partial(engine_run.open_obeying, wanted, typed_settings(arguments))
+        found = engines.without_jax(wanted, arguments.engine, opened, typed_for_jax(arguments))
         return "jax" if found is None else "ctranslate2", capsys.readouterr().err.strip()
 
     return typed
@@ -68,7 +71,7 @@ def test_options_that_only_jax_obeys_are_its_own_or_refused(chosen: Any, options
 
 
 def test_settings_that_it_does_not_obey_are_known_before_an_export(chosen: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "open_engine", lambda wanted: pytest.fail("an export was made"))
+    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: pytest.fail("an export was made"))
     engine, line = chosen("--beam-size", "3", "--n-best", "2")
     assert engine == "jax" and line.startswith(
         "engine jax: CTranslate2 does not obey decode.num_hypotheses 2 as JAX does"
@@ -90,7 +93,7 @@ def test_an_export_that_fails_leaves_the_answer_to_jax(
     def fail(wanted: object) -> None:
         raise error
 
-    monkeypatch.setattr(engines, "open_engine", fail)
+    monkeypatch.setattr(engine_run, "open_engine", fail)
     engine, line = chosen()
     assert engine == "jax" and line == f"engine jax: {reason}" and len(line.splitlines()) == 1
     with pytest.raises(type(error)):
@@ -98,7 +101,7 @@ def test_an_export_that_fails_leaves_the_answer_to_jax(
 
 
 def test_a_folder_without_a_run_is_left_to_whom_reads_runs(chosen: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engines, "own_settings", lambda run: None)
+    monkeypatch.setattr(engines, "own_config", lambda run: None)
     assert chosen() == ("jax", "")
     assert chosen("--weights-dtype", "int8") == ("jax", "")
 
@@ -106,6 +109,6 @@ def test_a_folder_without_a_run_is_left_to_whom_reads_runs(chosen: Any, monkeypa
 def test_a_mistake_is_told_once_and_by_no_engine(chosen: Any, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ValueError, match=r"decode\.beam_size is 0"):
         chosen("--beam-size", "0")
-    monkeypatch.setattr(engines, "open_engine", lambda wanted: (_ for _ in ()).throw(ValueError("no such weights")))
+    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: (_ for _ in ()).throw(ValueError("no such weights")))
     with pytest.raises(ValueError, match="no such weights"):
         chosen("--weights", "average:9")

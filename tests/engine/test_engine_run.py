@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import RunWeights, own_settings
+from flaxformer_lite.engine.exports import RunWeights, own_config
 from flaxformer_lite.run import load
 from flaxformer_lite.training import train
 from tests.support import needs
@@ -102,6 +102,6 @@ def test_an_engine_that_cannot_answer_is_refused(folder: Path, options: dict[str
 
 
 def test_settings_are_read_from_a_config_without_its_classes(folder: Path):
-    assert own_settings(str(folder)) == run_config().decode
+    assert own_config(str(folder)) == ("Translator", run_config().decode)
     (folder / "config.json").write_text(json.dumps({"decode": {"beam": 3}}))
-    assert own_settings(str(folder)) is None and own_settings("nowhere") is None
+    assert own_config(str(folder)) is None and own_config("nowhere") is None

@@ -27,7 +27,7 @@ def words(wanted: RunWeights, output: Path, state: str = "") -> list[str]:
 
 
 def test_an_export_has_the_facts_of_the_run(folder: Path, tmp_path: Path):
-    wanted = RunWeights(str(folder), "best", dtype="int8")
+    wanted = RunWeights(str(folder), "best")
     output = tmp_path / "made"
     assert engine_export.main(words(wanted, output)) == 0
     facts = read_sealed(output / FACTS)

@@ -6,6 +6,7 @@ a line `index ||| text ||| score`; index counts input lines from 0.
 """
 
 import argparse
+import functools
 
 from flaxformer_lite.cli.input_lines import chosen_blocks, text_columns
 from flaxformer_lite.cli.options import (
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     if output.join_if_alone():
         return
     from flaxformer_lite.cli import engines, translation
+    from flaxformer_lite.engine.engine_run import open_obeying
     from flaxformer_lite.engine.exports import RunWeights
 
     texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
     wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
     forced = wanted.forced()
     weights = RunWeights(folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
-    engine = engines.without_jax(weights, arguments.engine, decode, typed_for_jax(arguments))
+    opened = functools.partial(open_obeying, weights, decode)
+    engine = engines.without_jax(weights, arguments.engine, opened, typed_for_jax(arguments))
     loaded = (
         translation.load_runs(folder, wanted, chosen_weights(arguments), forced)
         if engine is None
