@@ -244,10 +244,8 @@ def typed_for_jax(arguments: argparse.Namespace) -> list[str]:
 
 def typed_for_translations(arguments: argparse.Namespace) -> list[str]:
     """Returns the typed options that only translations need."""
-    names = [
-        name for name, mark in arguments.marks.items() if mark.is_setting or name in TranslationOptions.__annotations__
-    ]
-    typed = [arguments.marks[name].option for name in names if vars(arguments)[name]]
+    names = [name for name in TranslationOptions.__annotations__ if vars(arguments)[name]]
+    typed = [*typed_options(arguments).values(), *(arguments.marks[name].option for name in names)]
     others = {
         "--bleu-tokenizer": arguments.bleu_tokenizer,
         "--metric": arguments.metrics,
@@ -293,6 +291,8 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
     add_setting(parser, "--alpha", "alpha", float, "A", alpha)
+    stopping = "when a beam search stops: True, False or never; default: decode.early_stopping of the config"
+    add_setting(parser, "--early-stopping", "early_stopping", early_stopping, "WHEN", stopping)
     add_option(
         parser,
         "--minimum-risk",
@@ -317,6 +317,11 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         help="candidates of --minimum-risk or --best-by: N samples, no beam",
     )
     add_option(parser, "--temperature", of_jax=True, type=float, metavar="T", help="of the samples; default: 1")
+
+
+def early_stopping(word: str) -> bool | str:
+    """Returns the setting that a word spells; another word is refused as a setting."""
+    return {"True": True, "False": False}.get(word, word)
 
 
 @dataclass(frozen=True)

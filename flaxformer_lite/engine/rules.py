@@ -47,8 +47,8 @@ def check_obeyed(decode: DecodeConfig) -> None:
 def obstacles(decode: DecodeConfig) -> list[str]:
     """Returns the settings, with their values, that CTranslate2 lacks or obeys otherwise than our own search; [] without any.
 
-    Its rules renormalize the probabilities. Its beams stop once `beam_size` answers are finished; at the maximum length it drops
-    open beams that only answers after the best one may need. `EngineSearch.with_early_ends` needs probabilities without bans.
+    Its rules renormalize the probabilities. At the maximum length it drops open beams that only answers after the best one may
+    need. `EngineSearch.with_early_ends` needs probabilities without bans.
     """
     beams = decode.beam_size > 1
     renormalizes = beams and decode.renormalize  # a greedy answer is scored by the model's own probabilities
@@ -63,7 +63,7 @@ def obstacles(decode: DecodeConfig) -> list[str]:
         "min_new_tokens": decode.min_new_tokens > 0 and not renormalizes,
         "length_penalty": beams and decode.length_penalty == "gnmt",
         "alpha": abs(decode.alpha) > MOST_ALPHA,
-        "early_stopping": beams and decode.early_stopping is not True,
+        "early_stopping": beams and decode.early_stopping == "never",
         "num_hypotheses": beams and several and cuts_beams,
         "eos_ids": len({*decode.eos_ids}) != 1,
         "bos_id": decode.bos_id is None,

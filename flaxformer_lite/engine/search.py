@@ -3,11 +3,16 @@
 CTranslate2 takes one maximum length a call, and each source has its own. So rows whose maximum lengths are alike are asked
 together, with the longest of these. A row whose answer reaches or passes its own maximum is searched again with exactly that
 length, and with room for every answer: those that have ended, and the beams that are open there.
+
+A beam search of CTranslate2 stops at a number of finished answers. If `early_stopping` is False, open beams decide when a search
+stops, and CTranslate2 shows open beams at the maximum length alone. So such a row is searched without stopping, up to a length
+where its open beams show that our own search has stopped by then. If all lengths at which our own search may have stopped give the
+same answers, the row is done; else a search to one of these lengths tells more (`settled`).
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.core.base.bounds import LARGEST
@@ -52,6 +57,21 @@ class SearchedRow(NamedTuple):
     """The most tokens that the model chooses; behind them `decode.forced_eos_id` needs no search."""
     early_end: float | None = None
     """The log-probability of an end right behind the forced token, where it is among the best beams: see `with_early_ends`."""
+
+
+class Found(NamedTuple):
+    """An answer that a search of CTranslate2 has found."""
+
+    ids: list[str]
+    """Without the end."""
+    length: int
+    """The number of its tokens, the end included."""
+    log_prob: float
+    score: float
+
+
+Shown = tuple[list[Found], list[Found]]
+"""The answers of a search that count as finished, and the others, which were cut at its maximum length."""
 
 
 class EngineSearch:
@@ -104,23 +124,72 @@ class EngineSearch:
         rows = [self.row(number, Request.of(one)) for number, one in enumerate(requests)]
         asked = self.with_early_ends([row for row in rows if row.source and row.room > 0])
         answers = {row.number: [Hypothesis([], 0.0)] for row in rows if not row.source or row.room < 1}
+        by_open_beams = self.beams > 1 and self.config.early_stopping is False
+        for row, ranked in self.until_settled(asked) if by_open_beams else self.until_whole(asked):
+            answers[row.number] = ranked
+            progress("decoding", len(answers), len(rows))
+        return [answers[row.number] for row in rows]
+
+    def until_whole(self, asked: Sequence[SearchedRow]) -> Iterator[tuple[SearchedRow, list[Hypothesis]]]:
+        """Yields each row with the answers of a search that stops at `beam_size` of them."""
         left = list[SearchedRow]()
         for numbers in groups_of((row.room.bit_length(), row.early_end is None) for row in asked).values():
             alike = [asked[i] for i in numbers]
             room = max(row.room for row in alike)
-            for row, result in self.results(alike, room):
+            for row, result in self.results(alike, room, self.beams - (alike[0].early_end is not None)):
                 has_one_answer = self.beams == 1 and row.room == room
                 if has_one_answer or all(len(tokens) <= row.room and tokens[-1] == self.end for tokens, _ in result):
-                    answers[row.number] = self.best(row, result)
-                    progress("decoding", len(answers), len(rows))
+                    yield row, self.best(row, result)
                 else:
                     left.append(row)
         for numbers in groups_of((row.room, row.early_end is None) for row in left).values():
             alike = [left[i] for i in numbers]
-            for row, result in self.results(alike, alike[0].room, whole=True):
-                answers[row.number] = self.best(row, result)
-                progress("decoding", len(answers), len(rows))
-        return [answers[row.number] for row in rows]
+            for row, result in self.results(alike, alike[0].room, 2 * self.beams):
+                yield row, self.best(row, result)
+
+    def until_settled(self, asked: Sequence[SearchedRow]) -> Iterator[tuple[SearchedRow, list[Hypothesis]]]:
+        """Yields each row with its answers under `early_stopping` False: see `settled`."""
+        shown = {row.number: dict[int, Shown]() for row in asked}
+        left = [(row, min(row.room, 4 * (len(row.source) // 4 + 2))) for row in asked]
+        while left:
+            searched, left = left, []
+            for numbers in groups_of((limit, row.early_end is None) for row, limit in searched).values():
+                limit = searched[numbers[0]][1]
+                for row, result in self.results([searched[i][0] for i in numbers], limit, self.beams * limit):
+                    shown[row.number][limit] = self.parted(row, result)
+                    settled = self.settled(row, shown[row.number])
+                    if isinstance(settled, int):
+                        left.append((row, settled))
+                    else:
+                        yield row, settled
+
+    def settled(self, row: SearchedRow, shown: Mapping[int, Shown]) -> list[Hypothesis] | int:
+        """Returns a row's answers under `early_stopping` False, or the maximum length of a search that tells more.
+
+        shown: the results of searches without stopping, by their maximum lengths, where such a search shows its open beams. At each
+        length before the maximum, the beams that became a later answer were open, and at least as probable as that answer.
+        """
+        limit, config = max(shown), self.config
+        finished, cut = shown[limit]
+        may_stop, best = list[tuple[int, list[Found]]](), list[Found]()
+        for length in range(1, limit + 1):
+            best = ranked([*best, *(one for one in finished if one.length == length)])[: self.beams]
+            if len(best) < self.beams:
+                continue
+            later, open_ = shown.get(length, shown[limit])
+            open_ = open_ + [one for one in later if one.length >= length + config.finish_at_limit]
+            best_open = max((one.log_prob for one in open_), default=-math.inf)
+            if best[-1].score >= best_open / config.divisor(length):
+                may_stop.append((length, best[: config.num_hypotheses]))
+                if length in shown:
+                    break
+        else:
+            if limit < row.room:
+                return min(row.room, limit + limit // 2)
+            may_stop.append((limit, ranked([*best, *cut])[: config.num_hypotheses]))
+        answers = may_stop[0][1]
+        same = [length for length, _ in itertools.takewhile(lambda one: one[1] == answers, may_stop)]
+        return hypotheses(answers) if len(same) == len(may_stop) else same[-1]
 
     def row(self, number: int, request: Request) -> SearchedRow:
         """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
@@ -150,7 +219,9 @@ class EngineSearch:
         if self.beams == 1 or self.config.min_new_tokens > 1 or not long:
             return [*rows]
         forbidden = [
-            row for row, result in self.results(long, 2) if any(log_prob < IMPOSSIBLE for _, log_prob in result)
+            row
+            for row, result in self.results(long, 2, self.beams)
+            if any(log_prob < IMPOSSIBLE for _, log_prob in result)
         ]
         scored = self.translator.score_batch(
             [row.source for row in forbidden], [[*row.prefix, self.end] for row in forbidden], **self.batches
@@ -158,21 +229,18 @@ class EngineSearch:
         ends = {row.number: one.result().log_probs[1] for row, one in zip(forbidden, scored, strict=True)}
         return [row._replace(early_end=ends.get(row.number)) for row in rows]
 
-    def results(
-        self, rows: Sequence[SearchedRow], room: int, *, whole: bool = False
-    ) -> Iterator[tuple[SearchedRow, Result]]:
+    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, Result]]:
         """Yields each row with CTranslate2's best answers, in the order of the rows, which all have an `early_end` or none.
 
-        room: the most tokens of an answer. whole: return every answer of rows that find fewer than `beam_size` in it.
+        room: the most tokens of an answer. most: the finished answers at which a search with beams ends.
         """
         ends_early = rows[0].early_end is not None
-        most = 2 * self.beams if whole else self.beams - ends_early
         found = self.translator.translate_batch(
             [row.source for row in rows],
             [row.prefix for row in rows],
             max_decoding_length=room,
             min_decoding_length=min(max(self.config.min_new_tokens, 2 * ends_early), room),
-            patience=most / self.beams,  # a search ends with as many finished answers
+            patience=most / self.beams if self.beams > 1 else 1,
             num_hypotheses=most if self.beams > 1 else 1,
             **self.options,
         )
@@ -183,7 +251,13 @@ class EngineSearch:
 
     def best(self, row: SearchedRow, result: Result) -> list[Hypothesis]:
         """Returns the best answers of a result, which has every answer that the search has ended, and those cut at the end."""
-        config, finished, cut = self.config, list[Hypothesis](), list[Hypothesis]()
+        finished, cut = self.parted(row, result)
+        best = ranked(finished if len(finished) >= self.beams else finished + cut)
+        return hypotheses(best[: self.config.num_hypotheses])
+
+    def parted(self, row: SearchedRow, result: Result) -> Shown:
+        """Returns the answers of a result that count as finished, and the others."""
+        config, finished, cut = self.config, list[Found](), list[Found]()
         at_limit = config.finish_at_limit and config.forced_eos_id is None
         if row.early_end is not None:
             others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
@@ -192,14 +266,20 @@ class EngineSearch:
         for tokens, log_prob in result:
             if not IMPOSSIBLE < log_prob < math.inf:
                 continue
-            if tokens[-1] == self.end:
-                ids, length, ended = tokens[:-1], len(tokens), finished
-            else:
-                ids, length, ended = tokens, len(tokens) + (not at_limit), cut
-            ended.append(Hypothesis([int(token) for token in ids], log_prob / config.divisor(length)))
-        is_done = len(finished) >= self.beams and not at_limit
-        ranked = sorted(finished if is_done else finished + cut, key=lambda one: one.score, reverse=True)
-        return [*itertools.islice(ranked, config.num_hypotheses)] or [NO_ANSWER]
+            has_end, length = tokens[-1] == self.end, len(tokens)
+            score = log_prob / config.divisor(length + (not has_end and not at_limit))
+            is_finished = has_end or (at_limit and length == row.room)
+            (finished if is_finished else cut).append(Found(tokens[: length - has_end], length, log_prob, score))
+        return finished, cut
+
+
+def ranked(found: Sequence[Found]) -> list[Found]:
+    """Returns answers by their scores, best first."""
+    return sorted(found, key=lambda one: one.score, reverse=True)
+
+
+def hypotheses(found: Sequence[Found]) -> list[Hypothesis]:
+    return [Hypothesis([int(token) for token in one.ids], one.score) for one in found] or [NO_ANSWER]
 
 
 def without_padding(source: Sequence[int], pad_id: int) -> list[int]:

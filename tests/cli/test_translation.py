@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.cli.options import TranslationOptions, typed, typed_settings
+from flaxformer_lite.cli.options import TranslationOptions, typed, typed_for_translations, typed_settings
 from flaxformer_lite.core.search.settings import Sampling
 from flaxformer_lite.run.choosing import candidates
 from tests.support.commands import evaluate_arguments
@@ -24,6 +24,8 @@ def decode_settings(*options: str) -> dict[str, Any]:
     [
         ([], {}),
         (["--alpha", "1.5", "--beam-size", "3"], {"alpha": 1.5, "beam_size": 3}),
+        (["--early-stopping", "False"], {"early_stopping": False}),
+        (["--early-stopping", "never"], {"early_stopping": "never"}),
         (["--minimum-risk", "chrf"], {"num_hypotheses": 5}),
         (["--minimum-risk", "chrf", "--beam-size", "9"], {"num_hypotheses": 9, "beam_size": 9}),
         (
@@ -51,3 +53,9 @@ def test_options_become_settings_of_decoding(options: list[str], expected: dict[
 def test_options_that_do_not_go_together_are_refused(options: list[str], message: str):
     with pytest.raises(ValueError, match=message):
         decode_settings(*options)
+
+
+def test_settings_of_translations_count_whatever_they_are_set_to():
+    """Law: a 0 and a False that were typed are told to a run that makes no translations."""
+    arguments = evaluate_arguments("run", "--alpha", "0", "--early-stopping", "False", "--terms", "file")
+    assert sorted(typed_for_translations(arguments)) == ["--alpha", "--early-stopping", "--terms"]

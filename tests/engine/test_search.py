@@ -23,7 +23,7 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.engine.rules import library, obstacles
 from flaxformer_lite.engine.search import EngineSearch, Sizes
 from flaxformer_lite.interop.ctranslate2 import export_run, num_positions
-from tests.support import needs
+from tests.support import needs, reference_search
 from tests.support.experiments import normal_params, tiny_config
 from tests.support.quick import quick
 
@@ -104,6 +104,7 @@ def draw(seed: int) -> tuple[ModelConfig, DecodeConfig, list[Request]]:
         "min_new_tokens": one_of(0, 0, 2, 4),
         "bos_id": one_of(2, 8),
         "batch_tokens": one_of(16, 64, 2048),
+        "early_stopping": one_of(True, False),
     }
     if changes["length_penalty"] == "average":
         changes["alpha"] = one_of(1.0, 0.6, 0.0, -0.5)
@@ -155,7 +156,7 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "sampling": (JAX, {"sampling": Sampling()}),
     "length_penalty": (DIVIDED, {"length_penalty": "gnmt", "beam_size": 2}),
     "alpha": (DIVIDED, {"alpha": 31.0}),
-    "early_stopping": (DIVIDED, {"early_stopping": False, "beam_size": 2}),
+    "early_stopping": (DIVIDED, {"early_stopping": "never", "beam_size": 2}),
     "finish_at_limit": (SAME, {}),
     "num_hypotheses": (DIVIDED, {"num_hypotheses": 2, "beam_size": 2}),
     "max_length_ratio": (SAME, {}),
@@ -297,3 +298,67 @@ def test_an_end_behind_the_forced_token_is_an_answer_of_two_tokens(early: float,
     assert best.tokens == tokens and best.score == pytest.approx(score)
     asked = translator.calls[-1]
     assert (asked["min_decoding_length"], asked["num_hypotheses"], asked["patience"]) == (2, 1, 0.5)
+
+
+class Tables(NamedTuple):
+    """A translator of tables: the first token of a source names the one with the probabilities of each token after another."""
+
+    log_probs: np.ndarray
+    calls: list[dict[str, Any]]
+
+    def translate_batch(self, sources: Any, prefixes: Any, **options: Any) -> list[Any]:
+        """A beam search that stops as CTranslate2 documents it: at `beam_size` times `patience` answers, or at its limit."""
+        self.calls.append({**options, "sources": len(sources)})
+        return [self.searched(self.log_probs[int(source[0])], **options) for source in sources]
+
+    @staticmethod
+    def searched(
+        table: np.ndarray, *, beam_size: int, patience: float, max_decoding_length: int, end_token: Any, **options: Any
+    ) -> Any:
+        open_, ended = [(0.0, [2])], list[tuple[float, list[int]]]()
+        for length in range(1, max_decoding_length + 1):
+            all_ = [(total + x, [*ids, i]) for total, ids in open_ for i, x in enumerate(table[ids[-1]])]
+            best = sorted(all_, reverse=True)[: 2 * beam_size]
+            is_last = length == max_decoding_length
+            ended += [one for one in best[:beam_size] if one[1][-1] == int(end_token[0]) or is_last]
+            if len(ended) >= round(beam_size * patience):
+                break
+            open_ = [one for one in best if one[1][-1] != int(end_token[0])][:beam_size]
+        scored = [(total / (len(ids) - 1) ** options["length_penalty"], ids[1:]) for total, ids in ended]
+        ranked = sorted(scored, reverse=True)[: options["num_hypotheses"]]
+        return found([[str(i) for i in ids] for _, ids in ranked], [score for score, _ in ranked])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "finish_at_limit", "num"),
+    [(1.0, True, 1), (1.0, True, 3), (0.4, True, 3), (1.0, False, 1), (0.7, False, 1)],
+)
+def test_open_beams_decide_when_a_search_stops(
+    alpha: float, finish_at_limit: bool, num: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Oracle: a search that sees its open beams, for 149 tables of probabilities. Some answers come after `beam_size` others."""
+    rng, room = np.random.default_rng(8), 20
+    tables = rng.normal(size=(150, 9, 9)) * rng.uniform(0.5, 3, (150, 1, 1))
+    tables[:, :, 3] -= rng.uniform(0, 4, (150, 1))
+    tables -= np.log(np.exp(tables).sum(-1, keepdims=True))
+    last = lambda words: words[-1] if words else 2  # noqa: E731
+
+    def log_probs(model: Any, params: Any, source: Any, prefixes: Any, width: int) -> np.ndarray:
+        rows = tables[source[0]][[last(words) for words in prefixes]]
+        return np.repeat(rows[:, None], width, 1)
+
+    monkeypatch.setattr(reference_search, "log_probs", log_probs)
+    model: Any = SimpleNamespace(config=MODELS[0])
+    changes: dict[str, Any] = {"beam_size": 3, "num_hypotheses": num, "max_new_tokens": room}
+    decode = DecodeConfig(alpha=alpha, early_stopping=False, finish_at_limit=finish_at_limit, **changes)
+    sizes, requests = Sizes(150, 9, None, 64, 20), [Request([number]) for number in range(1, len(tables))]
+    late, early = (
+        EngineSearch(Tables(tables, []), dataclasses.replace(decode, early_stopping=stops), sizes).generate(
+            None, requests
+        )
+        for stops in (False, True)
+    )
+    for request, answers in zip(requests, late, strict=True):
+        expected = reference_search.reference_beam(model, None, request.source, room, decode)[:num]
+        assert [(tuple(one.tokens), pytest.approx(one.score)) for one in answers] == expected
+    assert late != early
