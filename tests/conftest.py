@@ -103,9 +103,9 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches and predictors are made anew: a test that counts programs, or asks another platform, shares none with others."""
     from flaxformer_lite.core.search import decoder
-    from flaxformer_lite.tasks import task
+    from flaxformer_lite.tasks import jax_model
 
-    for module, name in ((decoder, "search_of"), (decoder, "copies_of"), (task, "bound_predictor")):
+    for module, name in ((decoder, "search_of"), (decoder, "copies_of"), (jax_model, "bound_predictor")):
         monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)
 
 

@@ -24,11 +24,11 @@ def without_jax(
     if not (asked or (engine == "auto" and uses_cpu() and is_installed())):
         return None
     try:
-        if (own := own_config(wanted.run)) is None:
+        if (config := own_config(wanted.run)) is None:
             return None  # the folder has no run, which JAX reports
         if jax_alone:
             raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
-        run = opened(own)
+        run = opened(config)
     except (CannotAnswer, OSError) as error:
         if asked:
             raise

@@ -103,7 +103,7 @@ def add_weights(
             "--engine",
             choices=ENGINES,
             default=engine,
-            help="what searches; auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX; default: "
+            help="what answers; auto: CTranslate2 on a CPU where it is installed and obeys all settings, else JAX; default: "
             f"{engine}",
         )
     for axis in ("tensor", "fsdp"):

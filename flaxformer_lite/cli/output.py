@@ -20,10 +20,11 @@ from flaxformer_lite.tools import corpus
 if TYPE_CHECKING:
     from flaxformer_lite.engine.engine_run import EngineRun
     from flaxformer_lite.run import Run
+    from flaxformer_lite.tasks.engine_model import EngineModel
 
 COMPRESSIONS = (*corpus.PACKERS, ".zst")
 """Compressions that are read; answers to zstd, which Python does not write, are not packed."""
-Runs = Sequence["Run | EngineRun"]
+Runs = Sequence["Run | EngineRun | EngineModel"]
 """The runs that decide the answers: RUN, and the run of `--best-by`."""
 Write = Callable[[LineChunk], bytes]
 """Returns the answers to a chunk as its piece has them."""

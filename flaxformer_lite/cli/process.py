@@ -19,6 +19,9 @@ TUNABLES = "GLIBC_TUNABLES"
 KEEP = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold={2**40}:glibc.malloc.trim_threshold={2**40}"
 """Freed arrays stay with the process for its next ones. With more than one arena, large arrays of other threads bypass the heap."""
 
+BY_ENGINE = {"translate", "classify", "label", "embed", "rank", "answer"}
+"""The commands that CTranslate2 may answer."""
+
 
 def program(words: Sequence[str] | None = None) -> None:
     """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
@@ -115,8 +118,8 @@ def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
 
 
 def may_need_no_jax(words: Sequence[str]) -> bool:
-    """Returns whether CTranslate2 may answer a command: a second start would be a tenth of its time, and JAX translates as fast."""
-    return "translate" in words and "jax" not in words and importlib.util.find_spec("ctranslate2") is not None
+    """Returns whether CTranslate2 may answer a command: a second start would be a tenth of its time, and JAX answers as fast."""
+    return bool(BY_ENGINE & {*words}) and "jax" not in words and importlib.util.find_spec("ctranslate2") is not None
 
 
 def keep_memory() -> None:

@@ -4,6 +4,7 @@ Nothing here opens a file, starts a process or a thread, prints, or asks the mac
 
     base                  bounds of settings, names
     text                  ids, the interface of a tokenizer, languages
+    reading               what answers of models of one pass need, without JAX
     parallel, optim       meshes and shardings; optimizers, schedules
     model                 layers, stacks, attention, its kernels and caches
     data                  records, rows, the plan of batches

@@ -91,7 +91,7 @@ class EngineRun:
         without_padding(source, self.decode.pad_id)
 
 
-class Opened(NamedTuple):
+class OpenExport(NamedTuple):
     """An export that CTranslate2 has read."""
 
     export: Export
@@ -100,7 +100,7 @@ class Opened(NamedTuple):
     tokenizers: Tokenizers | None
 
 
-def opened(wanted: RunWeights, kind: str) -> Opened:
+def opened(wanted: RunWeights, kind: str) -> OpenExport:
     """Returns the export of a run, made first where that was not done yet, as CTranslate2 reads it.
 
     kind: the name of CTranslate2's class.
@@ -129,7 +129,7 @@ def opened(wanted: RunWeights, kind: str) -> Opened:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))
         ids, two = (sizes.source_ids, sizes.target_ids), facts["has_target_tokenizer"]
         tokenizers = load_run_tokenizers(export.folder, ids, two=two, languages=languages)
-    return Opened(export, computes, tokenizers)
+    return OpenExport(export, computes, tokenizers)
 
 
 def open_engine(wanted: RunWeights) -> EngineRun:

@@ -108,6 +108,8 @@ def check_ctranslate2(
     options = {"device": "cpu", "compute_type": "float32"}
     sizes = model.vocab_sizes
     rows, names = texts(model, decode, sizes[1]), token_names(target, sizes[1])
+    if not model.num_decoder_layers:
+        return check_encoder(ctranslate2.Encoder(str(folder), **options), rows, model, decode, params)
     if model.num_encoder_layers:
         sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
         started = rows if end is None else [[decode.start_id, *row] for row in rows]
@@ -133,6 +135,17 @@ def check_ctranslate2(
         raise ValueError(
             f"CTranslate2 answers otherwise with this model: log-probabilities differ by up to {difference:.3g}: {REPORT}"
         )
+    return True
+
+
+def check_encoder(reader: Any, rows: list[list[int]], model: ModelConfig, decode: DecodeConfig, params: PyTree) -> bool:
+    """Compares the last layer of CTranslate2's encoder."""
+    types = [[i % max(model.num_token_types, 1) for i in range(len(row))] for row in rows]
+    given = {"token_type_ids": types} if model.num_token_types else {}
+    theirs = np.asarray(reader.forward_batch(rows, **given if model.num_token_types > 1 else {}).last_hidden_state)
+    ours = answers(model, decode, params, input_ids=rows, **given).last_hidden_state
+    if not close(theirs, ours):
+        raise ValueError(f"CTranslate2 answers otherwise with this model, by its last layer: {REPORT}")
     return True
 
 

@@ -71,19 +71,19 @@ def export_run(
     model, decode = config.model, config.decode
     if wrong := unsupported_settings(model):
         raise CannotExpress("; ".join(f"{path} is {value}" for path, value in wrong.items()), wrong, "CTranslate2")
-    if not decode.eos_ids:
+    if model.num_decoder_layers and not decode.eos_ids:
         raise ValueError(
             "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"
         )
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
     written = stored_as(dtype, variables(model, params, num_positions(config)))
-    if model.num_encoder_layers:
+    if model.has_two_stacks:
         kind, revision = "TransformerSpec", 7
         files = {"source_vocabulary": names[0], "target_vocabulary": names[1]}
         files = {"shared_vocabulary": names[0]} if names[0] == names[1] else files
     else:
-        kind, revision = "TransformerDecoderSpec", 8
+        kind, revision = ("TransformerEncoderSpec", 1) if model.num_encoder_layers else ("TransformerDecoderSpec", 8)
         files = {"vocabulary": names[1]}
     options = {**options_of(model, decode, source if model.num_encoder_layers else target, names[1]), **changes}
     documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
@@ -108,17 +108,18 @@ def options_of(
     """Returns `config.json`; `tokenizer` is that of the texts that the model reads, `names` are the target's tokens.
 
     An encoder–decoder also gets the tokens that CTranslate2 adds to a source, without a tokenizer none, and starts an answer from.
+    An encoder alone has no tokens that begin and end.
     """
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
-    bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
-    settings = {
-        "bos_token": names[bos],
-        "eos_token": names[decode.eos_ids[0]],
+    settings: dict[str, Any] = {
         "layer_norm_epsilon": model.norm.epsilon,
         "multi_query_attention": is_multi_query(model),
         "unk_token": names[unk],
     }
-    if model.num_encoder_layers:
+    if model.num_decoder_layers:
+        bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
+        settings |= {"bos_token": names[bos], "eos_token": names[decode.eos_ids[0]]}
+    if model.has_two_stacks:
         added = [] if tokenizer is None else tokenizer.as_source([])
         settings |= {
             "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
@@ -142,6 +143,10 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
 def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     """Returns notes for the user of the folder."""
     lines = []
+    if not model.num_decoder_layers:
+        lines.append(
+            "the folder has the encoder alone, which gives its last layer: what reads that, head, pooler or vector, is not in it"
+        )
     if model.sliding_window is not None:
         lines.append(
             f"CTranslate2 applies model.sliding_window.size {model.sliding_window.size} while it writes. It reads longer prompts "
@@ -158,23 +163,30 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
 
 def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
     """Returns the settings that CTranslate2 does not support, by path."""
-    attention, window, both = model.attention, model.sliding_window, model.num_encoder_layers > 0
+    attention, window, both, reads = (
+        model.attention,
+        model.sliding_window,
+        model.has_two_stacks,
+        not model.num_decoder_layers,
+    )
     schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
+    answers = not reads and (type(model.head) is not LanguageModelHead or model.head.transform is not None)
     wrong = {
-        "num_decoder_layers": model.num_decoder_layers == 0,
         "vocab_size": model.vocab_size == 0,
-        "head": type(model.head) is not LanguageModelHead or model.head.transform is not None,
-        "pooler": model.pooler is not None,
-        "sentence_embedding": model.sentence_embedding is not None,
+        "head": answers,
+        "pooler": model.pooler is not None and not reads,
+        "sentence_embedding": model.sentence_embedding is not None and not reads,
         "layer_mix": model.layer_mix is not None,
-        "num_token_types": model.num_token_types > 0,
+        "estimator": model.estimator is not None,
+        "num_token_types": model.num_token_types > 0 and (not reads or model.scale_embeddings),
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
-        "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
+        "positions": type(model.positions) not in (schemes if model.num_encoder_layers else (*schemes, ALiBi)),
         "positions.per_layer": model.positions.per_layer,
         "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
-        "sliding_window": not (window is None or window.positions is None or is_known_rotary(window.positions)),
+        "sliding_window": window is not None
+        and (reads or not (window.positions is None or is_known_rotary(window.positions))),
         "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
@@ -287,6 +299,8 @@ ACTIVATION_NUMBERS = {
 """CTranslate2's number of an activation, gated or not."""
 
 
+HEADS = ("head", "pooler", "sentence_embedding", "log_scale")
+"""The parameters of an encoder alone that read its last layer."""
 LEAVES = Leaves("/weight", "/bias", "/gamma", "/beta", "/weight")
 STACK = {
     "positions/embedding": "position_encodings/encodings",
@@ -325,24 +339,35 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> Tensors:
     Raises: ValueError that lists the parameters that CTranslate2 has no name for.
     """
     in_float32 = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    if not model.num_decoder_layers:
+        in_float32 = {name: tree for name, tree in in_float32.items() if name not in HEADS}
     weights = from_params(in_float32, name_map(names(model), model, LEAVES))
-    if model.share_target_output:
-        weights["decoder/projection/weight"] = weights["decoder/embeddings/weight"]
     table = computed_positions(model, room)
-    weights |= (
-        norm_weights(model, weights) | decoder_attributes(model) | stack("decoder", model.for_decoder, weights, table)
-    )
+    weights |= norm_weights(model, weights)
+    if model.num_decoder_layers:
+        if model.share_target_output:
+            weights["decoder/projection/weight"] = weights["decoder/embeddings/weight"]
+        weights |= decoder_attributes(model) | stack("decoder", model.for_decoder, weights, table)
     if model.num_encoder_layers:
-        if model.one_table:
+        if model.has_two_stacks and model.one_table:
             weights["encoder/embeddings_0/weight"] = weights["decoder/embeddings/weight"]
-        weights |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
+        merge = 1 if model.num_token_types else 0  # 1: the embeddings of tokens and of their types are added
+        weights |= {
+            "encoder/embeddings_merge": int8(merge),
+            "encoder/multi_query_attention": int8(is_multi_query(model)),
+        }
         weights |= stack("encoder", model, weights, table)
     return {name: x for name, x in weights.items() if not name.endswith("/position_bias")}
 
 
 def names(model: ModelConfig) -> Names:
     """Returns CTranslate2's names of our modules. The bias of relative positions is that of a stack, as ours is."""
-    tables = {"embedding": "decoder/embeddings", "target_embedding": "decoder/embeddings"}
+    table = "decoder/embeddings" if model.num_decoder_layers else "encoder/embeddings_0"
+    tables = {
+        "embedding": table,
+        "target_embedding": "decoder/embeddings",
+        "token_type_embedding": "encoder/embeddings_1",
+    }
     module_names = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
     gated = ACTIVATIONS[model.activation][1]
     layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}

@@ -7,10 +7,15 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import write_line
 from flaxformer_lite.base.sealed_files import file_digest, write_sealed
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.outside import import_named
 from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.model.lora import merged
@@ -29,6 +34,7 @@ from flaxformer_lite.files.tokenizers.kinds import copy_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.tasks.engine_model import HEADS
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in, why_damaged
 
 
@@ -92,8 +98,30 @@ def export(loaded: Run, output: Path) -> None:
         "has_target_tokenizer": data.target_tokenizer is not None,
         "languages": None if data.languages is None else as_tree(data.languages),
     }
+    if not model.num_decoder_layers:
+        heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
+        arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
+        np.savez(output / HEADS, **arrays)
+        facts["encoder"] = encoder_facts(config, positions)
     files = {file.name: file_digest(file) for file in output.iterdir()}
     write_sealed(output / FACTS, signed({**facts, "files": files}))
+
+
+def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
+    """Returns what answers of an encoder alone need of the config."""
+    model, train = config.model, config.data.train
+    return {
+        "pooler": as_tree(model.pooler),
+        "sentence_embedding": as_tree(model.sentence_embedding),
+        "norm": as_tree(model.norm),
+        "d_model": model.d_model,
+        "types": model.num_token_types,
+        "position_padding_id": model.position_padding_id,
+        "positions": positions,
+        "max_length": config.data.max_source_length,
+        "objective": as_tree(config.objective),
+        "texts": None if train is None else train.record.texts,
+    }
 
 
 if __name__ == "__main__":

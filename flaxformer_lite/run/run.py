@@ -47,6 +47,7 @@ from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
 from flaxformer_lite.tasks.embed.answers import Compare, Embed, matrix
 from flaxformer_lite.tasks.fill_mask.answers import FillMask, TokenPrediction
+from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.label.answers import Label, LabelledWords
 from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText, Relevance, sign
 from flaxformer_lite.tasks.rate.answers import rated, rates_with
@@ -136,9 +137,9 @@ class Run:
         return self.required_tokenizers.source
 
     @cached_property
-    def text_model(self) -> TextModel:
+    def text_model(self) -> JaxModel:
         """The part of the run that reads texts in one pass."""
-        return TextModel(self.path, self.config, self.params, self.tokenizers, self.placement)
+        return JaxModel(self.path, self.config, self.tokenizers, self.params, self.placement)
 
     @property
     def model(self) -> Transformer:
@@ -260,6 +261,10 @@ class Run:
 
     # One pass over a text -----------------------------------------------------------------------------------------------
 
+    def answering(self, options: Reporting) -> TextModel:
+        """Returns the model that answers under these options: of JAX, or of CTranslate2 (`engine`)."""
+        return self.searcher.text_model(options.get("engine", "jax"), options.get("weights_dtype"))
+
     def embed(
         self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
     ) -> Float[np.ndarray, "N D"]:
@@ -276,8 +281,8 @@ class Run:
 
         Raises: ValueError if the model makes no vectors, or narrower ones, or the prompt is unknown.
         """
-        vectors = Embed(prompt, width).answers(self.text_model, texts, **report)
-        return matrix(vectors, width or self.text_model.vector_width)
+        model = self.answering(report)
+        return matrix(Embed(prompt, width).answers(model, texts, **report), width or model.vector_width)
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
         """Returns the class of each text or pair of texts with its probability, or all its labels; for a regression, the number.
@@ -289,7 +294,7 @@ class Run:
         Raises: ValueError if the model has no classes or ranks, or was trained on single texts and is given a pair, or
         on pairs and is given a single text.
         """
-        return Classify().answers(self.text_model, texts, **report)
+        return Classify().answers(self.answering(report), texts, **report)
 
     @property
     def sign(self) -> int:
@@ -305,7 +310,7 @@ class Run:
 
         Raises: ValueError if the model makes neither.
         """
-        return np.array(Relevance().answers(self.text_model, pairs, **report), np.float32)
+        return np.array(Relevance().answers(self.answering(report), pairs, **report), np.float32)
 
     def similarity(
         self,
@@ -319,7 +324,7 @@ class Run:
 
         Example: `run.similarity([("capital of France", "Paris is its capital.")])`.
         """
-        return np.array(Compare(Embed(prompt, width)).answers(self.text_model, pairs, **report), np.float32)
+        return np.array(Compare(Embed(prompt, width)).answers(self.answering(report), pairs, **report), np.float32)
 
     @property
     def rates_with(self) -> tuple[bool, ...]:
@@ -344,7 +349,7 @@ class Run:
 
         Raises: ValueError if the run rates no translations, or reads no reference, or needs one.
         """
-        return rated(self.text_model, sources, translations, references, **report)
+        return rated(self.answering(report), sources, translations, references, **report)
 
     def rank(self, query: str, candidates: Sequence[str], **report: Unpack[Reporting]) -> list[RankedText]:
         """Returns the candidates, each with its place in the list and its score by `relevance`, best first.
@@ -357,7 +362,7 @@ class Run:
         self, asked: Sequence[tuple[str, Sequence[str]]], **report: Unpack[Reporting]
     ) -> list[list[RankedText]]:
         """Returns what `rank` does for each query with its candidates."""
-        return Rank().answers(self.text_model, list(map(Query._make, asked)), **report)
+        return Rank().answers(self.answering(report), list(map(Query._make, asked)), **report)
 
     def label(self, texts: Sequence[str | Sequence[str]], **report: Unpack[Reporting]) -> list[LabelledWords]:
         """Returns the labels of the words of each text, a string or a list of words, and the entities that they spell: see `Label`.
@@ -366,7 +371,7 @@ class Run:
 
         Raises: ValueError if the run was not trained to label words.
         """
-        return Label().answers(self.text_model, texts, **report)
+        return Label().answers(self.answering(report), texts, **report)
 
     def answer(self, questions: Sequence[tuple[str, str]], **report: Unpack[Reporting]) -> list[FoundAnswer]:
         """Returns the part of the second text of each pair that answers the first, a question: see `Answer`.
@@ -375,7 +380,7 @@ class Run:
 
         Raises: ValueError if the run was not trained to find answers.
         """
-        return Answer().answers(self.text_model, list(map(Question._make, questions)), **report)
+        return Answer().answers(self.answering(report), list(map(Question._make, questions)), **report)
 
     def fill_mask(
         self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]

@@ -4,10 +4,10 @@ Translations add to `engine/texts.py` the choice of the engine, and what a trans
 """
 
 import collections.abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, PyTree
@@ -37,8 +37,8 @@ from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import UnknownText
-from flaxformer_lite.engine.engine_run import EngineRun, open_engine
-from flaxformer_lite.engine.exports import RunWeights, state_of
+from flaxformer_lite.engine.engine_run import open_engine
+from flaxformer_lite.engine.exports import OwnConfig, RunWeights, kind_of, state_of
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list, required
@@ -50,8 +50,12 @@ from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.metrics.translations import with_language
 from flaxformer_lite.run.choosing import Answers, BestBy, best_first, candidates
+from flaxformer_lite.tasks.engine_model import open_model
+from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.workdir import RunFolder
+
+Opened = TypeVar("Opened")
 
 # What searches ---------------------------------------------------------------------------------------------------------
 
@@ -74,7 +78,7 @@ class Kept:
     """Decoders by the `program` of their settings, each with its compiled functions."""
     laid_out: dict[tuple[tuple[Transformer, ...], int | None], Weights] = field(default_factory=dict)
     """The parameters as searches read them, by the models and `decode.num_ids`: see `RunSearcher.weights`."""
-    engines: dict[RunWeights, EngineRun] = field(default_factory=dict)
+    engines: dict[RunWeights, Any] = field(default_factory=dict)
     """The exports that CTranslate2 has read."""
 
 
@@ -82,7 +86,7 @@ class Kept:
 class RunSearcher:
     """Searches with the mean of the predictions of models, mostly of one."""
 
-    members: Sequence[TextModel]
+    members: Sequence[JaxModel]
     """The first one's settings count."""
     read: Read | None
     """The checkpoint of the parameters."""
@@ -120,10 +124,21 @@ class RunSearcher:
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
         """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as these do; ValueError, OSError."""
-        first = self.members[0]
-        if first.config.model.continues_texts:
+        if self.members[0].config.model.continues_texts:
             raise CannotAnswer("CTranslate2 is for encoder–decoders here")
         check_obeyed(settings)
+        return self.opened(open_engine, weights_dtype).search(settings)
+
+    def text_model(self, engine: str = "jax", weights_dtype: str | None = None) -> TextModel:
+        """Returns the model that reads texts in one pass. The arguments are those of `Translator.searching`, which raises."""
+        first = self.members[0]
+        sizes = first.config.model.num_encoder_layers, first.config.model.num_decoder_layers
+        read = partial(open_model, own=OwnConfig(kind_of(*sizes), first.config.decode), otherwise=lambda: first)
+        return chosen_engine(engine, weights_dtype, lambda: self.opened(read, weights_dtype)) or first
+
+    def opened(self, read: Callable[[RunWeights], Any], weights_dtype: str | None) -> Any:
+        """Returns the run as CTranslate2 reads it, kept for the next call. Raises: CannotAnswer, ValueError, OSError."""
+        first = self.members[0]
         if len(self.members) > 1 or first.placement.tensor > 1:
             raise CannotAnswer("CTranslate2 has no ensembles and divides no model: use one run on one device")
         if self.read is None or self.read.params is not first.params:
@@ -133,8 +148,24 @@ class RunSearcher:
             library()
             if state_of(wanted.run) != self.read.state:
                 raise CannotAnswer(f"{wanted.run} has changed since it was loaded: load it again")
-            self.kept.engines[wanted] = open_engine(wanted)
-        return self.kept.engines[wanted].search(settings)
+            self.kept.engines[wanted] = read(wanted)
+        return self.kept.engines[wanted]
+
+
+def chosen_engine(engine: str, weights_dtype: str | None, opened: Callable[[], Opened]) -> Opened | None:
+    """Returns what `opened` returns, where CTranslate2 answers: it is asked for, or fits this machine. None: JAX answers.
+
+    Raises: as `opened`, if CTranslate2 is asked for.
+    """
+    asked = is_chosen(engine, weights_dtype)
+    if asked or (engine == "auto" and uses_cpu() and is_installed()):
+        try:
+            return opened()
+        except (CannotAnswer, OSError) as error:
+            if asked:
+                raise
+            note_once(f"engine jax: {getattr(error, 'reason', error)}")
+    return None
 
 
 # Translations ----------------------------------------------------------------------------------------------------------
@@ -275,17 +306,13 @@ class Translator(TextTranslator):
         self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any
     ) -> EngineSearch | None:
         """Returns a search by CTranslate2 under the arguments of `searching`, which raises; None: JAX answers."""
-        asked = is_chosen(engine, weights_dtype)
-        if asked or (engine == "auto" and uses_cpu() and is_installed()):
-            try:
-                settings = self.form.decode.changed(decode)
-                self.check()
-                return self.searcher.engine_search(settings, weights_dtype)
-            except (CannotAnswer, OSError) as error:
-                if asked:
-                    raise
-                note_once(f"engine jax: {getattr(error, 'reason', error)}")
-        return None
+
+        def opened() -> EngineSearch:
+            settings = self.form.decode.changed(decode)
+            self.check()
+            return self.searcher.engine_search(settings, weights_dtype)
+
+        return chosen_engine(engine, weights_dtype, opened)
 
     def engine_of(self, options: Mapping[str, Any]) -> str:
         """Returns the engine that answers under these options of `hypotheses`: jax or ctranslate2."""
@@ -331,7 +358,7 @@ class Generator:
     searcher: RunSearcher
 
     @property
-    def model(self) -> TextModel:
+    def model(self) -> JaxModel:
         return self.searcher.members[0]
 
     @property

@@ -30,6 +30,8 @@ class TaskLines(ABC, Generic[Answer]):
     """Lines of a file that are answered together; None: as many as all commands take."""
     file: ClassVar[str | None] = ""
     """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": it is a folder; None: there is no `-o`."""
+    by_engine: ClassVar[bool] = True
+    """Whether CTranslate2 may answer too."""
     numbered: ClassVar[bool] = False
     """Whether the number of the input line stands before each line of an answer; a bad line then has none."""
 

@@ -1,32 +1,33 @@
-"""The contract of a task: what is asked of a model, and what it answers. `TextModel` is the part of a run that tasks ask."""
+"""The contract of a task: what is asked of a model, and what it answers. `TextModel` is what tasks ask; it loads no JAX.
 
-import functools
+JAX answers in `jax_model.py`, CTranslate2 in `engine_model.py`.
+"""
+
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from annotated_types import MaxLen
-from jaxtyping import PyTree
+from jaxtyping import Float
 
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.mistake import Mistake
-from flaxformer_lite.core.base.once import once
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement
-from flaxformer_lite.core.predictions.encoder import BatchPredictor, predict_class_logits, reads_first
 from flaxformer_lite.core.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.core.text.special_ids import cut_warning, truncated
 from flaxformer_lite.core.text.tokenizer import UnknownText
+from flaxformer_lite.engine import Engine
 from flaxformer_lite.engine.texts import WarnCallback, check_list, required
 from flaxformer_lite.metrics.translations import of_parts
+
+if TYPE_CHECKING:
+    from flaxformer_lite.config import Config  # with JAX
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -45,6 +46,10 @@ class Reporting(TypedDict, total=False):
     """The number of the first text in messages; 1 by default."""
     lines: Sequence[int]
     """The number of each text in messages, where several are of one line; by default they count on from `first_line`."""
+    engine: Engine
+    """The engine of a `Run`, jax by default; auto: CTranslate2 on a CPU where it is installed and has the model, else JAX."""
+    weights_dtype: str | None
+    """The type of CTranslate2's weights, float32, bfloat16 or int8; None: that of the loaded ones."""
 
 
 class Report(NamedTuple):
@@ -68,34 +73,31 @@ def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
     return lambda activity, done, total: progress(activity, done * number // max(total, 1), number)
 
 
-@once
-def bound_predictor(
-    model: Transformer, key: tuple[Any, ...], batch_tokens: int, pad_id: int, placement: Placement
-) -> BatchPredictor:
-    """Returns the predictor of a function with its first arguments. Equal models share it, and so its programs."""
-    function, *arguments = key
-    return BatchPredictor(model, functools.partial(function, *arguments), batch_tokens, pad_id, placement)
-
-
 @dataclass(frozen=True)
-class TextModel:
-    """A model with its parameters, tokenizers and config, which reads texts in one pass."""
+class TextModel(ABC):
+    """A model with its tokenizers and config, which reads texts in one pass."""
 
     path: Path
     """The run folder, for messages."""
-    config: Config
-    params: PyTree = field(repr=False)
+    config: "Config"
     tokenizers: Tokenizers | None
     """None if the weights were imported without a tokenizer."""
-    placement: Placement = ONE_DEVICE
-    """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""
-    batch_predictors: dict[tuple[Any, ...], BatchPredictor] = field(default_factory=dict, repr=False, compare=False)
-    """One for each function and its arguments, because each keeps what it compiled; other parameters share them."""
 
-    @cached_property
-    def model(self) -> Transformer:
-        """The model with kernels that run on this machine."""
-        return Transformer(self.config.model.for_use, self.placement.tensor)
+    @abstractmethod
+    def read(
+        self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText], progress: ProgressCallback
+    ) -> list[Any]:
+        """Returns the vector of each row, or its class logits: of the row, or of each of its tokens and what pads them."""
+
+    @abstractmethod
+    def top_tokens(
+        self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
+    ) -> list[Any]:
+        """Returns probabilities and ids of the most probable tokens at the positions of each row."""
+
+    @abstractmethod
+    def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
+        """Returns the numbers of translations, by `model.estimator`, from the vectors of sources, translations and references."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -113,15 +115,10 @@ class TextModel:
         model = self.config.model
         return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
 
-    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
-        """Returns the compiled form of a function of `core/predictions/encoder.py`."""
-        if (key := (function, *arguments)) not in self.batch_predictors:
-            sizes = self.config.decode.batch_tokens, self.tokenizer.pad_id
-            self.batch_predictors[key] = bound_predictor(self.model, key, *sizes, self.placement)
-        return self.batch_predictors[key]
-
-    def predict(self, predictor: BatchPredictor, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
-        """Returns the predictor's answer to each text or pair of texts."""
+    def predict(
+        self, wanted: Literal["vectors", "class_logits"], texts: Sequence[str | Sequence[str]], report: Report
+    ) -> list[Any]:
+        """Returns what is wanted of each text or pair of texts."""
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         flat = [text for group in groups for text in group]
         self.unknown.report(flat, report.warn)
@@ -130,19 +127,12 @@ class TextModel:
         for line, group in zip(report.lines, groups, strict=True):
             ids = [next(encoded) for _ in group]
             rows.append(self.encode(ids, line, report.warn))
-        at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
-        ends = [[self.end_position(row)] for row in rows] if at_end else None
-        return predictor.predict({"params": self.params}, rows, ends, report.progress)
-
-    @property
-    def class_predictor(self) -> BatchPredictor:
-        """Predicts the class logits of each text, or of each of its tokens."""
-        return self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        return self.read(wanted, rows, report.progress)
 
     def class_logits(self, windows: Sequence[Sequence[EncodedText]], report: Report) -> list[list[Any]]:
         """Returns the class logits of each window of each text: of the window, or of each of its tokens."""
         rows, progress = list(itertools.chain(*windows)), scaled(report.progress, len(windows))
-        logits = iter(self.class_predictor.predict({"params": self.params}, rows, None, progress))
+        logits = iter(self.read("class_logits", rows, progress))
         return [list(itertools.islice(logits, len(of_text))) for of_text in windows]
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
@@ -160,16 +150,6 @@ class TextModel:
     def length(self, *texts: str) -> int:
         """Returns the number of tokens of one text or two with special ids."""
         return len(self.tokenizer.with_special_tokens(*map(self.tokenizer.encode, texts)).tokens)
-
-    def end_position(self, row: EncodedText) -> int:
-        """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
-        end = self.config.decode.eos_id
-        if end not in row.tokens:
-            raise ValueError(
-                f"the tokenizer of {self.path} ends no text with {end}, the first of decode.eos_ids, where this model's "
-                "classes are read: use Run.forward from Python, with attention_mask"
-            )
-        return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
 
 @dataclass(frozen=True)
@@ -189,6 +169,8 @@ class Task(ABC, Generic[Asked, Answer]):
     """The field of a server's request that has one of what is asked, or several; "": a request is one itself."""
     parts: ClassVar[int] = 1
     """The most lengths of training texts that one text may have, in a server."""
+    by_engine: ClassVar[bool] = True
+    """Whether CTranslate2 may do it too."""
     warns: ClassVar[bool] = False
     """Whether what has no answer (`refusal`) gets an empty one and a warning, by `answered`; False: it is an error."""
 

@@ -33,7 +33,8 @@ from flaxformer_lite.files.chats.form import AskedPair, Sources
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.metrics.translations import of_parts, resolve, text_scores, with_language, with_references
 from flaxformer_lite.tasks import scored_by
-from flaxformer_lite.tasks.task import Task, TextModel
+from flaxformer_lite.tasks.jax_model import JaxModel
+from flaxformer_lite.tasks.task import Task
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.samples import evaluation_name
@@ -162,7 +163,7 @@ class Evaluator:
         self.task, self.text_model = scored_by(config.objective), None
         if self.task is not None:
             placement = placed(config, greedy, runner)
-            self.text_model = TextModel(folder.path, config, None, tokenizers, placement)
+            self.text_model = JaxModel(folder.path, config, tokenizers, None, placement)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
@@ -237,7 +238,7 @@ class Evaluator:
             self._continue(self.decoder, variables, name, progress)
         return metrics
 
-    def _score(self, task: Task[Any, Any], model: TextModel, progress: ProgressCallback) -> dict[str, float]:
+    def _score(self, task: Task[Any, Any], model: JaxModel, progress: ProgressCallback) -> dict[str, float]:
         """Returns the figures of a task's answers. In a round each process answers some pairs, and `progress` is called."""
         pairs, texts, done = self.data.pairs, dict[int, str](), 0
         calls = [list(range(len(pairs)))[start : start + AT_ONCE] for start in range(0, len(pairs), AT_ONCE)]

@@ -13,7 +13,7 @@ import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model import DotProduct, Transformer
-from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
+from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Residual
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.masks import Penalize
 from flaxformer_lite.core.model.norms import DeviationNorm, LayerNorm, RMSNorm
@@ -27,6 +27,7 @@ from flaxformer_lite.core.model.positions import (
     YarnScaling,
 )
 from flaxformer_lite.core.predictions.forward import forward
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.characters import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.core.text.tokenizer import Tokenizers

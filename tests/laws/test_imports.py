@@ -35,7 +35,9 @@ objectives
 predictions
 data search retrieval
 placement
-model text
+model
+reading
+text
 optim parallel
 base
 """

@@ -14,10 +14,10 @@ import flaxformer_lite
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.model.config import Pooler, SentenceEmbedding
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.parallel import MeshConfig
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.search.devices import GIB, Workload, place

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model import DotProduct, LayerNorm, Learned, RMSNorm, Rotary
-from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.interop.hf.folder import WEIGHTS
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder

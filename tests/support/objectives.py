@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.data.records import Lengths, Pack, TokenPair, candidate_arrays
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.model.transformer import Transformer
 from flaxformer_lite.core.objectives import BaseObjective, Batch, Objectives
-from flaxformer_lite.core.objectives.candidates import candidate_arrays
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.text.special_ids import BOS, DEFAULT_SPECIAL_IDS
 from flaxformer_lite.core.text.tokenizer import Tokenizer
 from flaxformer_lite.files.data.config import DataConfig

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig, Pooler
+from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import AnswerSpans
 from flaxformer_lite.core.optim.optimizers import OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Cosine
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS
 from flaxformer_lite.files.data import JSONLines

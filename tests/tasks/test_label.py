@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig, Pooler
+from flaxformer_lite.core.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.layers import DropoutRates
 from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import Classification, TokenLabels
 from flaxformer_lite.core.optim.optimizers import OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Cosine
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.files.data import CoNLL, JSONLines
 from flaxformer_lite.files.data.reading import reader_of

@@ -16,8 +16,8 @@ import flaxformer_lite
 import flaxformer_lite.tasks
 from flaxformer_lite.cli.commands.task import TaskAnswering, TaskCommand
 from flaxformer_lite.cli.options import typed
-from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import AnswerSpans, MaskedLM, TokenLabels
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks import NAMES, tasks
 from flaxformer_lite.tasks.task import Task, TextModel, plain
@@ -76,7 +76,7 @@ def test_each_name_has_its_lines_and_one_task():
 USERS = {
     "answer": set(),
     "classify": {"tasks.rank"},
-    "embed": {"tasks.rank", "tasks.rate", "tools.search", "tools.serve"},
+    "embed": {"tasks.rank", "tasks.rate", "tools.serve"},
     "fill_mask": {"tools.serve"},
     "label": set(),
     "rank": {"tasks.rate"},
@@ -108,6 +108,7 @@ def test_answers_are_json_and_have_a_cell_for_each_column(task: Task[Any, Any], 
     command.add_arguments(parser)
     form = typed(command.lines, parser.parse_args(["run"]))
     assert form.task(task) == task, "the command's default options are those of the task"
+    assert form.by_engine == task.by_engine
     read = form.read([line_of(task, form.of_objects)] * (form.texts or 1))
     asked = form.asked(read)
     assert not task.refusal(model, asked) and min(task.lengths(model, asked)) > 0 and task.count(asked) > 0

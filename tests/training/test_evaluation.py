@@ -33,8 +33,8 @@ from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.reading import EvalData
 from flaxformer_lite.metrics import translations as metrics
 from flaxformer_lite.metrics.translations import MetricConfig
+from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.label.answers import Label
-from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.training import evaluation, train_task
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, placed, report
 from flaxformer_lite.training.multihost.agreement import Processes
@@ -231,7 +231,7 @@ def test_processes_share_the_answers_of_a_task(count: int):
     processes.merge = merge  # type: ignore[method-assign]
     told = [Mock() for _ in range(count)]
     for processes.index in range(count):
-        found = evaluator._score(Echo(), object.__new__(TextModel), told[processes.index])
+        found = evaluator._score(Echo(), object.__new__(JaxModel), told[processes.index])
         assert found == {"right": 0.75, "a/right": 1.0, "b/right": 0.25}
     assert sorted(i for share in shares for i in share) == list(range(600))
     assert all(one.mock_calls == told[0].mock_calls for one in told)

@@ -18,9 +18,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.sealed_files import read_sealed, sealed
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.layers import round_kernels
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir import Checkpoints, RunFolder, parameter_digest, weights
 from flaxformer_lite.workdir.manifest import leaf_types

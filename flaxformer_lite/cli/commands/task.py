@@ -21,12 +21,14 @@ from flaxformer_lite.cli.options import (
     chosen_output,
     chosen_weights,
     typed,
+    typed_for_jax,
 )
 from flaxformer_lite.cli.output import Output, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import Columns, TaskLines
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run
+    from flaxformer_lite.tasks.engine_model import EngineModel
     from flaxformer_lite.tasks.task import Task, TextModel
 
 
@@ -39,7 +41,8 @@ class TaskCommand:
         self.lines: type[TaskLines[Any]] = module.Lines
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_lines(parser, **({"kind": JSON_LINES} if self.lines.of_objects else {}))
+        engine = "auto" if self.lines.by_engine else None
+        add_lines(parser, engine, **({"kind": JSON_LINES} if self.lines.of_objects else {}))
         parser.set_defaults(column=[], output=None, pieces=None, part=None, join=False)
         if self.lines.file:
             add_output(parser, self.name, self.lines.file)
@@ -57,14 +60,40 @@ class TaskCommand:
         if form.texts != 0:
             texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
-        from flaxformer_lite.run import load  # with JAX
+        run: Run | EngineModel
+        model: TextModel
+        if (by_engine := self.without_jax(arguments) if form.by_engine else None) is not None:
+            run, model = by_engine, by_engine
+        else:
+            from flaxformer_lite.run import load  # with JAX
 
-        run = load(arguments.folder, **chosen_weights(arguments))
+            run = load(arguments.folder, **chosen_weights(arguments))
+            model = run.text_model
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
-        answering = TaskAnswering(run.text_model, task, form)
+        answering = TaskAnswering(model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
         write(blocks, answering, output, run)
+
+    def without_jax(self, arguments: argparse.Namespace) -> "EngineModel | None":
+        """Returns the model as CTranslate2 reads it; None: JAX answers."""
+        from flaxformer_lite.cli import engines
+        from flaxformer_lite.engine.exports import RunWeights
+        from flaxformer_lite.tasks.engine_model import open_model
+
+        wanted = RunWeights(
+            arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports)
+        )
+
+        def by_jax() -> "TextModel":
+            from flaxformer_lite.run import load
+
+            return load(arguments.folder, **chosen_weights(arguments)).text_model
+
+        opened = functools.partial(open_model, wanted, otherwise=by_jax)
+        model = engines.without_jax(wanted, arguments.engine, opened, typed_for_jax(arguments))
+        arguments.engine = "jax" if model is None else "ctranslate2"  # what decides the answers
+        return model
 
 
 @dataclass(frozen=True)
@@ -114,7 +143,7 @@ class TaskAnswering(Answering[tuple[Any, Any]]):
         return file.getvalue()
 
 
-def write(blocks: Iterable[LineChunk], answering: TaskAnswering, output: Output, run: "Run") -> None:
+def write(blocks: Iterable[LineChunk], answering: TaskAnswering, output: Output, run: "Run | EngineModel") -> None:
     """Writes the answers to stdout, into one file, or into a folder of files."""
     file = answering.form.file
     if output.output is None or not file:

@@ -117,3 +117,13 @@ class RowMaker(Protocol[MadeExample]):
 
         generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
         """
+
+
+POSITIVES, NEGATIVES, SCORES = "positives", "negatives", "scores"
+"""The names of the arrays of a record."""
+
+
+def candidate_arrays(sizes: Sequence[int], positives: int, scores: Sequence[float]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a record whose candidates have these numbers of tokens, those of the positives first."""
+    each = np.array(sizes, np.int32)
+    return {POSITIVES: each[:positives], NEGATIVES: each[positives:], SCORES: np.array(scores, np.float32)}

@@ -21,9 +21,7 @@ from flaxformer_lite.core.model.config import (
     PRE_NORM,
     LanguageModelHead,
     ModelConfig,
-    Pooler,
     Residual,
-    SentenceEmbedding,
     SlidingWindow,
 )
 from flaxformer_lite.core.model.estimation import Estimator, LayerMix
@@ -40,6 +38,7 @@ from flaxformer_lite.core.model.transformer import (
     PositionEmbedding,
     Transformer,
 )
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 
 __all__ = [
     "POST_NORM",

@@ -12,10 +12,11 @@ from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Width
 from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct, Heads
 from flaxformer_lite.core.model.estimation import Estimator, LayerMix
-from flaxformer_lite.core.model.layers import Activation, DropoutRates, Initializer, XavierUniform
+from flaxformer_lite.core.model.layers import DropoutRates, Initializer, XavierUniform
 from flaxformer_lite.core.model.lora import LoRA
 from flaxformer_lite.core.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.core.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
+from flaxformer_lite.core.reading.heads import Activation, Pooler, SentenceEmbedding
 
 NumLayers = Annotated[int, Ge(0), Le(10_000)]
 """Number of layers. The limit keeps the names of layers within memory."""
@@ -76,56 +77,6 @@ class LanguageModelHead(Checked, at="model.head"):
     """Add a learned bias in that dense layer."""
     loss_chunk: Annotated[PositiveInt | None, Resume.ON_REQUEST, Answers.SAME] = None
     """Positions of each row whose logits a loss computes at a time, so that all logits are never stored at once; None: all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pooler(Checked, at="model.pooler"):
-    """One vector for a whole text, or for each token, from the last layer of the last stack."""
-
-    token: Literal["first", "last", "mean", "late_mean", "each"] = "first"
-    """Token whose last layer is read: the first, or the last that is not padding; mean: the mean of all that are not padding;
-    late_mean: their mean after the dense layer, the activation and the norm (EuroBERT); each: every token has a vector, and its
-    classes are labels of tokens."""
-    activation: Activation | None = "tanh"
-    """Activation after a dense layer of width `d_model`; None: neither."""
-    dense_bias: bool = True
-    """Add a learned bias in that dense layer."""
-    norm: bool = False
-    """Normalise after the activation, by the model's norm (ModernBERT)."""
-    num_classes: NonNegativeInt = 0
-    """Number of classes scored from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
-    class_bias: bool = True
-    """Add a learned bias to each class's logit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseLayer(Checked, at="model.sentence_embedding.dense"):
-    """A dense layer over the vector of a text."""
-
-    width: Width
-    """Width of the vector that it gives."""
-    activation: Literal["linear", "relu", "gelu", "gelu_tanh", "silu", "tanh"] = "linear"
-    """Activation after it; linear: none."""
-    bias: bool = True
-    """Add a learned bias."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SentenceEmbedding(Checked, at="model.sentence_embedding"):
-    """One vector for a whole text, for comparing texts."""
-
-    pooling: Literal["mean", "max", "cls", "last"] = "mean"
-    """Reduction of the last layer: mean or maximum over the tokens, the first token (cls), or the last."""
-    dense: tuple[DenseLayer, ...] = ()
-    """Dense layers after that, one after the other (EmbeddingGemma has two); (): none, and no parameters."""
-    normalize: bool = True
-    """Scale the vector to length 1, so that the product of two vectors is their cosine."""
-    learned_temperature: bool = False
-    """Whether training learns the temperature of its cosines, starting at that of the objective: a parameter of its own."""
-
-    def width(self, d_model: int) -> int:
-        """Returns the width of the vector, in a model of that width."""
-        return self.dense[-1].width if self.dense else d_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.core.model.inputs import LazyLogits
 from flaxformer_lite.core.model.layers import ACTIVATIONS, DTYPES, Dense, accumulation_dtype
 from flaxformer_lite.core.model.norms import Normalize, unit_length
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding, pooled, text_vector
+
+FUNCTIONS = {name: function for name, (function, _) in ACTIVATIONS.items()}
+"""The activations of heads by their names."""
 
 
 class Head(nn.Module):
@@ -62,43 +66,18 @@ class Pooling(nn.Module):
         self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
     ) -> tuple[Float[Array, "B *T D"], Float[Array, "B *T C"] | None]:
         c, settings = self.config, self.settings
-        if settings.token in ("each", "late_mean"):
-            pooled = hidden
-        elif settings.token == "mean":
-            pooled = mean_token(hidden, mask).astype(hidden.dtype)
-        else:
-            pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
-        if settings.activation is not None:
-            pooled = ACTIVATIONS[settings.activation][0](dense(c, c.d_model, "dense", settings.dense_bias)(pooled))
-        pooled = Normalize(c.norm, name="norm")(pooled) if settings.norm else pooled
-        pooled = mean_token(pooled, mask).astype(hidden.dtype) if settings.token == "late_mean" else pooled
-        classes = settings.num_classes
-        return pooled, dense(c, classes, "classes", settings.class_bias)(pooled) if classes else None
+        layers = {
+            "dense": dense(c, c.d_model, "dense", settings.dense_bias),
+            "norm": Normalize(c.norm, name="norm"),
+            "classes": dense(c, settings.num_classes, "classes", settings.class_bias),
+        }
+        return pooled(settings, hidden, mask, last, layers, FUNCTIONS)
 
 
 def dense(config: ModelConfig, width: int, name: str, use_bias: bool) -> nn.Dense:
     """Returns a dense layer of a head, with the model's settings of such layers."""
     like = {"dtype": DTYPES[config.dtype], "kernel_init": config.initializer.kernel(), "lora": config.lora}
     return Dense(width, use_bias=use_bias, name=name, precision=config.matmul_dtype, **like)
-
-
-def mean_token(hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B D"]:
-    """Returns the mean over the tokens of each text, in at least float32; 0 for a text without tokens."""
-    x = hidden.astype(accumulation_dtype(hidden))
-    if mask is None:
-        return x.mean(1)
-    return jnp.where(mask[..., None], x, 0).sum(1) / jnp.maximum(mask.sum(1), 1)[:, None]
-
-
-def last_token(
-    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
-) -> Float[Array, "B D"]:
-    """Returns the vector of each text's last token: at position `last`; None: the last token that is not padding."""
-    if last is None:
-        if mask is None:
-            return hidden[:, -1]
-        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
 
 class TextVector(nn.Module):
@@ -110,16 +89,10 @@ class TextVector(nn.Module):
     @nn.compact
     def __call__(self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B E"]:
         """Returns one vector for each text, in at least float32."""
-        settings, x = self.settings, hidden.astype(accumulation_dtype(hidden))
-        shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
-        if settings.pooling == "mean":
-            vector = mean_token(hidden, mask)
-        elif settings.pooling == "max":
-            vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
-        else:
-            vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
-        like: dict[str, Any] = {"dtype": vector.dtype, "kernel_init": self.config.initializer.kernel()}
-        for i, layer in enumerate(settings.dense):
-            vector = Dense(layer.width, use_bias=layer.bias, name=f"dense_{i}", **like)(vector)
-            vector = ACTIVATIONS[layer.activation][0](vector)
+        settings = self.settings
+        like: dict[str, Any] = {"dtype": accumulation_dtype(hidden), "kernel_init": self.config.initializer.kernel()}
+        layers = [
+            Dense(layer.width, use_bias=layer.bias, name=f"dense_{i}", **like) for i, layer in enumerate(settings.dense)
+        ]
+        vector = text_vector(settings, hidden, mask, layers, FUNCTIONS)
         return unit_length(vector) if settings.normalize else vector

@@ -184,13 +184,3 @@ def text_inputs(
     if model.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask)
     return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
-
-
-def check_one_stack(model: ModelConfig, what: str) -> None:
-    """Raises: ValueError where the model has two stacks. `what` names the caller that needs one stack."""
-    if model.has_two_stacks:
-        raise ValueError(
-            f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
-            f"model.num_decoder_layers {model.num_decoder_layers}), but {what} needs a model with one of them: set one of "
-            "the two to 0"
-        )

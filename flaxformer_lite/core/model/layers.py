@@ -17,6 +17,7 @@ from flaxformer_lite.core.base.annotations import Answers, Resume
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.core.model import fast
 from flaxformer_lite.core.model.lora import FIRST_A, LoRA
+from flaxformer_lite.core.reading.heads import Activation
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
 
@@ -198,9 +199,6 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
 The backward pass of `relu` keeps a mask, which is smaller than the input.
 
 Reference: Shazeer 2020, arXiv:2002.05202 (gated forms); Hendrycks and Gimpel 2016, arXiv:1606.08415 (gelu)."""
-
-
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "linear", "reglu", "geglu", "geglu_tanh", "swiglu"]
 
 
 class FeedForward(nn.Module):

@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flaxformer_lite.core.base.bounds import LARGEST, FiniteFloat, NonNegativeInt, PositiveInt
+from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, Spans, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
@@ -20,29 +20,14 @@ from flaxformer_lite.core.objectives.candidates import ABSENT
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
 from flaxformer_lite.core.objectives.token_labels import token_logits
-from flaxformer_lite.core.text import EncodedText, SpecialIds, Tokenizer
+from flaxformer_lite.core.reading.objectives import ANSWER, AnswerWindows
+from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.pairs import Extent
 
-ANSWER = "answer"
-"""The array of a question: the numbers of the answer's first and last token in the text; empty without an answer."""
-
-
-class Window(NamedTuple):
-    """A part of a text behind its question, as the model reads it."""
-
-    read: EncodedText
-    """Special ids included."""
-    start: int
-    """The number of the text's token that comes first."""
-    before: int
-    """The position of that token."""
-    size: int
-    """The number of the text's tokens."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerSpans(WholeTexts):
+class AnswerSpans(AnswerWindows, WholeTexts):
     """The part of a text that answers a question. `model.pooler` scores each token twice, as the answer's first and as its last.
 
         row   BOS question EOS, a window of the text, EOS
@@ -55,17 +40,7 @@ class AnswerSpans(WholeTexts):
     """
 
     kind: Literal["answer_spans"] = "answer_spans"
-    unanswerable: bool = False
-    """Whether a question may have no answer in its text, as in SQuAD 2."""
-    threshold: FiniteFloat = 0.0
-    """The two logits of position 0 minus those of the best answer, above which a question has no answer."""
-    overlap: NonNegativeInt = 128
-    """Tokens of the text that neighbouring windows share, at most half of a window."""
-    longest_answer: PositiveInt = 30
-    """The most tokens of an answer that is given."""
-
     unit, counted = "questions", "places"
-    reads = "questions"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,25 +64,6 @@ class AnswerSpans(WholeTexts):
         check_pooler(model, 2, f"objective.kind '{self.kind}' needs", each=True)
 
     # From records to rows --------------------------------------------------------------------------------------------
-
-    def room(self, longest: int, tokenizer: Tokenizer) -> int:
-        """Returns the tokens of a question and its text that a row has, beside the special ids. The question has at most half."""
-        return max(longest - len(tokenizer.with_special_tokens([], []).tokens), 2)
-
-    def starts(self, question: int, text: int, room: int) -> range:
-        """Returns the first token of each window of a text, by the numbers of tokens."""
-        size = room - min(question, room // 2)
-        shared = min(self.overlap, size // 2)
-        return range(0, max(text - shared, 1), size - shared)
-
-    def window(
-        self, question: Sequence[int], text: Sequence[int], start: int, room: int, tokenizer: Tokenizer
-    ) -> Window:
-        """Returns the window that begins with this token of the text."""
-        question = question[: room // 2]
-        shown = text[start : start + room - len(question)]
-        before = tokenizer.with_special_tokens(question, [-1]).tokens.index(-1)
-        return Window(tokenizer.with_special_tokens(question, shown), start, before, len(shown))
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None

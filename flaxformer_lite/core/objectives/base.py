@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer_lite.core.base.bounds import Checked, NonNegativeFloat, Rate
+from flaxformer_lite.core.base.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.core.data.records import Lengths, RowMaker
 from flaxformer_lite.core.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.core.model.inputs import Outputs
@@ -22,6 +22,7 @@ from flaxformer_lite.core.objectives.losses import (
     logit_stats,
     z_loss,
 )
+from flaxformer_lite.core.reading.objectives import AnsweredTexts
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention
 
 
@@ -38,19 +39,8 @@ class Apply(NamedTuple):
         return outputs
 
 
-class Rating(NamedTuple):
-    """The numbers by which a model rates translations, and the texts in which it reads them."""
-
-    sign: int
-    """1, or -1 where the lowest number is the best."""
-    bounds: tuple[float, float]
-    with_reference: str
-    """The text of a translation beside its reference; "": a pair of source and translation."""
-    without_reference: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class BaseObjective(Checked, RowMaker[Batch], at="objective"):
+class BaseObjective(AnsweredTexts, RowMaker[Batch]):
     """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
 
     A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows` and `example`,
@@ -73,12 +63,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     any sum. Losses are sums with their counts, never means, so that a batch can be split in any way.
     """
 
-    kind: str
-
     # What the rest of the package asks of an objective: class constants, not settings.
-    reads: ClassVar[str] = "texts"
-    """The content of a record: "texts", which are pairs or documents; texts with "classes", or numbers; "words" with labels; a
-    query with "candidates", or a pair; "conversations", or pairs; "questions" on texts. A source has records of the same name."""
     unit: ClassVar[str] = "documents"
     """The name of the records, in the plural."""
     counted: ClassVar[str] = "tokens"
@@ -106,27 +91,12 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
         return ()
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of `Outputs.class_logits`; empty if the objective names none."""
-        return ()
-
-    @property
-    def rating(self) -> "Rating | None":
-        """The numbers by which the model rates a translation; None: it rates none."""
-        return None
-
     def label_value(self, label: str) -> Any:
         """Returns a label as a number, or as several.
 
         Raises: ValueError for an illegal label, in words that follow the name of its record.
         """
         raise NotImplementedError
-
-    @property
-    def label_threshold(self) -> float | None:
-        """The probability above which a class is a label of the text; None: a text has one class, the most probable."""
-        return None
 
     @property
     def mask_id(self) -> int | None:
@@ -170,20 +140,6 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
         return vocab_size
-
-    @property
-    def side_prompts(self) -> tuple[str | None, str | None]:
-        """The names of the prompts of queries and of their candidates, as `text_before` takes them."""
-        return None, None
-
-    def text_before(self, prompt: str | None) -> str:
-        """Returns the text before a text, by the name of a prompt; None: that of `default_prompt`; "": none.
-
-        Raises: ValueError for a prompt that the objective does not have.
-        """
-        if prompt:
-            raise ValueError(f"the prompt is {prompt!r}, but objective.kind '{self.kind}' has no prompts: leave it out")
-        return ""
 
     # From records to rows --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ A record (`TokenPair`) of a query with its candidates has
 A record without these arrays is a plain pair: its target is the only candidate, and answers the query.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,16 +19,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.core.data import TokenPair
+from flaxformer_lite.core.data.records import NEGATIVES, POSITIVES, SCORES
 from flaxformer_lite.core.data.token_arrays import Column, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
 from flaxformer_lite.core.objectives.batch import Batch
 from flaxformer_lite.core.objectives.classification import WholeTexts
 from flaxformer_lite.core.objectives.losses import LossTerm, squared_error
+from flaxformer_lite.core.reading.objectives import CandidatesOfQueries
 
 ABSENT = -1e9
 """The score of a candidate that a row does not have, or of a padding row: it is the last, and has no share of a softmax."""
-POSITIVES, NEGATIVES, SCORES = "positives", "negatives", "scores"
-"""The names of the arrays of a record."""
 
 
 class QueryCandidates(NamedTuple):
@@ -51,12 +50,6 @@ class QueryCandidates(NamedTuple):
         return cls(record.source, tuple(candidates), len(positives) or 1, scores)
 
 
-def candidate_arrays(sizes: Sequence[int], positives: int, scores: Sequence[float]) -> dict[str, np.ndarray]:
-    """Returns the arrays of a record whose candidates have these numbers of tokens, those of the positives first."""
-    each = np.array(sizes, np.int32)
-    return {POSITIVES: each[:positives], NEGATIVES: each[positives:], SCORES: np.array(scores, np.float32)}
-
-
 def longest_candidates(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
     """Returns the most tokens of a candidate of every record."""
     longest = np.maximum(*(arrays.each(name, Column.largest) for name in (POSITIVES, NEGATIVES)))
@@ -64,10 +57,8 @@ def longest_candidates(arrays: TokenArrays) -> Int[np.ndarray, "I"]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CandidateTexts(WholeTexts):
+class CandidateTexts(CandidatesOfQueries, WholeTexts):
     """Base of the objectives whose records are queries with candidates, or plain pairs."""
-
-    reads = "candidates"
 
     @property
     def prompt_texts(self) -> tuple[str, str]:

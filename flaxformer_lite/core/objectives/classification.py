@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from flaxformer_lite.core.base.bounds import FiniteFloat, Fraction, PositiveFloat, check_places
+from flaxformer_lite.core.base.bounds import PositiveFloat, check_places
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import Inputs, ModelConfig
-from flaxformer_lite.core.model.inputs import Outputs, check_one_stack, text_inputs
-from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, Rating, check_pooler
+from flaxformer_lite.core.model.inputs import Outputs, text_inputs
+from flaxformer_lite.core.objectives.base import BaseObjective, HeadObjective, check_pooler
 from flaxformer_lite.core.objectives.batch import Batch, text_row
 from flaxformer_lite.core.objectives.losses import (
     Counts,
@@ -32,6 +32,8 @@ from flaxformer_lite.core.objectives.losses import (
     squared_error,
     weights_of,
 )
+from flaxformer_lite.core.reading.heads import check_one_stack
+from flaxformer_lite.core.reading.objectives import ClassifiedTexts, RatedTexts
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
@@ -62,7 +64,6 @@ class WholeTexts(BaseObjective):
 class LabelledTexts(WholeTexts):
     """Texts or pairs with a label each. A subclass defines `label_type` and `label_value`."""
 
-    reads = "classes"
     label_type: ClassVar[type]
     """The number type of the labels."""
 
@@ -98,7 +99,7 @@ class LabelledTexts(WholeTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(LabelledTexts, HeadObjective):
+class Classification(ClassifiedTexts, LabelledTexts, HeadObjective):
     """The class of a text or a pair of texts, or any number of them, scored by `model.pooler`.
 
     Evaluation reports `loss` (without class weights), `accuracy`, `macro_f1`, `matthews` (the correlation of true and predicted
@@ -108,13 +109,6 @@ class Classification(LabelledTexts, HeadObjective):
     """
 
     kind: Literal["classification"] = "classification"
-    classes: tuple[str, ...]
-    """The names of the classes, as in the data, in the order of their logits."""
-    labels: Literal["one", "several"] = "one"
-    """Labels of a text. one: exactly one, by the softmax of all logits. several: any number, also none, each by the sigmoid of its
-    own logit; the loss is then the mean of the binary cross-entropy over classes and texts."""
-    threshold: Fraction = 0.5
-    """The probability above which a text gets a label, where it may have several."""
     class_weights: tuple[PositiveFloat, ...] = ()
     """A weight for each class, in their order; (): all 1. With one label it multiplies the loss of the texts of that class, and the
     sum is divided by the sum of their weights; with several it multiplies the loss where a text has the label."""
@@ -138,18 +132,6 @@ class Classification(LabelledTexts, HeadObjective):
                     f"objective.{name} is {getattr(self, name)}, but objective.labels is 'several', whose loss has no softmax: "
                     "set it to 0"
                 )
-
-    @property
-    def several(self) -> bool:
-        return self.labels == "several"
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.classes
-
-    @property
-    def label_threshold(self) -> float | None:
-        return self.threshold if self.several else None
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -216,7 +198,7 @@ class Classification(LabelledTexts, HeadObjective):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression(LabelledTexts):
+class Regression(RatedTexts, LabelledTexts):
     """The number of a text or a pair of texts, predicted by the single logit of `model.pooler`.
 
     Evaluation reports `loss` (the mean squared error) and the correlations `pearson` and `spearman` over the whole evaluation
@@ -224,15 +206,6 @@ class Regression(LabelledTexts):
     """
 
     kind: Literal["regression"] = "regression"
-    best: Literal["highest", "lowest"] = "highest"
-    """The number that the best text has: some metrics of translations count errors."""
-    bounds: tuple[FiniteFloat, ...] = ()
-    """The lowest and the highest number that `Run.rate` returns; (): no limits. The loss has none."""
-    with_reference: str = ""
-    """The text in which an imported model reads a {translation} beside its {reference}, and perhaps its {source}."""
-    without_reference: str = ""
-    """The same without a reference."""
-
     label_type = np.float32
 
     def __post_init__(self) -> None:
@@ -246,12 +219,6 @@ class Regression(LabelledTexts):
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("loss", "pearson", "spearman")
-
-    @property
-    def rating(self) -> Rating:
-        bounds = self.bounds or (-math.inf, math.inf)
-        sign = 1 if self.best == "highest" else -1
-        return Rating(sign, (bounds[0], bounds[1]), self.with_reference, self.without_reference)
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not exactly one class logit."""

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.base.bounds import NonNegativeInt, PositiveFloat, PositiveInt
-from flaxformer_lite.core.base.suggest import suggest
 from flaxformer_lite.core.data import Lengths, TokenPair
 from flaxformer_lite.core.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.core.model import ModelConfig
@@ -26,12 +25,10 @@ from flaxformer_lite.core.objectives.candidates import (
     unread_scores,
 )
 from flaxformer_lite.core.objectives.losses import Counts, LossTerm, accuracy, cross_entropy
+from flaxformer_lite.core.reading.objectives import PromptedTexts
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 
-QUERIES, DOCUMENTS = ("query",), ("document", "passage", "corpus")
-"""The names that prompts of queries and of documents usually have, as `encode_query` and `encode_document` of sentence-transformers
-look for them."""
 MOST_ANSWERS = 16
 """The most positives of a query that a batch knows besides the drawn one."""
 LOWEST = 0.01
@@ -39,7 +36,7 @@ LOWEST = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceEmbeddings(CandidateTexts):
+class SentenceEmbeddings(PromptedTexts, CandidateTexts):
     """Texts that belong together: of all candidates in the batch, a query's own positive should be the nearest.
 
     A record is a query with one or several positives and any negatives, or a pair, whose target is the positive of its source. The
@@ -70,16 +67,6 @@ class SentenceEmbeddings(CandidateTexts):
     (Kusupati et al. 2022, arXiv:2205.13147, section 3). (): whole vectors alone."""
     width_weights: tuple[PositiveFloat, ...] = ()
     """The weight of each of `widths` in the loss; (): 1 each."""
-    prompts: tuple[tuple[str, str], ...] = ()
-    """Names of prompts, each with the text that stands before a text: (("query", "query: "), ("document", "passage: "))."""
-    query_prompt: str | None = None
-    """The name of the prompt before queries, in training and in use; "": none; None: `query`, if `prompts` has it."""
-    document_prompt: str | None = None
-    """The name of the prompt before their candidates; "": none; None: the first of `document`, `passage` and `corpus` that
-    `prompts` has. Without a prompt of either side, both have the default one."""
-    default_prompt: str | None = None
-    """The name of the prompt before texts that are embedded without the choice of one; None: none."""
-
     rows_independent = False
 
     def __post_init__(self) -> None:
@@ -107,26 +94,6 @@ class SentenceEmbeddings(CandidateTexts):
             raise ValueError(
                 "objective.num_negatives is 0, but objective.criterion 'margin_mse' compares them: set it to 1 or more"
             )
-
-    def prompt_text(self, name: str | None, setting: str = "the prompt") -> str:
-        """Returns the text of a prompt, "" for None and "". Raises: ValueError for an unknown name."""
-        texts = dict(self.prompts)
-        if name and name not in texts:
-            known = ", ".join(map(repr, texts)) or "none: leave it out, or set objective.prompts"
-            raise ValueError(f"{setting} is {name!r}: the prompts are {known}{suggest(name, texts)}")
-        return texts[name] if name else ""
-
-    def text_before(self, prompt: str | None) -> str:
-        return self.prompt_text(self.default_prompt if prompt is None else prompt)
-
-    @property
-    def side_prompts(self) -> tuple[str | None, str | None]:
-        query, document = self.named(self.query_prompt, QUERIES), self.named(self.document_prompt, DOCUMENTS)
-        return (None, None) if query is document is None else (query or "", document or "")
-
-    def named(self, given: str | None, usual: Sequence[str]) -> str | None:
-        """Returns the given prompt, else the first of the usual names that `prompts` has."""
-        return next((name for name in usual if name in dict(self.prompts)), None) if given is None else given
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from flaxformer_lite.core.objectives.masked_lm import MaskedLM
 from flaxformer_lite.core.objectives.reranking import Reranking
 from flaxformer_lite.core.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PREFIXES, Scheme, TokenLabels
+from flaxformer_lite.core.objectives.token_labels import TokenLabels
+from flaxformer_lite.core.reading.objectives import OUTSIDE, PREFIXES, Scheme
 
 Objectives = (
     Seq2Seq

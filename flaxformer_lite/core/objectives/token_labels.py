@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.core.base.bounds import PositiveFloat
 from flaxformer_lite.core.data.records import LabelledText, Lengths, TokenPair
@@ -25,38 +25,21 @@ from flaxformer_lite.core.objectives.losses import (
     cross_entropy,
     weights_of,
 )
+from flaxformer_lite.core.reading.objectives import (
+    OUTSIDE,
+    PIECE_LABELS,
+    PREFIXES,
+    LabelledWordTexts,
+    LabelParts,
+    continues,
+)
 from flaxformer_lite.core.text import SpecialIds, Tokenizer
 from flaxformer_lite.core.text.characters import ByteTokenizer
 from flaxformer_lite.core.text.pairs import Extent
 
-Scheme = Literal["bio", "bioes", "plain"]
-PIECE_LABELS = "piece_labels"
-"""The array of a text with labelled words: the label of each token, as `piece_label` numbers it."""
-OUTSIDE = "O"
-"""The label of a word that belongs to no entity."""
-PREFIXES = {"bio": "BI", "bioes": "BIES"}
-"""The first letters of labels: the first word of an entity (B), one inside (I), the last (E), and a single one (S)."""
-
-
-class LabelParts(NamedTuple):
-    """The parts of labels, by their number; the last item, which -1 finds, is a word without a label."""
-
-    outside: Bool[Any, "C"]
-    opens: Bool[Any, "C"]
-    """Whether an entity begins with the word: B and S."""
-    closes: Bool[Any, "C"]
-    """Whether an entity ends with the word: E and S."""
-    type: Int[Any, "C"]
-    """The number of the entity's type."""
-
-
-def piece_label(label: int, first: bool) -> int:
-    """Returns the number of a piece's label: an odd one for the first piece of a word; 0 is for tokens of no word."""
-    return 2 * label + (1 if first else 2)
-
 
 @dataclass(frozen=True, kw_only=True)
-class TokenLabels(WholeTexts, HeadObjective):
+class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
     """A label for each word of a text, scored by a `model.pooler` that reads each token. Its word is read off the first piece.
 
     A word here is a unit of the text: letters and digits in a row, or another sign alone. Evaluation reports `loss`; `accuracy`, of
@@ -66,11 +49,6 @@ class TokenLabels(WholeTexts, HeadObjective):
     """
 
     kind: Literal["token_labels"] = "token_labels"
-    labels: tuple[str, ...]
-    """The labels, as in the data, in the order of their logits. O is the label of words outside of all entities."""
-    scheme: Scheme = "bio"
-    """bio: B-TYPE for the first word of an entity, I-TYPE for its others; bioes: also E-TYPE for the last word, and S-TYPE for
-    an entity of one word; plain: a label for each word, such as its part of speech, so each word but an O is an entity alone."""
     pieces: Literal["first", "all"] = "first"
     """The pieces of a word that the loss counts. all: the further pieces have the word's label too, with I- in place of B-."""
     class_weights: tuple[PositiveFloat, ...] = ()
@@ -78,7 +56,6 @@ class TokenLabels(WholeTexts, HeadObjective):
     divided by the sum of their weights. Evaluation has no weights."""
 
     counted = "words"
-    reads = "words"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,33 +70,6 @@ class TokenLabels(WholeTexts, HeadObjective):
                     f"objective.labels has {label!r}, but objective.scheme is {self.scheme!r}, whose labels are {OUTSIDE}, "
                     f"{legal}: rename it, or set the scheme to 'plain'"
                 )
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.labels
-
-    def type_of(self, label: str) -> str:
-        """Returns the type of a label's entity; "" for O."""
-        if label == OUTSIDE:
-            return ""
-        return label if self.scheme == "plain" else label[2:]
-
-    @property
-    def entity_types(self) -> tuple[str, ...]:
-        """The types of entities, in the order of the labels."""
-        return tuple(dict.fromkeys(kind for kind in map(self.type_of, self.labels) if kind))
-
-    @property
-    def label_parts(self) -> LabelParts:
-        """The parts of all labels."""
-        labels, kinds = (*self.labels, OUTSIDE), (*self.entity_types, "")
-        prefixes = ["S" if self.scheme == "plain" else label[0] for label in labels]
-        return LabelParts(
-            np.array([label == OUTSIDE for label in labels]),
-            np.array([prefix in "BS" for prefix in prefixes]),
-            np.array([prefix in "ES" for prefix in prefixes]),
-            np.array([kinds.index(self.type_of(label)) for label in labels]),
-        )
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -219,16 +169,6 @@ def token_logits(outputs: Outputs) -> Float[Array, "B T C"]:
 
 
 # Entities ---------------------------------------------------------------------------------------------------------------
-
-
-def continues(labels: Int[Any, "*B W"], parts: LabelParts) -> Bool[Any, "*B V"]:
-    """Returns whether each word but the first belongs to the entity of the word before it.
-
-    Reference: `conlleval`, as in seqeval 1.2.2, `get_entities`.
-    """
-    before, here = (LabelParts(*(table[side] for table in parts)) for side in (labels[..., :-1], labels[..., 1:]))
-    apart = before.outside | here.outside | here.opens | before.closes | (before.type != here.type)
-    return ~apart
 
 
 def entity_counts(

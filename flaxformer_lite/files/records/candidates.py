@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.sealed_files import text_digest
-from flaxformer_lite.core.objectives.candidates import candidate_arrays
+from flaxformer_lite.core.data.records import candidate_arrays
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Pair
 from flaxformer_lite.files.records.base import Field, Reading, Record, text_field

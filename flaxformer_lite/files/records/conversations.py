@@ -4,11 +4,10 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.objectives import Instruction
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.files.chats.chat import BOS, EOS, MARK, PLAIN, ChatTemplate, ChatTokenizers, read_chat_template
 from flaxformer_lite.files.chats.messages import BESIDE, Conversation
@@ -17,6 +16,9 @@ from flaxformer_lite.files.records.base import Field, Reading, Record
 from flaxformer_lite.files.text.files import check_file
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE
+
+if TYPE_CHECKING:
+    from flaxformer_lite.core.objectives import Instruction  # with JAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class Conversations(Record):
                 yield Pair("", MARK.sub("", template.conversation(messages, tools)))
 
 
-def own_template(objective: Instruction) -> str:
+def own_template(objective: "Instruction") -> str:
     """Returns the text of the template for a run without one of its own. Raises: ValueError if its file cannot be read."""
     if objective.template is None:
         return PLAIN

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flaxformer_lite.core.objectives.answer_spans import ANSWER, AnswerSpans
+from flaxformer_lite.core.reading.objectives import ANSWER, AnswerWindows
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
 from flaxformer_lite.files.chats.messages import by_rows
@@ -105,7 +105,7 @@ def answer_texts(pair: Pair) -> list[str]:
 class QuestionTokenizers(Tokenizers):
     """Reads questions with their texts, and the tokens of the first answer."""
 
-    objective: AnswerSpans
+    objective: AnswerWindows
 
     @property
     def reading(self) -> str:

@@ -18,12 +18,12 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from flaxformer_lite.base.sealed_files import text_digest
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, PIECE_LABELS, TokenLabels, piece_label
+from flaxformer_lite.core.reading.objectives import OUTSIDE, PIECE_LABELS, piece_label
 from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.pairs import EncodedPair, Extent, Pair
 from flaxformer_lite.files.chats.messages import by_rows
@@ -31,6 +31,9 @@ from flaxformer_lite.files.records.base import BLANK, Field, FileRow, Reading, R
 from flaxformer_lite.files.text.files import in_utf8
 from flaxformer_lite.files.text.json_objects import field_value
 from flaxformer_lite.files.text.words import units_of
+
+if TYPE_CHECKING:
+    from flaxformer_lite.core.objectives.token_labels import TokenLabels  # with JAX
 
 READING = 2
 """Changes with the way in which labelled words are read: stores of their tokens are then made anew."""
@@ -312,7 +315,7 @@ class LabelTokenizers(Tokenizers):
     others stay.
     """
 
-    objective: TokenLabels
+    objective: "TokenLabels"
     whole: bool = False
     """Whether each word of a list is read as it is, by its first piece: for models from elsewhere, which have learned that."""
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.core.model import DropoutRates, LayerNorm, Learned, Normal, Sinusoidal
-from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.interop.hf.family import (
     ClassNames,
     Family,

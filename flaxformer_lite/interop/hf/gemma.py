@@ -6,7 +6,7 @@ References: Gemma Team 2024, arXiv:2403.08295; 2024, arXiv:2408.00118; 2025, arX
 from typing import Any
 
 from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Residual, RMSNorm
-from flaxformer_lite.core.model.layers import Activation
+from flaxformer_lite.core.reading.heads import Activation
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL, ROTARY

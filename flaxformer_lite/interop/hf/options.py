@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.model.layers import Activation
+from flaxformer_lite.core.reading.heads import Activation
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.options import UNKNOWN, Kind, Options, choice
 

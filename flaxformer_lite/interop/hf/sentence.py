@@ -15,8 +15,9 @@ import numpy as np
 import safetensors.numpy
 
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, SentenceEmbedding
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import BaseObjective, Objectives
+from flaxformer_lite.core.reading.heads import DenseLayer, SentenceEmbedding
 from flaxformer_lite.files.text.json_objects import read_any_json
 from flaxformer_lite.interop.hf.folder import WEIGHTS, read_json, stored
 from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, name_map

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.lib.stride_tricks import sliding_window_view
 
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.objectives.answer_spans import Window
+from flaxformer_lite.core.reading.objectives import Window
 from flaxformer_lite.files.records.questions import answer_texts
 from flaxformer_lite.tasks.task import Report, Reporting, Task, Text, TextModel
 

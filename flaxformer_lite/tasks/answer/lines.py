@@ -36,6 +36,6 @@ class Lines(TaskLines["FoundAnswer"]):
         return {"answer": lambda one: json.dumps(one._asdict() | {"score": round(one.score, 6)}, ensure_ascii=False)}
 
     def read(self, texts: Sequence[str]) -> "Question":
-        from flaxformer_lite.tasks.answer.answers import Question  # with JAX
+        from flaxformer_lite.tasks.answer.answers import Question
 
         return Question(*texts)

@@ -8,17 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.base.bounds import PositiveInt
-from flaxformer_lite.core.model.inputs import check_one_stack
-from flaxformer_lite.core.predictions.encoder import predict_embeddings
+from flaxformer_lite.core.reading.heads import check_one_stack
+from flaxformer_lite.engine.heads import unit_length
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 Vector = Float[np.ndarray, "D"]
-
-
-def unit_length(vectors: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """Returns the vectors scaled to length 1; one of length 0 stays."""
-    lengths: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
 
 
 def matrix(vectors: Sequence[Vector | None], width: int) -> Float[np.ndarray, "N D"]:
@@ -64,8 +58,8 @@ class Embed(Task[str, Vector]):
         return [model.length(self.before(model) + asked)]
 
     def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[Vector]:
-        before, predictor = self.before(model), model.batch_predictor(predict_embeddings)
-        vectors = model.predict(predictor, [before + text for text in asked], report)
+        before = self.before(model)
+        vectors = model.predict("vectors", [before + text for text in asked], report)
         return vectors if self.width is None or not vectors else list(unit_length(np.stack(vectors)[:, : self.width]))
 
     def sides(self, model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> list[Float[np.ndarray, "N D"]]:

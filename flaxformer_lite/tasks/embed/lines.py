@@ -58,6 +58,6 @@ class Lines(TaskLines[Any]):
         return tuple(texts) if self.similarity else texts[0]
 
     def save(self, file: IO[bytes], answers: Sequence[Any], model: "TextModel") -> None:
-        from flaxformer_lite.tasks.embed.answers import matrix  # with JAX
+        from flaxformer_lite.tasks.embed.answers import matrix
 
         np.save(file, matrix(answers, self.width or model.vector_width))

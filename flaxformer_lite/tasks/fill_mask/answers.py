@@ -6,7 +6,6 @@ from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Le
 
-from flaxformer_lite.core.predictions.encoder import predict_top_tokens
 from flaxformer_lite.tasks.task import Report, Task, Text, TextModel
 
 MASK = "[MASK]"
@@ -66,6 +65,7 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
     name = "fill-mask"
     reads = "texts"
     asked = Text
+    by_engine = False
     warns = True
 
     def check(self, model: TextModel) -> None:
@@ -91,9 +91,8 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
             elif lost := tokens.count(masked_id) - len(positions[-1]):
                 say(f"line {line}: {lost} of its masks were cut off")
         masked = [row for row, places in zip(rows, positions, strict=True) if places]
-        predictor = model.batch_predictor(predict_top_tokens, max(self.top, MADE))
         places = list(filter(None, positions))
-        predictions = iter(predictor.predict({"params": model.params}, masked, places, report.progress))
+        predictions = iter(model.top_tokens(max(self.top, MADE), masked, places, report.progress))
         answers = list[list[list[TokenPrediction]]]()
         for masks in map(len, positions):
             best = (array[:masks, : self.top].tolist() for array in next(predictions)) if masks else ()

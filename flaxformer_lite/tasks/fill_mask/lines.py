@@ -23,6 +23,7 @@ class Lines(TaskLines["list[list[TokenPrediction]]"]):
     verb = "fill the [MASK] of"
     doing = "filling"
     file = None
+    by_engine = False
     numbered = True
 
     @classmethod

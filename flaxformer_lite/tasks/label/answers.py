@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import MaxLen
 from jaxtyping import Float
 
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE, TokenLabels, continues
+from flaxformer_lite.core.reading.objectives import OUTSIDE, LabelledWordTexts, continues
 from flaxformer_lite.files.records.words import (
     Place,
     first_tokens,
@@ -95,7 +95,7 @@ class WordsInWindows(NamedTuple):
         return max(range(max(last - 4, 0), last), key=context)
 
     def labelled(
-        self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: TokenLabels
+        self, logits: Sequence[Float[np.ndarray, "T C"]], before: int, objective: LabelledWordTexts
     ) -> LabelledWords:
         """Returns the labels, from the logits of each window. before: the number of special ids in front of each window."""
         places = [(self.best_window(token), token) for token in self.firsts.values()]

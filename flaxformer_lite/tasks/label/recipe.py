@@ -4,7 +4,7 @@ import json
 
 from flaxformer_lite.core.objectives import TokenLabels
 from flaxformer_lite.core.objectives.kinds import scheme_of
-from flaxformer_lite.core.objectives.token_labels import OUTSIDE
+from flaxformer_lite.core.reading.objectives import OUTSIDE
 from flaxformer_lite.files.records import Entities, Words
 from flaxformer_lite.files.records.words import in_scheme
 from flaxformer_lite.tasks.recipe import TEXTS, Examples, Recipe, poolers_of_tokens, with_poolers

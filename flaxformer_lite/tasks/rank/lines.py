@@ -37,7 +37,7 @@ class Lines(TaskLines["list[RankedText]"]):
         return record
 
     def asked(self, read: dict[str, Any]) -> "Query":
-        from flaxformer_lite.tasks.rank.answers import Query  # with JAX
+        from flaxformer_lite.tasks.rank.answers import Query
 
         return Query(read["query"], read["candidates"])
 

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite.core.base.bounds import with_places
-from flaxformer_lite.core.predictions.encoder import rate
 from flaxformer_lite.core.text.special_ids import EncodedText, cut_warning, truncated
 from flaxformer_lite.engine.texts import check_list
 from flaxformer_lite.tasks.embed.answers import Embed
@@ -75,9 +74,7 @@ def estimated(model: TextModel, sides: Sequence[Sequence[str]], report: Report) 
     for start in range(0, number, RATED_AT_ONCE):
         rows = [side[start : start + RATED_AT_ONCE] for side in vectors]
         filled = [np.pad(side, ((0, RATED_AT_ONCE - len(side)), (0, 0))) for side in rows]
-        source, translation, *reference = filled
-        numbers = rate(model.model, {"params": model.params}, source, translation, *(reference or [source]))
-        ratings.append(np.asarray(numbers)[: len(rows[0])])
+        ratings.append(model.ratings(filled)[: len(rows[0])])
     return np.concatenate(ratings)
 
 

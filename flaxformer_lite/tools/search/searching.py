@@ -12,9 +12,9 @@ from jaxtyping import Float
 from flaxformer_lite.base.console import Progress, counted, note, one_of_each, warn
 from flaxformer_lite.core.retrieval.nearest import NO_DOCUMENT, Nearest, NearestSearch
 from flaxformer_lite.core.retrieval.ranking import mean_figures
+from flaxformer_lite.engine.heads import unit_length
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.scoring import save_scores
-from flaxformer_lite.tasks.embed.answers import unit_length
 from flaxformer_lite.tools.search.folder import Results, SearchFolder, write_results
 from flaxformer_lite.workdir.folder import finite
 

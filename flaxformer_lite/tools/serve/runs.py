@@ -37,7 +37,7 @@ from flaxformer_lite.run.attention import AttentionIds, attention_axes, attentio
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.tasks import tasks
 from flaxformer_lite.tasks.fill_mask.answers import MASK
-from flaxformer_lite.tasks.task import Task
+from flaxformer_lite.tasks.task import Task, TextModel
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.requests import DecodingRequest, as_list
@@ -104,6 +104,12 @@ class ServedRun:
             **{task.name: functools.partial(task.check, run.text_model) for task in tasks()},
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
+        self.model: TextModel = run.text_model
+        """The model of tasks that CTranslate2 may do; JAX does the others."""
+        if engine and any(task.by_engine for task in tasks() if task.name in self.tasks):
+            self.model = run.answering({**engine})  # type: ignore[typeddict-item]
+            if self.model is not run.text_model:
+                note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
@@ -301,7 +307,8 @@ class ServedRun:
 
     def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
         if isinstance(key.program, Task):
-            return key.program.answers(self.run.text_model, items, warn=lambda line: None)
+            model = self.model if key.program.by_engine else self.run.text_model
+            return key.program.answers(model, items, warn=lambda line: None)
         if key.task == "attention":
             return [attention(run, ids) for run, ids in items]
         return self.decode(key.program, items, key.engine)

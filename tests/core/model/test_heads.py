@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.core.model.heads import Pooling, TextVector, last_token
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.heads import Pooling, TextVector
 from flaxformer_lite.core.model.inputs import Inputs
 from flaxformer_lite.core.model.transformer import Transformer
+from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding, last_token
 from tests.support.limits import assert_close
 
 RNG = np.random.default_rng(4)

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite.core import objectives
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, CausalLM, MaskedLM, SentenceEmbeddings, Seq2Seq
 from flaxformer_lite.core.objectives.classification import Classification, Regression
 from flaxformer_lite.core.objectives.kinds import Objectives, default_objective
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from tests.support.objectives import record, theirs, unmasked
 from tests.support.paths import ROOT

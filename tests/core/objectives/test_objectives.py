@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.dataset import Dataset, zero_batch
-from flaxformer_lite.core.data.records import TokenPair
+from flaxformer_lite.core.data.records import NEGATIVES, POSITIVES, TokenPair
 from flaxformer_lite.core.model import ModelConfig, Transformer
-from flaxformer_lite.core.model.config import Pooler
 from flaxformer_lite.core.objectives import (
     AnswerSpans,
     BaseObjective,
@@ -31,10 +30,9 @@ from flaxformer_lite.core.objectives import (
     SpanCorruption,
     TokenLabels,
 )
-from flaxformer_lite.core.objectives.answer_spans import ANSWER
 from flaxformer_lite.core.objectives.base import HeadObjective
-from flaxformer_lite.core.objectives.candidates import NEGATIVES, POSITIVES
-from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS
+from flaxformer_lite.core.reading.heads import Pooler
+from flaxformer_lite.core.reading.objectives import ANSWER, PIECE_LABELS
 from flaxformer_lite.core.step import total
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.pairs import ANSWERS

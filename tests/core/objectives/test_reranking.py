@@ -13,12 +13,13 @@ from flaxformer_lite import train
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.core.data import BatchShapes, Lengths, TokenPair
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.data.records import POSITIVES
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, Reranking
-from flaxformer_lite.core.objectives.candidates import POSITIVES
 from flaxformer_lite.core.objectives.reranking import CRITERIA
 from flaxformer_lite.core.optim import AdamW, Constant, OptimizerConfig
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.text import Characters
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD

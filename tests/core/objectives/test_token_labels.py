@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.data.records import Lengths, TokenPair
-from flaxformer_lite.core.model.config import ModelConfig, Pooler
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.inputs import Inputs, Outputs
 from flaxformer_lite.core.objectives import Batch, TokenLabels, default_objective
-from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS, piece_label
+from flaxformer_lite.core.reading.heads import Pooler
+from flaxformer_lite.core.reading.objectives import PIECE_LABELS, piece_label
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.pairs import Extent
 from flaxformer_lite.core.text.special_ids import BOS, EOS, PAD

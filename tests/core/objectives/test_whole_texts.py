@@ -14,10 +14,11 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.core.data.dataset import Dataset
-from flaxformer_lite.core.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.core.optim import Constant, OptimizerConfig
 from flaxformer_lite.core.parallel.mesh import make_mesh
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.core.text import Characters, Tokenizers
 from flaxformer_lite.files.data.reading import tokenize
@@ -216,7 +217,7 @@ import dataclasses
 from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes, Classes
-from flaxformer_lite.core.model.config import Pooler
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.objectives import Classification
 from flaxformer_lite.files.tokenizers import FromRun
 

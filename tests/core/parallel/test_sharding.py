@@ -6,11 +6,12 @@ import pytest
 
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.model import DotProduct, Learned, LoRA, RelativeBias, Transformer
-from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
+from flaxformer_lite.core.model.config import DecoderSize, LanguageModelHead, ModelConfig, check_heads
 from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.core.optim.schedules import Constant
 from flaxformer_lite.core.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.runners import abstract_state
 from flaxformer_lite.core.step import TrainTask
 

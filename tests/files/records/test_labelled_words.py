@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.objectives import TokenLabels
-from flaxformer_lite.core.objectives.token_labels import PIECE_LABELS
+from flaxformer_lite.core.reading.objectives import PIECE_LABELS
 from flaxformer_lite.core.text import Bytes, Characters, Tokenizer, Tokenizers
 from flaxformer_lite.files.data import CoNLL, DataSource, JSONLines, Parquet
 from flaxformer_lite.files.data.reading import reader_of, tokenize

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.objectives import AnswerSpans
-from flaxformer_lite.core.objectives.answer_spans import ANSWER
+from flaxformer_lite.core.reading.objectives import ANSWER
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.core.text.pairs import Extent
 from flaxformer_lite.files.data import CSV, JSONLines

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import Pooler, SentenceEmbedding
 from flaxformer_lite.core.objectives import CausalLM, Classification
+from flaxformer_lite.core.reading.heads import Pooler, SentenceEmbedding
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop.exporting import export_hf
 from flaxformer_lite.interop.hf.card import usage

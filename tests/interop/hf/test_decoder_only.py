@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model import DotProduct, LayerNorm, RMSNorm, Transformer
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Pooler, Residual, SlidingWindow
+from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Residual, SlidingWindow
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.positions import ALiBi, Learned, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.interop import FAMILIES, Options, read_folder
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting

@@ -16,9 +16,10 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import DenseLayer, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.positions import ALiBi
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings, Seq2Seq
+from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop import FAMILIES, Options
 from flaxformer_lite.interop.ctranslate2 import export_run

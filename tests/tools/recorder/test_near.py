@@ -10,8 +10,8 @@ import pytest
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.model.config import SentenceEmbedding
 from flaxformer_lite.core.objectives import SentenceEmbeddings
+from flaxformer_lite.core.reading.heads import SentenceEmbedding
 from flaxformer_lite.files.data import JSONLines, ParallelText, PlainText
 from flaxformer_lite.files.records import Candidates
 from flaxformer_lite.tools.recorder.near import near_duplicates, ngrams

@@ -1,0 +1,146 @@
+"""The model of a run, by CTranslate2 and NumPy: the last layer of an encoder alone, and its heads."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from flaxformer_lite.core.base.mistake import known
+from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
+from flaxformer_lite.core.placement.batches import pad_rows
+from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
+from flaxformer_lite.core.reading.objectives import objective_of
+from flaxformer_lite.core.text import EncodedText
+from flaxformer_lite.core.text.special_ids import check_length
+from flaxformer_lite.engine.engine_run import opened
+from flaxformer_lite.engine.exports import OwnConfig, RunWeights
+from flaxformer_lite.engine.heads import NumpyHeads
+from flaxformer_lite.engine.rules import CannotAnswer
+from flaxformer_lite.tasks.task import TextModel
+
+HEADS = "heads.npz"
+"""The file of an export with the parameters of the heads, by their paths."""
+BATCH_TOKENS = 512
+"""The most tokens of a batch, padding included: larger ones leave the cache of a core, and take a fifth longer."""
+
+
+class EngineBatch(NamedTuple):
+    """Rows that are read by one call."""
+
+    members: Sequence[int]
+    tokens: Int[np.ndarray, "B T"]
+    lengths: Int[np.ndarray, "B"]
+    types: list[list[int]] | None
+
+
+@dataclass(frozen=True)
+class EngineModel(TextModel):
+    """An encoder that CTranslate2 has read."""
+
+    facts: Mapping[str, Any]
+    """The facts of its export."""
+    library: Any
+    """CTranslate2's encoder."""
+    heads: NumpyHeads
+    otherwise: Callable[[], TextModel] | None = None
+    """Returns the model of JAX, for the rows that CTranslate2 reads otherwise; None: they are refused."""
+
+    @property
+    def step(self) -> int:
+        """The step of the checkpoint that was exported."""
+        return self.origin[0][0]
+
+    @property
+    def origin(self) -> list[tuple[int, str, str]]:
+        """The step and the digests of the run that was exported, as `Run.origin`."""
+        return [tuple(self.facts["origin"])]
+
+    def read(
+        self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText], progress: ProgressCallback
+    ) -> list[Any]:
+        """Returns what is wanted of each row. Raises: ValueError for a row that is longer than the model's positions."""
+        for number, row in enumerate(rows):
+            with known(subject=f"text {number}"):
+                check_length(len(row.tokens), self.facts["positions"])
+        others = [i for i, row in enumerate(rows) if not row.tokens or self.facts["position_padding_id"] in row.tokens]
+        answers = dict(zip(others, self.by_jax(wanted, [rows[i] for i in others]), strict=True))
+        head, array = getattr(self.heads, wanted), sys.modules["ctranslate2"].StorageView.from_array
+
+        def answered(batch: EngineBatch) -> Any:
+            output = self.library.forward_batch(array(batch.tokens), array(batch.lengths), batch.types)
+            return head(np.asarray(output.last_hidden_state), np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
+
+        batches = list(
+            self.batches(rows, sorted({*range(len(rows))} - answers.keys(), key=lambda i: -len(rows[i].tokens)))
+        )
+        with ThreadPoolExecutor(self.library.num_encoders) as threads:
+            for batch, found in zip(batches, threads.map(answered, batches), strict=True):
+                answers |= zip(batch.members, found, strict=True)
+                progress("predicting", len(answers), len(rows))
+        return [answers[i] for i in range(len(rows))]
+
+    def by_jax(self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText]) -> list[Any]:
+        """Returns what is wanted of rows without a token, or with padding within, which takes up a position in CTranslate2."""
+        if rows and self.otherwise is None:
+            raise CannotAnswer("a text has no token, or padding (model.position_padding_id) within: leave it out")
+        return self.otherwise().read(wanted, rows, no_progress) if rows and self.otherwise is not None else []
+
+    def batches(self, rows: Sequence[EncodedText], order: Sequence[int]) -> Iterator[EngineBatch]:
+        """Yields rows in batches, in this order, in which the longest is the first."""
+        start, last_type = 0, self.facts["types"] - 1
+        while start < len(order):
+            longest = len(rows[order[start]].tokens)
+            members = order[start : start + max(1, BATCH_TOKENS // longest)]
+            shape, read = (len(members), longest), [rows[i] for i in members]
+            tokens, types = (pad_rows(part, shape) for part in zip(*read, strict=True))
+            lengths = np.array([len(row.tokens) for row in read], np.int32)
+            yield EngineBatch(
+                members, tokens, lengths, np.minimum(types, last_type).tolist() if last_type > 0 else None
+            )
+            start += len(members)
+
+    def top_tokens(
+        self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
+    ) -> list[Any]:
+        raise CannotAnswer("CTranslate2 fills no masks")
+
+    def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
+        raise CannotAnswer("CTranslate2 has no estimators")
+
+
+def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextModel] | None = None) -> EngineModel:
+    """Returns a model as CTranslate2 reads it. otherwise: see `EngineModel`.
+
+    Raises: as `opened`, and CannotAnswer for a model with a decoder.
+    """
+    if own.kind != "Encoder":
+        raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here")
+    export, library, tokenizers = opened(wanted, own.kind)
+    facts = export.facts["encoder"]
+    with np.load(export.folder / HEADS) as arrays:
+        params = dict(arrays)
+    pooler, vector = facts["pooler"], facts["sentence_embedding"]
+    if vector is not None:
+        vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
+    heads = NumpyHeads(None if pooler is None else Pooler(**pooler), vector, facts["norm"], params)
+    records = None if facts["texts"] is None else SimpleNamespace(texts=facts["texts"])
+    config: Any = SimpleNamespace(  # the part of the run's config that answers need
+        model=SimpleNamespace(
+            pooler=heads.pooler,
+            sentence_embedding=vector,
+            estimator=None,
+            d_model=facts["d_model"],
+            has_two_stacks=False,
+        ),
+        objective=objective_of(facts["objective"]),
+        data=SimpleNamespace(max_source_length=facts["max_length"], train=records and SimpleNamespace(record=records)),
+    )
+    return EngineModel(
+        Path(wanted.run), config, tokenizers, facts | {"origin": export.facts["origin"]}, library, heads, otherwise
+    )

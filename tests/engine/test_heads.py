@@ -1,0 +1,64 @@
+"""Laws of heads without JAX. Oracle: the Linen modules of the same heads, which have oracles of their own."""
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from flaxformer_lite.config.serialize import as_tree
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.heads import Pooling, TextVector
+from flaxformer_lite.core.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
+from flaxformer_lite.engine.heads import NumpyHeads
+from tests.support.limits import assert_close
+from tests.support.paths import ROOT
+
+RNG = np.random.default_rng(4)
+HIDDEN = RNG.normal(size=(4, 5, 6)).astype(np.float32)
+MASK = np.arange(5) < np.array([5, 1, 3, 4])[:, None]
+NORMS = (LayerNorm(epsilon=1e-2), LayerNorm(bias=False), RMSNorm(offset=0.5))
+
+
+def both(module: Any, name: str, config: ModelConfig, **heads: Any) -> tuple[Any, NumpyHeads]:
+    """Returns what JAX computes of a module with parameters by chance, and the heads with the same parameters."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(HIDDEN), jnp.asarray(MASK)).get("params", {})
+    params = jax.tree.map(lambda x: RNG.normal(size=x.shape).astype(np.float32), shapes)
+    found = module.apply({"params": params}, jnp.asarray(HIDDEN), jnp.asarray(MASK))
+    flat = flatten_dict({name: params}, sep="/")
+    return found, NumpyHeads(
+        **{"pooler": None, "sentence_embedding": None, **heads}, norm=as_tree(config.norm), params=flat
+    )
+
+
+@pytest.mark.parametrize("token", ["first", "last", "mean", "late_mean", "each"])
+@pytest.mark.parametrize(
+    ("activation", "norm"),
+    [(None, None), ("tanh", None), ("relu", NORMS[0]), ("gelu", NORMS[1]), ("gelu_tanh", NORMS[2]), ("silu", None)],
+)
+def test_classes_are_those_of_the_module(token: Any, activation: Any, norm: Any):
+    config = ModelConfig(vocab_size=3, d_model=6, num_heads=1, norm=norm or LayerNorm())
+    pooler = Pooler(token=token, activation=activation, norm=norm is not None, num_classes=3)
+    (_, logits), heads = both(Pooling(config, pooler), "pooler", config, pooler=pooler)
+    assert_close(heads.class_logits(HIDDEN, MASK), logits)
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [*itertools.product(["mean", "max", "cls", "last"], [True, False])])
+def test_vectors_are_those_of_the_module(pooling: Any, normalize: bool):
+    config = ModelConfig(vocab_size=3, d_model=6, num_heads=1)
+    for dense in ((), (DenseLayer(width=7, activation="gelu"), DenseLayer(width=2, bias=False))):
+        settings = SentenceEmbedding(pooling=pooling, normalize=normalize, dense=dense)
+        vectors, heads = both(TextVector(config, settings), "sentence_embedding", config, sentence_embedding=settings)
+        assert_close(heads.vectors(HIDDEN, MASK), vectors)
+        assert heads.vectors(HIDDEN, MASK).dtype == np.float32
+
+
+def test_heads_load_no_jax():
+    code = "import sys, flaxformer_lite.engine.heads, flaxformer_lite.core.reading.objectives; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
