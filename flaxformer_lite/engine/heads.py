@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -43,27 +42,12 @@ class NumpyHeads:
 
     pooler: Pooler | None
     sentence_embedding: SentenceEmbedding | None
-    norm: Mapping[str, Any]
-    """The settings of the model's norm: a layer norm or an RMS norm."""
     params: Mapping[str, Float[np.ndarray, "..."]]
     """Parameters by their paths, such as `pooler/dense/kernel`."""
 
     def dense(self, path: str) -> Layer:
         kernel, bias = self.params.get(f"{path}/kernel"), self.params.get(f"{path}/bias", np.float32(0))
         return lambda x: x @ kernel + bias
-
-    def normalised(self, path: str) -> Layer:
-        """Returns the norm of these parameters."""
-        epsilon, scale = self.norm["epsilon"], self.params.get(f"{path}/scale", np.float32(1))
-
-        def layer_norm(x: np.ndarray) -> np.ndarray:
-            y = x - x.mean(-1, keepdims=True)
-            return divided(y) * scale + self.params.get(f"{path}/bias", np.float32(0))
-
-        def divided(y: np.ndarray) -> np.ndarray:
-            return y / np.sqrt(np.square(y).mean(-1, keepdims=True) + np.float32(epsilon))
-
-        return layer_norm if self.norm["kind"] == "layer_norm" else lambda x: divided(x) * (scale + self.norm["offset"])
 
     def vectors(self, hidden: Float[np.ndarray, "B T D"], mask: Bool[np.ndarray, "B T"]) -> Float[np.ndarray, "B E"]:
         """Returns the vector of each text."""
@@ -78,6 +62,5 @@ class NumpyHeads:
         """Returns the logits of the classes of each text, or of each of its tokens."""
         assert self.pooler is not None  # by the check of the task
         layers = {name: self.dense(f"pooler/{name}") for name in ("dense", "classes")}
-        layers["norm"] = self.normalised("pooler/norm")
         _, logits = pooled(self.pooler, hidden, mask, None, layers, ACTIVATIONS)
         return np.asarray(logits, np.float32)

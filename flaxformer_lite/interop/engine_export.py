@@ -99,6 +99,8 @@ def export(loaded: Run, output: Path) -> None:
         "languages": None if data.languages is None else as_tree(data.languages),
     }
     if not model.num_decoder_layers:
+        if model.pooler is not None and model.pooler.norm:
+            raise CannotExpress("model.pooler.norm is True", {"model.pooler.norm": True}, "CTranslate2")
         heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
         arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
         np.savez(output / HEADS, **arrays)
@@ -113,7 +115,6 @@ def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
     return {
         "pooler": as_tree(model.pooler),
         "sentence_embedding": as_tree(model.sentence_embedding),
-        "norm": as_tree(model.norm),
         "d_model": model.d_model,
         "types": model.num_token_types,
         "position_padding_id": model.position_padding_id,

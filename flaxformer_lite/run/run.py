@@ -261,9 +261,9 @@ class Run:
 
     # One pass over a text -----------------------------------------------------------------------------------------------
 
-    def answering(self, options: Reporting) -> TextModel:
-        """Returns the model that answers under these options: of JAX, or of CTranslate2 (`engine`)."""
-        return self.searcher.text_model(options.get("engine", "jax"), options.get("weights_dtype"))
+    def answering(self, options: Reporting, by_engine: bool = True) -> TextModel:
+        """Returns the model that answers under these options: of JAX, or of CTranslate2 (`engine`), if it does the task."""
+        return self.searcher.text_model(by_engine, options.get("engine", "jax"), options.get("weights_dtype"))
 
     def embed(
         self, texts: Sequence[str], *, prompt: str | None = None, width: int | None = None, **report: Unpack[Reporting]
@@ -393,7 +393,7 @@ class Run:
 
         Raises: ValueError if the model is no masked language model.
         """
-        return FillMask(top).answers(self.text_model, texts, **report)
+        return FillMask(top).answers(self.answering(report, FillMask.by_engine), texts, **report)
 
     # Attention ----------------------------------------------------------------------------------------------------------
 

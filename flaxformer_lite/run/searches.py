@@ -129,11 +129,15 @@ class RunSearcher:
         check_obeyed(settings)
         return self.opened(open_engine, weights_dtype).search(settings)
 
-    def text_model(self, engine: str = "jax", weights_dtype: str | None = None) -> TextModel:
-        """Returns the model that reads texts in one pass. The arguments are those of `Translator.searching`, which raises."""
+    def text_model(self, by_engine: bool, engine: str = "jax", weights_dtype: str | None = None) -> TextModel:
+        """Returns the model that reads texts in one pass. The arguments are those of `Translator.searching`, which raises.
+
+        by_engine: whether CTranslate2 does the task.
+        """
         first = self.members[0]
         sizes = first.config.model.num_encoder_layers, first.config.model.num_decoder_layers
-        read = partial(open_model, own=OwnConfig(kind_of(*sizes), first.config.decode), otherwise=lambda: first)
+        own = OwnConfig(kind_of(*sizes) if by_engine else "", first.config.decode)
+        read = partial(open_model, own=own, otherwise=lambda: first)
         return chosen_engine(engine, weights_dtype, lambda: self.opened(read, weights_dtype)) or first
 
     def opened(self, read: Callable[[RunWeights], Any], weights_dtype: str | None) -> Any:

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
@@ -22,7 +22,7 @@ from flaxformer_lite.engine.engine_run import opened
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights
 from flaxformer_lite.engine.heads import NumpyHeads
 from flaxformer_lite.engine.rules import CannotAnswer
-from flaxformer_lite.tasks.task import TextModel
+from flaxformer_lite.tasks.task import TextModel, Wanted
 
 HEADS = "heads.npz"
 """The file of an export with the parameters of the heads, by their paths."""
@@ -61,9 +61,7 @@ class EngineModel(TextModel):
         """The step and the digests of the run that was exported, as `Run.origin`."""
         return [tuple(self.facts["origin"])]
 
-    def read(
-        self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText], progress: ProgressCallback
-    ) -> list[Any]:
+    def read(self, wanted: Wanted, rows: Sequence[EncodedText], progress: ProgressCallback) -> list[Any]:
         """Returns what is wanted of each row. Raises: ValueError for a row that is longer than the model's positions."""
         for number, row in enumerate(rows):
             with known(subject=f"text {number}"):
@@ -85,7 +83,7 @@ class EngineModel(TextModel):
                 progress("predicting", len(answers), len(rows))
         return [answers[i] for i in range(len(rows))]
 
-    def by_jax(self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText]) -> list[Any]:
+    def by_jax(self, wanted: Wanted, rows: Sequence[EncodedText]) -> list[Any]:
         """Returns what is wanted of rows without a token, or with padding within, which takes up a position in CTranslate2."""
         if rows and self.otherwise is None:
             raise CannotAnswer("a text has no token, or padding (model.position_padding_id) within: leave it out")
@@ -105,14 +103,6 @@ class EngineModel(TextModel):
             )
             start += len(members)
 
-    def top_tokens(
-        self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
-    ) -> list[Any]:
-        raise CannotAnswer("CTranslate2 fills no masks")
-
-    def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
-        raise CannotAnswer("CTranslate2 has no estimators")
-
 
 def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextModel] | None = None) -> EngineModel:
     """Returns a model as CTranslate2 reads it. otherwise: see `EngineModel`.
@@ -120,7 +110,7 @@ def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextM
     Raises: as `opened`, and CannotAnswer for a model with a decoder.
     """
     if own.kind != "Encoder":
-        raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here")
+        raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here, and fills no masks")
     export, library, tokenizers = opened(wanted, own.kind)
     facts = export.facts["encoder"]
     with np.load(export.folder / HEADS) as arrays:
@@ -128,7 +118,7 @@ def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextM
     pooler, vector = facts["pooler"], facts["sentence_embedding"]
     if vector is not None:
         vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
-    heads = NumpyHeads(None if pooler is None else Pooler(**pooler), vector, facts["norm"], params)
+    heads = NumpyHeads(None if pooler is None else Pooler(**pooler), vector, params)
     records = None if facts["texts"] is None else SimpleNamespace(texts=facts["texts"])
     config: Any = SimpleNamespace(  # the part of the run's config that answers need
         model=SimpleNamespace(

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -22,7 +22,7 @@ from flaxformer_lite.core.predictions.encoder import (
     reads_first,
 )
 from flaxformer_lite.core.text import EncodedText
-from flaxformer_lite.tasks.task import TextModel
+from flaxformer_lite.tasks.task import TextModel, Wanted
 
 
 @once
@@ -56,9 +56,7 @@ class JaxModel(TextModel):
             self.batch_predictors[key] = bound_predictor(self.model, key, *sizes, self.placement)
         return self.batch_predictors[key]
 
-    def read(
-        self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText], progress: ProgressCallback
-    ) -> list[Any]:
+    def read(self, wanted: Wanted, rows: Sequence[EncodedText], progress: ProgressCallback) -> list[Any]:
         if wanted == "vectors":
             return self.batch_predictor(predict_embeddings).predict({"params": self.params}, rows, None, progress)
         at_end = self.config.model.has_two_stacks and not reads_first(self.config.model)
@@ -69,9 +67,11 @@ class JaxModel(TextModel):
     def top_tokens(
         self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
     ) -> list[Any]:
+        """Returns probabilities and ids of the most probable tokens at the positions of each row."""
         return self.batch_predictor(predict_top_tokens, top).predict({"params": self.params}, rows, positions, progress)
 
     def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
+        """Returns the numbers of translations, by `model.estimator`, from the vectors of sources, translations and references."""
         source, translation, *reference = sides
         numbers = rate(self.model, {"params": self.params}, source, translation, *(reference or [source]))
         return np.asarray(numbers)

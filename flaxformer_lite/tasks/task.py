@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Na
 
 import numpy as np
 from annotated_types import MaxLen
-from jaxtyping import Float
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.core.base.mistake import Mistake
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
+Wanted = Literal["vectors", "class_logits"]
+"""What is read of a text: its vector; the logits of its classes, or of those of each of its tokens."""
 Text = Annotated[str, MaxLen(1_000_000)]
 """A text of a server's request."""
 
@@ -84,20 +85,8 @@ class TextModel(ABC):
     """None if the weights were imported without a tokenizer."""
 
     @abstractmethod
-    def read(
-        self, wanted: Literal["vectors", "class_logits"], rows: Sequence[EncodedText], progress: ProgressCallback
-    ) -> list[Any]:
+    def read(self, wanted: Wanted, rows: Sequence[EncodedText], progress: ProgressCallback) -> list[Any]:
         """Returns the vector of each row, or its class logits: of the row, or of each of its tokens and what pads them."""
-
-    @abstractmethod
-    def top_tokens(
-        self, top: int, rows: Sequence[EncodedText], positions: Sequence[Sequence[int]], progress: ProgressCallback
-    ) -> list[Any]:
-        """Returns probabilities and ids of the most probable tokens at the positions of each row."""
-
-    @abstractmethod
-    def ratings(self, sides: Sequence[Float[np.ndarray, "B E"]]) -> Float[np.ndarray, "B"]:
-        """Returns the numbers of translations, by `model.estimator`, from the vectors of sources, translations and references."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -115,9 +104,7 @@ class TextModel(ABC):
         model = self.config.model
         return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
 
-    def predict(
-        self, wanted: Literal["vectors", "class_logits"], texts: Sequence[str | Sequence[str]], report: Report
-    ) -> list[Any]:
+    def predict(self, wanted: Wanted, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
         """Returns what is wanted of each text or pair of texts."""
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         flat = [text for group in groups for text in group]

@@ -13,11 +13,18 @@ import pytest
 
 from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.norms import DeviationNorm
-from flaxformer_lite.core.objectives import AnswerSpans, Classification, Regression, SentenceEmbeddings, TokenLabels
+from flaxformer_lite.core.objectives import (
+    AnswerSpans,
+    Classification,
+    MaskedLM,
+    Regression,
+    SentenceEmbeddings,
+    TokenLabels,
+)
 from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.engine.exports import RunWeights, own_config
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run import load
 from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tasks.engine_model import open_model
 from tests.support import needs
@@ -109,7 +116,7 @@ def test_each_task_answers_as_with_jax(name: str, tmp_path: Path):
     if isinstance(objective, TokenLabels | AnswerSpans):
         model = each(len(getattr(objective, "labels", "ab")))
     if isinstance(objective, Regression):
-        model = dataclasses.replace(model, pooler=Pooler(num_classes=1, norm=True, activation="gelu"))
+        model = dataclasses.replace(model, pooler=Pooler(num_classes=1, activation="gelu"))
     run = load(write_encoder(tmp_path / "run", model, f"{LETTERS} ", **parts))
     told: dict[str, list[str]] = {"jax": [], "ctranslate2": []}
     answers = {engine: answered(run, engine=engine, warn=lines.append) for engine, lines in told.items()}
@@ -136,6 +143,7 @@ def test_a_model_without_jax_is_that_of_the_run(tmp_path: Path):
         (dataclasses.replace(BERT, norm=DeviationNorm()), "model.norm"),
         (dataclasses.replace(BERT, sliding_window=SlidingWindow(size=3)), "model.sliding_window"),
         (dataclasses.replace(BERT, scale_embeddings=True), "model.num_token_types"),
+        (dataclasses.replace(BERT, pooler=Pooler(num_classes=3, norm=True)), "model.pooler.norm"),
     ],
 )
 def test_what_the_encoder_lacks_is_refused_by_name(model: ModelConfig, setting: str, tmp_path: Path):
@@ -157,10 +165,11 @@ def test_texts_that_it_reads_otherwise_are_for_jax(tmp_path: Path):
         model.read("vectors", [EncodedText([5] * 24, [0] * 24)], print)
 
 
-def test_other_models_and_masks_are_left_to_jax(tmp_path: Path):
-    run: Run = load(write_encoder(tmp_path / "run"))
-    with pytest.raises(ValueError, match="fills no masks"):
-        run.answering({"engine": "ctranslate2"}).top_tokens(1, [], [], print)
+def test_masks_and_models_with_a_decoder_are_for_jax(tmp_path: Path):
+    run = load(write_encoder(tmp_path / "run", objective=MaskedLM(mask_token=9)))
+    with pytest.raises(ValueError, match="encoders alone here, and fills no masks, or choose engine jax"):
+        run.fill_mask(["[MASK]"], engine="ctranslate2")
+    assert run.fill_mask(["a[MASK]"], engine="auto") == run.fill_mask(["a[MASK]"])
 
 
 COMMANDS = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Le
 
@@ -79,6 +79,7 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
 
     def answered(self, model: TextModel, asked: Sequence[str], report: Report) -> list[list[list[TokenPrediction]]]:
         masked_id, tokenizer, say = mask_id(model), model.tokenizer, report.warn
+        by_jax: Any = model  # as `by_engine` says
         model.unknown.report([piece for text in asked for piece in text.split(MASK)], say)
         rows, positions = [], []
         for line, text in zip(report.lines, asked, strict=True):
@@ -92,7 +93,7 @@ class FillMask(Task[str, list[list[TokenPrediction]]]):
                 say(f"line {line}: {lost} of its masks were cut off")
         masked = [row for row, places in zip(rows, positions, strict=True) if places]
         places = list(filter(None, positions))
-        predictions = iter(model.top_tokens(max(self.top, MADE), masked, places, report.progress))
+        predictions = iter(by_jax.top_tokens(max(self.top, MADE), masked, places, report.progress))
         answers = list[list[list[TokenPrediction]]]()
         for masks in map(len, positions):
             best = (array[:masks, : self.top].tolist() for array in next(predictions)) if masks else ()

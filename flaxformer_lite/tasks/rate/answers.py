@@ -1,7 +1,7 @@
 """The numbers of translations: of an estimator by vectors, or of a regression. They have no command: `evaluate --metric` asks."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from jaxtyping import Float
@@ -67,8 +67,8 @@ def rated(
     return np.clip(ratings, *rating.bounds)
 
 
-def estimated(model: TextModel, sides: Sequence[Sequence[str]], report: Report) -> Float[np.ndarray, "N"]:
-    """Returns the numbers of `model.estimator` by the vectors of all texts, each of which is read once."""
+def estimated(model: Any, sides: Sequence[Sequence[str]], report: Report) -> Float[np.ndarray, "N"]:
+    """Returns the numbers of a model's estimator, which JAX has, by the vectors of all texts, each of which is read once."""
     number, ratings = len(sides[0]), []
     vectors = Embed().sides(model, sides, report._replace(progress=scaled(report.progress, number)))
     for start in range(0, number, RATED_AT_ONCE):

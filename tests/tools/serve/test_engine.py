@@ -1,16 +1,21 @@
-"""A server whose translations CTranslate2 makes. Oracle: the run in JAX."""
+"""A server whose answers CTranslate2 gives. Oracle: the run in JAX."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.serve.limits import Limits
 from tests.support import needs
+from tests.support.encoder_runs import write_encoder
 from tests.support.engine_runs import LINES, write_random_run
+from tests.support.limits import assert_close
+from tests.support.text_runs import TEXTS as ALL
 
+TEXTS = [text for text in ALL if 0 < len(text) < 12]
 pytestmark = [needs.ctranslate2, needs.starlette, pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
 
@@ -55,5 +60,32 @@ def test_translations_are_the_engines_and_the_rest_is_that_of_jax(
         assert refused.status_code == 422 and "CTranslate2 has no terms" in refused.json()["error"]["message"]
         assert named.state.service.close(10)
         app.state.service.runs.by_name["run"].warm_up(lambda line: pytest.fail("there is nothing to compile"))
+    finally:
+        assert app.state.service.close(10)
+
+
+def test_vectors_and_classes_are_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: no batch of texts is computed by JAX, but for masks."""
+    from starlette.testclient import TestClient
+
+    from flaxformer_lite.core.predictions.encoder import BatchPredictor
+    from flaxformer_lite.tools.serve.app import make_app
+
+    run = load(write_encoder(tmp_path / "run", objective=MaskedLM(mask_token=9)))
+    vectors, classes = run.embed(TEXTS), run.classify(TEXTS)
+    predicted, predict = list[Any](), BatchPredictor.predict
+    monkeypatch.setattr(BatchPredictor, "predict", lambda self, *given: predicted.append(1) or predict(self, *given))
+    limits = Limits(seconds=60.0, queue=64, texts=16, new_tokens=64)
+    app = make_app({"run": run}, limits, engine={"engine": "auto", "weights_dtype": "float32"})
+    client = TestClient(app, base_url="http://localhost")
+    try:
+        found = client.post("/v1/embeddings", json={"model": "run", "input": TEXTS})
+        assert found.status_code == 200, found.text
+        assert_close([one["embedding"] for one in found.json()["data"]], vectors)
+        answers = client.post("/api/classify", json={"texts": TEXTS}).json()["answers"]
+        assert [one["label"] for one in answers] == [one.label for one in classes]
+        assert_close([one["score"] for one in answers], [one.score for one in classes])
+        assert not predicted
+        assert client.post("/api/fill-mask", json={"texts": ["a[MASK]"]}).status_code == 200 and len(predicted) == 1
     finally:
         assert app.state.service.close(10)
