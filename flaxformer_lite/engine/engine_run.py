@@ -1,6 +1,6 @@
 """A run that CTranslate2 reads: `translate` from the shell, without JAX. And the search that a `Run` takes from the same export."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,9 @@ from flaxformer_lite.core.text import Languages
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import Tokenizers, UnknownText
 from flaxformer_lite.engine.exports import Export, OwnConfig, RunWeights, decode_settings, export_of, with_tuples
+from flaxformer_lite.engine.generation import TextGenerator
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, library
-from flaxformer_lite.engine.search import EngineSearch, Sizes, without_padding
+from flaxformer_lite.engine.search import EngineSearch, PromptSearch, Sizes, without_padding
 from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
 from flaxformer_lite.files.chats.form import Sources
 from flaxformer_lite.files.tokenizers.kinds import load_run_tokenizers
@@ -35,15 +36,20 @@ class EngineRun:
     wanted: RunWeights
     export: Export
     library: Any
-    """CTranslate2's translator."""
+    """CTranslate2's object that searches."""
     tokenizers: Tokenizers | None
     decode: DecodeConfig
+    searching: type[EngineSearch] = EngineSearch
 
     @cached_property
     def translator(self) -> TextTranslator:
         # an export without tokenizers translates token ids
         form = Sources(self.tokenizers, self.decode, self.sizes.longest_source, self.path)  # type: ignore[arg-type]
         return TextTranslator(self, form)
+
+    @cached_property
+    def generator(self) -> TextGenerator:
+        return TextGenerator(self, self.tokenizers, self.decode, self.path)
 
     @property
     def path(self) -> Path:
@@ -80,7 +86,7 @@ class EngineRun:
 
     def search(self, settings: DecodeConfig) -> EngineSearch:
         """Returns a search under these settings. Raises: ValueError if CTranslate2 does not obey them."""
-        return EngineSearch(self.library, settings, self.sizes)
+        return self.searching(self.library, settings, self.sizes)
 
     def weights(self, search: Searches) -> None:
         return None
@@ -132,18 +138,22 @@ def opened(wanted: RunWeights, kind: str) -> OpenExport:
     return OpenExport(export, computes, tokenizers)
 
 
-def open_engine(wanted: RunWeights) -> EngineRun:
-    """Returns the run that translates, as CTranslate2 reads it. Raises: as `opened`."""
-    export, library, tokenizers = opened(wanted, "Translator")
-    return in_own_direction(EngineRun(wanted, export, library, tokenizers, decode_settings(export.facts["decode"])))
+def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
+    """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `opened`."""
+    export, library, tokenizers = opened(wanted, kind)
+    searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
+    run = EngineRun(wanted, export, library, tokenizers, decode_settings(export.facts["decode"]), searching)
+    return in_own_direction(run)
 
 
-def open_obeying(wanted: RunWeights, decode: Mapping[str, Any], own: OwnConfig) -> EngineRun:
-    """Returns the run that translates by its own config with settings of decoding changed.
+def open_obeying(
+    wanted: RunWeights, kind: str, changed: Callable[[DecodeConfig], DecodeConfig], own: OwnConfig
+) -> EngineRun:
+    """Returns the run that CTranslate2's class `kind` searches with; changed: gets its own settings, and returns those of a call.
 
     Raises: as `open_engine`, and CannotAnswer for another kind of model, or settings that CTranslate2 does not obey.
     """
-    if own.kind != "Translator":
-        raise CannotAnswer("CTranslate2 is for encoder–decoders here")
-    check_obeyed(own.decode.changed(decode))
-    return open_engine(wanted)
+    if own.kind != kind:
+        raise CannotAnswer("CTranslate2 translates with encoder–decoders, and continues prompts with decoders")
+    check_obeyed(changed(own.decode), kind)
+    return open_engine(wanted, kind)

@@ -38,14 +38,16 @@ def is_chosen(engine: str, weights_dtype: str | None) -> bool:
     return engine == "ctranslate2" or weights_dtype == "int8"
 
 
-def check_obeyed(decode: DecodeConfig) -> None:
+def check_obeyed(decode: DecodeConfig, kind: str = "Translator") -> None:
     """Raises: CannotAnswer that lists the settings that CTranslate2 lacks, or obeys otherwise than our own search."""
-    if wrong := obstacles(decode):
+    if wrong := obstacles(decode, kind):
         raise CannotAnswer(f"CTranslate2 does not obey {', '.join(wrong)} as JAX does: change that")
 
 
-def obstacles(decode: DecodeConfig) -> list[str]:
+def obstacles(decode: DecodeConfig, kind: str = "Translator") -> list[str]:
     """Returns the settings, with their values, that CTranslate2 lacks or obeys otherwise than our own search; [] without any.
+
+    kind: the name of CTranslate2's class that searches.
 
     Its rules renormalize the probabilities. At the maximum length it drops open beams that only answers after the best one may
     need. `EngineSearch.with_early_ends` needs probabilities without bans.
@@ -55,6 +57,7 @@ def obstacles(decode: DecodeConfig) -> list[str]:
     cuts_beams = not decode.finish_at_limit or decode.forced_eos_id is not None
     may_end_early = beams and decode.forced_bos_id is not None and decode.min_new_tokens < 2
     several, banned = decode.num_hypotheses > 1, bool(decode.suppress_ids) or decode.num_ids is not None
+    translates = kind == "Translator"
     wrong = {
         "sampling": decode.sampling is not None,
         "repetition_penalty": decode.repetition_penalty != 1,
@@ -65,9 +68,9 @@ def obstacles(decode: DecodeConfig) -> list[str]:
         "alpha": abs(decode.alpha) > MOST_ALPHA,
         "early_stopping": beams and decode.early_stopping == "never",
         "num_hypotheses": beams and several and cuts_beams,
-        "eos_ids": len({*decode.eos_ids}) != 1,
-        "bos_id": decode.bos_id is None,
-        "forced_bos_id": may_end_early and (banned or several),
+        "eos_ids": len({*decode.eos_ids}) > 1 if beams else not decode.eos_ids,
+        "bos_id": translates and decode.bos_id is None,
+        "forced_bos_id": may_end_early and (banned or several) if translates else decode.forced_bos_id is not None,
         "forced_eos_id": decode.forced_eos_id not in (None, *decode.eos_ids),
     }
     return [f"decode.{name} {getattr(decode, name)!r}" for name, is_wrong in wrong.items() if is_wrong]

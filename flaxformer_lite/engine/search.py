@@ -13,14 +13,14 @@ same answers, the row is done; else a search to one of these lengths tells more 
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite.core.base.bounds import LARGEST
 from flaxformer_lite.core.base.groups import groups_of
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search import Forced, Request
-from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
+from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis, Watch
 from flaxformer_lite.core.search.settings import DecodeConfig, check_vocabulary
 from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed
@@ -52,14 +52,14 @@ class SearchedRow(NamedTuple):
     number: int
     source: list[str]
     prefix: list[str]
-    """The token that the answer starts from, and the forced first one."""
+    """The token that the answer starts from, and the forced first one; [] for a prompt, which the answer continues."""
     room: int
     """The most tokens that the model chooses; behind them `decode.forced_eos_id` needs no search."""
     early_end: float | None = None
     """The log-probability of an end right behind the forced token, where it is among the best beams: see `with_early_ends`."""
 
 
-class Found(NamedTuple):
+class SearchedAnswer(NamedTuple):
     """An answer that a search of CTranslate2 has found."""
 
     ids: list[str]
@@ -70,7 +70,7 @@ class Found(NamedTuple):
     score: float
 
 
-Shown = tuple[list[Found], list[Found]]
+Shown = tuple[list[SearchedAnswer], list[SearchedAnswer]]
 """The answers of a search that count as finished, and the others, which were cut at its maximum length."""
 
 
@@ -85,30 +85,31 @@ class EngineSearch:
     Raises: CannotAnswer for settings that CTranslate2 does not obey; ValueError for an id outside the vocabulary.
     """
 
+    kind: ClassVar[str] = "Translator"
+
     def __init__(self, translator: Any, config: DecodeConfig, sizes: Sizes) -> None:
         check_vocabulary(config, sizes.target_ids)
-        check_obeyed(config)
+        check_obeyed(config, self.kind)
         longest = min(config.max_length(sizes.longest_source), sizes.max_positions or LARGEST)
-        if longest > sizes.positions:
+        if longest > sizes.positions and self.kind == "Translator":
             raise CannotAnswer(
                 f"an answer may have {longest} tokens, and the export has {sizes.positions} positions: lower decode.max_new_tokens"
             )
         self.translator, self.config, self.sizes, self.beams = translator, config, sizes, config.beam_size
         never = {*config.suppress_ids, *range(config.num_ids or sizes.target_ids, sizes.target_ids)}
-        self.end, self.exponent = str(config.eos_ids[0]), 0.0
+        self.ends, self.exponent = [str(i) for i in dict.fromkeys(config.eos_ids)], 0.0
         if self.beams > 1:
             self.exponent = (config.alpha if config.length_penalty == "average" else 0.0) or NO_PENALTY
         self.batches: dict[str, Any] = {
             "max_batch_size": config.batch_tokens,
             "batch_type": "tokens",
-            "max_input_length": 0,
             "asynchronous": True,
         }
         self.options: dict[str, Any] = {
             "beam_size": self.beams,
             "length_penalty": self.exponent,
             "suppress_sequences": [[str(i)] for i in sorted(never)] or None,
-            "end_token": [self.end],
+            "end_token": self.ends,
             "return_end_token": True,
             "return_scores": True,
             **self.batches,
@@ -138,7 +139,7 @@ class EngineSearch:
             room = max(row.room for row in alike)
             for row, result in self.results(alike, room, self.beams - (alike[0].early_end is not None)):
                 has_one_answer = self.beams == 1 and row.room == room
-                if has_one_answer or all(len(tokens) <= row.room and tokens[-1] == self.end for tokens, _ in result):
+                if has_one_answer or all(len(tokens) <= row.room and tokens[-1] in self.ends for tokens, _ in result):
                     yield row, self.best(row, result)
                 else:
                     left.append(row)
@@ -171,7 +172,7 @@ class EngineSearch:
         """
         limit, config = max(shown), self.config
         finished, cut = shown[limit]
-        may_stop, best = list[tuple[int, list[Found]]](), list[Found]()
+        may_stop, best = list[tuple[int, list[SearchedAnswer]]](), list[SearchedAnswer]()
         for length in range(1, limit + 1):
             best = ranked([*best, *(one for one in finished if one.length == length)])[: self.beams]
             if len(best) < self.beams:
@@ -196,7 +197,7 @@ class EngineSearch:
         config, source = request.settings or self.config, [*request.source]
         if request.settings is not None:
             check_vocabulary(config, self.sizes.target_ids)
-            check_obeyed(config)
+            check_obeyed(config, self.kind)
         with known(subject=f"source {request.number(number)}"):
             if request.forced != Forced():
                 raise CannotAnswer("has terms or a beginning: leave them out for CTranslate2")
@@ -224,7 +225,10 @@ class EngineSearch:
             if any(log_prob < IMPOSSIBLE for _, log_prob in result)
         ]
         scored = self.translator.score_batch(
-            [row.source for row in forbidden], [[*row.prefix, self.end] for row in forbidden], **self.batches
+            [row.source for row in forbidden],
+            [[*row.prefix, *self.ends] for row in forbidden],
+            max_input_length=0,
+            **self.batches,
         )
         ends = {row.number: one.result().log_probs[1] for row, one in zip(forbidden, scored, strict=True)}
         return [row._replace(early_end=ends.get(row.number)) for row in rows]
@@ -240,14 +244,19 @@ class EngineSearch:
             [row.prefix for row in rows],
             max_decoding_length=room,
             min_decoding_length=min(max(self.config.min_new_tokens, 2 * ends_early), room),
-            patience=most / self.beams if self.beams > 1 else 1,
-            num_hypotheses=most if self.beams > 1 else 1,
+            max_input_length=0,
+            **self.finishing(most),
             **self.options,
         )
         for row, one in zip(rows, found, strict=True):
-            answers = one.result()
-            tokens, scores = answers.hypotheses, answers.scores
-            yield row, [(ids, x * len(ids) ** self.exponent) for ids, x in zip(tokens, scores, strict=True)]
+            yield row, self.result(one.result().hypotheses, one.result().scores)
+
+    def finishing(self, most: int) -> dict[str, Any]:
+        """Returns the arguments by which a search with beams ends at `most` finished answers, and returns all of them."""
+        return {"patience": most / self.beams, "num_hypotheses": most} if self.beams > 1 else {}
+
+    def result(self, answers: list[list[str]], scores: list[float]) -> Result:
+        return [(ids, score * len(ids) ** self.exponent) for ids, score in zip(answers, scores, strict=True)]
 
     def best(self, row: SearchedRow, result: Result) -> list[Hypothesis]:
         """Returns the best answers of a result, which has every answer that the search has ended, and those cut at the end."""
@@ -257,28 +266,135 @@ class EngineSearch:
 
     def parted(self, row: SearchedRow, result: Result) -> Shown:
         """Returns the answers of a result that count as finished, and the others."""
-        config, finished, cut = self.config, list[Found](), list[Found]()
+        config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
         at_limit = config.finish_at_limit and config.forced_eos_id is None
         if row.early_end is not None:
             others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
             result = [(tokens, log_prob + others) for tokens, log_prob in result]
-            result.append(([row.prefix[1], self.end], row.early_end))
+            result.append(([row.prefix[1], *self.ends], row.early_end))
         for tokens, log_prob in result:
             if not IMPOSSIBLE < log_prob < math.inf:
                 continue
-            has_end, length = tokens[-1] == self.end, len(tokens)
+            has_end, length = tokens[-1] in self.ends, len(tokens)
             score = log_prob / config.divisor(length + (not has_end and not at_limit))
             is_finished = has_end or (at_limit and length == row.room)
-            (finished if is_finished else cut).append(Found(tokens[: length - has_end], length, log_prob, score))
+            (finished if is_finished else cut).append(
+                SearchedAnswer(tokens[: length - has_end], length, log_prob, score)
+            )
         return finished, cut
 
 
-def ranked(found: Sequence[Found]) -> list[Found]:
+class PromptSearch(EngineSearch):
+    """Continues prompts as `Decoder.generate` does, by CTranslate2's `Generator`."""
+
+    kind = "Generator"
+
+    def generate(
+        self,
+        weights: Any,
+        requests: Sequence[Request | Sequence[int]],
+        progress: ProgressCallback = no_progress,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Returns the texts that continue each prompt, best first; `weights` are those of the export.
+
+        watch: ends greedy answers; each prompt is then continued alone.
+
+        Raises: as `EngineSearch.generate`.
+        """
+        if watch is None or self.beams > 1:
+            return super().generate(weights, requests, progress)
+        rows, answers = [self.row(*pair) for pair in enumerate(map(Request.of, requests))], list[list[Hypothesis]]()
+        for number, row in enumerate(rows):
+            tokens, total, ends = list[int](), 0.0, watch(number)
+            for token, log_prob in self.steps(row):
+                total += log_prob
+                if token is not None:
+                    tokens.append(token)
+                    if ends([token]) is not None:
+                        break
+            answers.append([Hypothesis(tokens, total / self.config.divisor(len(tokens) + 1))])
+            progress("decoding", len(answers), len(rows))
+        return answers
+
+    def stream(self, weights: Any, request: Request | Sequence[int]) -> Iterator[list[int]]:
+        """Yields the tokens of the answer of `generate` to this request alone. Raises: as `generate`, and with beams."""
+        if self.beams > 1:
+            raise ValueError(f"decode.beam_size is {self.beams}: only decode.beam_size 1 can be streamed; set it to 1")
+        for token, _ in self.steps(self.row(0, Request.of(request))):
+            if token is not None:
+                yield [token]
+
+    def steps(self, row: SearchedRow) -> Iterator[tuple[int | None, float]]:
+        """Yields each token of a greedy answer, None at its end, with its log-probability."""
+        if row.room < 1:
+            return
+        found = self.translator.generate_tokens(
+            row.source,
+            max_length=row.room,
+            min_length=min(self.config.min_new_tokens, row.room),
+            suppress_sequences=self.options["suppress_sequences"],
+            end_token=self.ends,
+            return_log_prob=True,
+        )
+        for one in found:
+            yield None if one.token in self.ends else one.token_id, one.log_prob
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Raises: ValueError for a prompt that `generate` refuses."""
+        for number, request in enumerate(requests):
+            self.row(number, request)
+
+    def row(self, number: int, request: Request) -> SearchedRow:
+        """Returns a request as a row. Raises: ValueError, see `generate`; CannotAnswer for what CTranslate2 does not obey."""
+        config, prompt = request.settings or self.config, [*request.source]
+        if request.settings is not None:
+            check_obeyed(config, self.kind)
+        limits = (
+            config.max_length(len(prompt)),
+            request.limit,
+            (self.sizes.max_positions or LARGEST) - len(prompt) + 1,
+        )
+        limit = min(one for one in limits if one is not None)
+        with known(subject=f"prompt {request.number(number)}"):
+            if request.forced != Forced():
+                raise CannotAnswer("has a beginning of its answer: leave it out for CTranslate2")
+            check_token_ids(prompt, self.sizes.target_ids, "has")
+            check_length(len(prompt), self.sizes.max_positions)
+            if not prompt:
+                raise ValueError("has no tokens: a prompt has at least 1 token, for example decode.bos_id")
+            if len(prompt) + limit - 1 > self.sizes.positions:
+                raise CannotAnswer(
+                    f"may have {len(prompt) + limit - 1} tokens with its answer, and the export has {self.sizes.positions} "
+                    "positions: lower decode.max_new_tokens"
+                )
+        return SearchedRow(number, [str(i) for i in prompt], [], limit - (config.forced_eos_id is not None))
+
+    def results(self, rows: Sequence[SearchedRow], room: int, most: int) -> Iterator[tuple[SearchedRow, Result]]:
+        """Yields each row with CTranslate2's best answers; `room` and `most` as `EngineSearch.results`.
+
+        CTranslate2 reads together as many tokens of each prompt as the shortest one has. Beams may end only behind prompts of one
+        length, and a prompt of one token counts in the room of others.
+        """
+        for numbers in groups_of(len(row.source) if self.beams > 1 else len(row.source) == 1 for row in rows).values():
+            found = self.translator.generate_batch(
+                [rows[i].source for i in numbers],
+                include_prompt_in_result=False,
+                max_length=room,
+                min_length=min(self.config.min_new_tokens, room),
+                **self.finishing(most),
+                **self.options,
+            )
+            for i, one in zip(numbers, found, strict=True):
+                yield rows[i], self.result(one.result().sequences, one.result().scores)
+
+
+def ranked(found: Sequence[SearchedAnswer]) -> list[SearchedAnswer]:
     """Returns answers by their scores, best first."""
     return sorted(found, key=lambda one: one.score, reverse=True)
 
 
-def hypotheses(found: Sequence[Found]) -> list[Hypothesis]:
+def hypotheses(found: Sequence[SearchedAnswer]) -> list[Hypothesis]:
     return [Hypothesis([int(token) for token in one.ids], one.score) for one in found] or [NO_ANSWER]
 
 

@@ -95,11 +95,11 @@ def export_run(
 
 def num_positions(config: Config) -> int:
     """Returns the number of positions of an export: the most tokens of a source, or of an answer; LARGEST without a table."""
-    data, decode = config.data, config.decode
-    if type(config.model.positions) in (RelativeBias, Rotary):
-        return LARGEST
+    data, decode, positions = config.data, config.decode, config.model.positions
+    if type(positions) not in (Sinusoidal, NoPositions):
+        return positions.max_positions or LARGEST
     room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
-    return min(room, config.model.positions.max_positions or room)
+    return min(room, positions.max_positions or room)
 
 
 def options_of(

@@ -77,12 +77,27 @@ def check_whole(loaded: Run, weights: str) -> None:
             raise ValueError(f"checkpoint {step} of {loaded.folder.path} is damaged ({reason}): delete or restore it")
 
 
+def check_reads_prompts(config: Config) -> None:
+    """Raises: CannotExpress for a decoder whose prompts CTranslate2 reads otherwise."""
+    model, attention = config.model, config.objective.prompt_attention
+    wrong: dict[str, Any] = {}
+    if model.sliding_window is not None:
+        wrong["model.sliding_window"] = model.sliding_window.size
+    if attention != "causal":
+        wrong["objective.prompt_attention"] = attention
+    if wrong:
+        told = " and ".join(f"{name} is {value}" for name, value in wrong.items())
+        raise CannotExpress(f"{told}, and CTranslate2 reads long prompts otherwise", wrong, "CTranslate2")
+
+
 def export(loaded: Run, output: Path) -> None:
     """Writes a run as a new folder for the engine. Raises: ValueError if CTranslate2 cannot have it, or answers otherwise."""
     config, params = loaded.config, loaded.params
     if (lora := config.model.lora) is not None:
         model = replace(config.model, lora=None)
         config, params = replace(config, model=model), merged(params, lora)
+    if not config.model.num_encoder_layers:
+        check_reads_prompts(config)
     # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}

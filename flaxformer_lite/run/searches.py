@@ -3,8 +3,7 @@
 Translations add to `engine/texts.py` the choice of the engine, and what a translation must have.
 """
 
-import collections.abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from flaxformer_lite.base.console import note_once, warn
+from flaxformer_lite.base.console import note_once
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
@@ -20,32 +19,26 @@ from flaxformer_lite.core.data.batch_plan import Bucket
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.search import DecodeConfig, Forced
-from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, Searches, warn_of_missing
+from flaxformer_lite.core.search.answers import ScoredText, Searches
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.core.search.generation import (
-    TextStream,
     check_generates,
-    check_stop,
-    decode_after,
-    encode_prompt,
     generation_settings,
-    truncate_at_stop,
-    watch_stops,
 )
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
-from flaxformer_lite.core.text import Tokenizer, Tokenizers
+from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.engine_run import open_engine
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, kind_of, state_of
+from flaxformer_lite.engine.generation import TextGenerator
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
 from flaxformer_lite.engine.search import EngineSearch
-from flaxformer_lite.engine.texts import TextTranslator, WarnCallback, check_list, required
+from flaxformer_lite.engine.texts import TextTranslator, WarnCallback
 from flaxformer_lite.files.chats.asking import Asking
-from flaxformer_lite.files.chats.chat import ChatTemplate, encode_marked, joined, read_chat_template
+from flaxformer_lite.files.chats.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.files.chats.form import Sources
-from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.metrics.translations import with_language
@@ -124,10 +117,15 @@ class RunSearcher:
 
     def engine_search(self, settings: DecodeConfig, weights_dtype: str | None) -> EngineSearch:
         """Returns a search by CTranslate2. Raises: CannotAnswer if it cannot answer as these do; ValueError, OSError."""
-        if self.members[0].config.model.continues_texts:
-            raise CannotAnswer("CTranslate2 is for encoder–decoders here")
-        check_obeyed(settings)
-        return self.opened(open_engine, weights_dtype).search(settings)
+        kind = self.own_config.kind
+        check_obeyed(settings, kind)
+        return self.opened(partial(open_engine, kind=kind), weights_dtype).search(settings)
+
+    @property
+    def own_config(self) -> OwnConfig:
+        """The part of the config that says how CTranslate2 may answer."""
+        model, decode = self.members[0].config.model, self.members[0].config.decode
+        return OwnConfig(kind_of(model.num_encoder_layers, model.num_decoder_layers), decode)
 
     def text_model(self, by_engine: bool, engine: str = "jax", weights_dtype: str | None = None) -> TextModel:
         """Returns the model that reads texts in one pass. The arguments are those of `Translator.searching`, which raises.
@@ -135,8 +133,7 @@ class RunSearcher:
         by_engine: whether CTranslate2 does the task.
         """
         first = self.members[0]
-        sizes = first.config.model.num_encoder_layers, first.config.model.num_decoder_layers
-        own = OwnConfig(kind_of(*sizes) if by_engine else "", first.config.decode)
+        own = self.own_config if by_engine else self.own_config._replace(kind="")
         read = partial(open_model, own=own, otherwise=lambda: first)
         return chosen_engine(engine, weights_dtype, lambda: self.opened(read, weights_dtype)) or first
 
@@ -312,9 +309,8 @@ class Translator(TextTranslator):
         """Returns a search by CTranslate2 under the arguments of `searching`, which raises; None: JAX answers."""
 
         def opened() -> EngineSearch:
-            settings = self.form.decode.changed(decode)
             self.check()
-            return self.searcher.engine_search(settings, weights_dtype)
+            return self.searcher.engine_search(self.form.settings(decode), weights_dtype)
 
         return chosen_engine(engine, weights_dtype, opened)
 
@@ -351,136 +347,29 @@ class Translator(TextTranslator):
 # Texts that continue prompts -------------------------------------------------------------------------------------------
 
 
-Generation = collections.abc.Generator[str, None, TextStream]
-"""Parts of a text, and at the end the whole."""
-
-
 @dataclass(frozen=True)
-class Generator:
+class Generator(TextGenerator):
     """Continues prompts with the parameters of a run."""
 
     searcher: RunSearcher
 
-    @property
-    def model(self) -> JaxModel:
-        return self.searcher.members[0]
+    def check(self) -> None:
+        """Raises: ValueError if the model does not continue prompts."""
+        check_generates(self.searcher.members[0].config.model)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return required(self.model.tokenizers, self.model.path).target
+    def decoder(self, engine: str = "jax", weights_dtype: str | None = None, **decode: Any) -> Decoder | EngineSearch:
+        """Returns what searches under the config's settings with `decode` changed, settings of `Sampling` too.
 
-    def decoder(self, **decode: Any) -> Decoder:
-        """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.
+        `engine` and `weights_dtype`: see `Translator.searching`.
 
-        Raises: ValueError if the model does not continue prompts.
+        Raises: ValueError if the model does not continue prompts, or CTranslate2 is asked for and cannot answer.
         """
-        check_generates(self.model.config.model)
-        return self.searcher.search(generation_settings(self.model.config.decode, decode))
-
-    def completions(
-        self,
-        prompts: Sequence[str],
-        *,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        first_index: int = 0,
-        progress: ProgressCallback = no_progress,
-        warn: WarnCallback = warn,
-        **decode: Any,
-    ) -> list[list[ScoredText]]:
-        """Returns the `decode.num_hypotheses` texts that continue each prompt: see `Run.completions`."""
-        check_list("prompts", prompts)
-        decoder, tokenizer = self.decoder(**decode), self.tokenizer
-        self.model.unknown.report(prompts, warn)
-        check_stop(stop)
-        rows = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
-        watch, weights = watch_stops(tokenizer, rows, [stop] * len(rows)), self.searcher.weights(decoder)
-        answers = decoder.generate(weights, in_order(rows, seed, first_index), progress, watch=watch)
-        texts = [
-            [ScoredText(truncate_at_stop(decode_after(tokenizer, row, one.tokens), stop), one.score) for one in ranked]
-            for row, ranked in zip(rows, answers, strict=True)
-        ]
-        warn_of_missing(texts, warn, "prompt", first_index)
-        return texts
-
-    def completions_of_ids(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        seed: int = 0,
-        first_index: int = 0,
-        progress: ProgressCallback = no_progress,
-        **decode: Any,
-    ) -> list[list[Hypothesis]]:
-        """Returns the completions of token ids as token ids: see `Run.completions_of_ids`."""
-        decoder = self.decoder(**decode)
-        self.check_prompts(prompts, decoder, first_index)
-        return decoder.generate(self.searcher.weights(decoder), in_order(prompts, seed, first_index), progress)
-
-    def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Decoder, first_index: int = 0) -> None:
-        """Checks prompts, as texts or token ids; `decoder` is that of `decoder`.
-
-        Raises: ValueError for one with an id outside the vocabulary, one without a token, or one that is longer than the model's
-        positions.
-        """
-        for number, prompt in enumerate(prompts, first_index):
-            if isinstance(prompt, str):
-                prompt = encode_prompt(self.tokenizer, prompt, decoder.config.bos_id)
-            decoder.check([Request(prompt, index=number)])
-
-    def stream(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        first_index: int = 0,
-        warn: WarnCallback = warn,
-        **decode: Any,
-    ) -> Iterator[str]:
-        """Returns an iterator over parts of the text that continues a prompt (`Run.stream`), or that answers one of token ids."""
-        decoder, before = self.decoder(**decode), list[int]()
-        if isinstance(prompt, str):
-            self.model.unknown.report([prompt], warn)
-            prompt = before = encode_prompt(self.tokenizer, prompt, decoder.config.bos_id)
-        else:
-            self.check_prompts([prompt], decoder)
-        return self.streamed(decoder, Request(prompt, seed=seed, index=first_index), stop, before)
-
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, warn: WarnCallback = warn, **options: Any
-    ) -> Iterator[str]:
-        """Returns an iterator over parts of the answer to a conversation: see `Run.chat`."""
-        template = self.template()
-        if template is None:
-            raise ValueError(
-                f"{self.model.path} has no chat template: put a chat_template.jinja there, or use it without a chat"
-            )
-        read = Conversation.of(list(messages)).messages
-        self.model.unknown.report([joined(message)["content"] for message in read[-1:]], warn)
-        (prompt,) = encode_marked([template.whole_prompt(read)], self.tokenizer)
-        return self.stream(prompt.ids, warn=warn, **options)
-
-    def streamed(
-        self, decoder: Decoder, request: Request, stop: Sequence[str], before: Sequence[int] = ()
-    ) -> Generation:
-        """Yields the answer to a request in parts, while it is generated; returns all of it.
-
-        before: the tokens that its text continues.
-        """
-        check_stop(stop)
-        text = TextStream(self.tokenizer, before, stop)
-        for tokens in decoder.stream(self.searcher.weights(decoder), request):
-            yield text.add(tokens)
-            if text.stopped:
-                return text
-        yield text.finish()
-        return text
+        self.check()
+        settings = generation_settings(self.decode, decode)
+        opened = partial(self.searcher.engine_search, settings, weights_dtype)
+        return chosen_engine(engine, weights_dtype, opened) or self.searcher.search(settings)
 
     def template(self) -> ChatTemplate | None:
-        """Returns the chat template of the run folder; None without one.
-
-        Raises: ValueError if the model does not continue prompts, or for a file that is not JSON.
-        """
-        check_generates(self.model.config.model)
-        return read_chat_template(self.model.path, self.tokenizer)
+        """Returns the chat template of the run folder. Raises: ValueError as `TextGenerator.template`, and as `check`."""
+        self.check()
+        return super().template()

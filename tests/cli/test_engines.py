@@ -28,7 +28,7 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Types options of `translate RUN` and gives the engine, and what is written; a machine with a CPU and CTranslate2."""
     monkeypatch.setattr(engines, "is_installed", lambda: True)
     monkeypatch.setattr(engines, "uses_cpu", lambda: True)
-    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: FOUND)
+    monkeypatch.setattr(engine_run, "open_engine", lambda wanted, kind: FOUND)
 
     def typed(*options: str) -> tuple[str, str]:
         import argparse
@@ -37,7 +37,8 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         translate.add_arguments(parser)
         arguments = parser.parse_args([str(folder), *options], argparse.Namespace(imports=[]))
         wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype)
-        opened = functools.partial(engine_run.open_obeying, wanted, typed_settings(arguments))
+        changed = lambda own: own.changed(typed_settings(arguments))  # noqa: E731
+        opened = functools.partial(engine_run.open_obeying, wanted, "Translator", changed)
         found = engines.without_jax(wanted, arguments.engine, opened, typed_for_jax(arguments))
         return "jax" if found is None else "ctranslate2", capsys.readouterr().err.strip()
 
@@ -71,7 +72,7 @@ def test_options_that_only_jax_obeys_are_its_own_or_refused(chosen: Any, options
 
 
 def test_settings_that_it_does_not_obey_are_known_before_an_export(chosen: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: pytest.fail("an export was made"))
+    monkeypatch.setattr(engine_run, "open_engine", lambda wanted, kind: pytest.fail("an export was made"))
     engine, line = chosen("--beam-size", "3", "--n-best", "2")
     assert engine == "jax" and line.startswith(
         "engine jax: CTranslate2 does not obey decode.num_hypotheses 2 as JAX does"
@@ -90,7 +91,7 @@ def test_settings_that_it_does_not_obey_are_known_before_an_export(chosen: Any, 
 def test_an_export_that_fails_leaves_the_answer_to_jax(
     chosen: Any, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ):
-    def fail(wanted: object) -> None:
+    def fail(wanted: object, kind: str) -> None:
         raise error
 
     monkeypatch.setattr(engine_run, "open_engine", fail)
@@ -109,6 +110,8 @@ def test_a_folder_without_a_run_is_left_to_whom_reads_runs(chosen: Any, monkeypa
 def test_a_mistake_is_told_once_and_by_no_engine(chosen: Any, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ValueError, match=r"decode\.beam_size is 0"):
         chosen("--beam-size", "0")
-    monkeypatch.setattr(engine_run, "open_engine", lambda wanted: (_ for _ in ()).throw(ValueError("no such weights")))
+    monkeypatch.setattr(
+        engine_run, "open_engine", lambda wanted, kind: (_ for _ in ()).throw(ValueError("no such weights"))
+    )
     with pytest.raises(ValueError, match="no such weights"):
         chosen("--weights", "average:9")

@@ -4,6 +4,7 @@ Other seeds: `FLAXFORMER_LITE_SEED=7 pytest -m slow` with this file.
 """
 
 import dataclasses
+import itertools
 import math
 import os
 from pathlib import Path
@@ -16,15 +17,16 @@ import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model import POST_NORM, DotProduct, LanguageModelHead, ModelConfig, RMSNorm, Transformer
-from flaxformer_lite.core.model.positions import Learned, RelativeBias, Rotary
+from flaxformer_lite.core.model.positions import ALiBi, Learned, RelativeBias, Rotary
+from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.search import DecodeConfig, Forced, Request, Sampling
 from flaxformer_lite.core.search.answers import Hypothesis
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.engine.rules import library, obstacles
-from flaxformer_lite.engine.search import EngineSearch, Sizes
+from flaxformer_lite.engine.search import EngineSearch, PromptSearch, Sizes
 from flaxformer_lite.interop.ctranslate2 import export_run, num_positions
 from tests.support import needs, reference_search
-from tests.support.experiments import normal_params, tiny_config
+from tests.support.experiments import normal_params, tiny_config, with_train
 from tests.support.quick import quick
 
 pytestmark = [needs.ctranslate2, pytest.mark.usefixtures("one_device")]
@@ -68,7 +70,10 @@ class Searches(NamedTuple):
 def config_of(model: ModelConfig) -> Config:
     config = tiny_config()
     data = dataclasses.replace(config.data, max_source_length=20, max_target_length=20)
-    return dataclasses.replace(config, model=model, data=data)
+    if model.num_encoder_layers:
+        return dataclasses.replace(config, model=model, data=data)
+    config = with_train(config, text_metrics=(), best_metric="loss")
+    return dataclasses.replace(config, model=model, data=data, objective=CausalLM())
 
 
 def sizes(config: Config) -> Sizes:
@@ -83,9 +88,10 @@ def searches(model: ModelConfig, folder: Path, seed: int, dtype: str = "float32"
     params = jax.tree.map(lambda x: np.float32(0.6) * x, normal_params(config, seed))
     changes = {"decoder_start_token": None, "bos_token": "0", "eos_token": "0"}
     export_run(config, params, None, folder / "export", dtype, changes)
-    kind = "int8_float32" if dtype == "int8" else dtype
-    options = {"device": "cpu", "compute_type": kind, "inter_threads": 2, "intra_threads": 1}
-    return Searches(model, params, library().Translator(str(folder / "export"), **options))
+    compute_type = "int8_float32" if dtype == "int8" else dtype
+    options = {"device": "cpu", "compute_type": compute_type, "inter_threads": 2, "intra_threads": 1}
+    kind = library().Translator if model.num_encoder_layers else library().Generator
+    return Searches(model, params, kind(str(folder / "export"), **options))
 
 
 def draw(seed: int) -> tuple[ModelConfig, DecodeConfig, list[Request]]:
@@ -150,6 +156,38 @@ def test_drawn_settings_mean_the_same(seed: int, tmp_path: Path):
     assert_same(both.ours(decode, requests), both.theirs(decode, requests))
 
 
+PROMPTED = {**SIZE, "num_encoder_layers": 0}
+DECODERS = (
+    ModelConfig(**PROMPTED, positions=Learned(max_positions=24), activation="gelu"),
+    ModelConfig(
+        **PROMPTED,
+        attention=DotProduct(num_kv_heads=1, bias=False),
+        positions=Rotary(),
+        norm=RMSNorm(),
+        activation="swiglu",
+    ),
+    ModelConfig(**PROMPTED),
+    ModelConfig(**PROMPTED, positions=ALiBi()),
+)
+
+
+@pytest.mark.parametrize("seed", quick(range(FIRST, FIRST + 40), lambda seed: seed - FIRST == 1))
+def test_prompts_are_continued_by_the_same_tokens(seed: int, tmp_path: Path):
+    """Law: as sources; a stream and a watched answer of one beam are that answer too, and it may have several ends."""
+    model, (_, decode, _), rng = DECODERS[seed % len(DECODERS)], draw(seed), np.random.default_rng(seed)
+    ends = (3, 9) if decode.beam_size == 1 and seed % 2 else (3,)
+    decode = dataclasses.replace(decode, forced_bos_id=None, eos_ids=ends, max_length_extra=9)
+    rows = [rng.integers(4, 37, rng.integers(1, 14)).tolist() for _ in range(24)]
+    requests = [Request(row, limit=(None, None, 1, 2, 6)[i % 5]) for i, row in enumerate(rows)]
+    both = searches(model, tmp_path, seed)
+    expected, search = both.ours(decode, requests), PromptSearch(both.translator, decode, sizes(config_of(model)))
+    assert_same(expected, search.generate(None, requests))
+    if decode.beam_size == 1:
+        assert_same(expected, search.generate(None, requests, watch=lambda index: lambda tokens: None))
+        streamed = [list(itertools.chain(*search.stream(None, request))) for request in requests]
+        assert streamed == [answers[0].tokens for answers in expected]
+
+
 SAME, DIVIDED, JAX = "the same", "the same, but for some values", "JAX answers"
 TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "beam_size": (SAME, {}),
@@ -172,7 +210,7 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "renormalize": (SAME, {}),
     "pad_id": (SAME, {}),
     "bos_id": (DIVIDED, {"bos_id": None}),
-    "eos_ids": (DIVIDED, {"eos_ids": (3, 4)}),
+    "eos_ids": (DIVIDED, {"eos_ids": (3, 4), "beam_size": 2}),
     "batch_tokens": (SAME, {}),
 }
 """Every setting of decoding: what CTranslate2 makes of it, and a value that it does not obey."""

@@ -10,10 +10,11 @@ run's chat template.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, chosen_blocks, text_columns
@@ -26,13 +27,12 @@ from flaxformer_lite.cli.options import (
     add_weights,
     chosen_output,
     chosen_weights,
+    typed_for_jax,
     typed_settings,
 )
 from flaxformer_lite.cli.output import write_answers
-
-if TYPE_CHECKING:
-    from flaxformer_lite.core.search.decoder import Decoder
-    from flaxformer_lite.run import Run
+from flaxformer_lite.core.search import DecodeConfig
+from flaxformer_lite.engine.generation import TextGenerator
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
     add_setting(parser, "--beam-size", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")
-    add_weights(parser)
+    add_weights(parser, engine="auto")
     add_output(parser, "generate")
 
 
@@ -96,10 +96,21 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=1, first=True)
         blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
-    from flaxformer_lite.run import load  # with JAX
+    from flaxformer_lite.cli import engines
+    from flaxformer_lite.core.search.generation import generation_settings
+    from flaxformer_lite.engine.engine_run import open_obeying
+    from flaxformer_lite.engine.exports import RunWeights
 
-    loaded = load(arguments.folder, **chosen_weights(arguments))
-    write_answers(blocks, continuing(loaded, arguments), output, [loaded])
+    weights = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
+    changed = lambda own: generation_settings(own, decode_settings(own, arguments))  # noqa: E731
+    opened = functools.partial(open_obeying, weights, "Generator", changed)
+    loaded: Any = engines.without_jax(weights, arguments.engine, opened, typed_for_jax(arguments))
+    arguments.engine = "jax" if loaded is None else "ctranslate2"  # what decides the answers
+    if loaded is None:
+        from flaxformer_lite.run import load  # with JAX
+
+        loaded = load(arguments.folder, **chosen_weights(arguments))
+    write_answers(blocks, continuing(loaded.generator, arguments), chosen_output(arguments), [loaded])
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -120,28 +131,28 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise ValueError("--seed is for drawing, --beam-size for searching: leave one of them out")
 
 
-def continuing(run: "Run", arguments: argparse.Namespace) -> Answering[list[str]]:
+def continuing(generator: TextGenerator, arguments: argparse.Namespace) -> Answering[list[str]]:
     """Returns the way in which prompts are answered."""
-    decode = decode_settings(run, arguments)
-    decoder = run.generator.decoder(**decode)
+    decode = decode_settings(generator.decode, arguments)
+    decoder = generator.decoder(**decode)
     shape, terminal = decoder.config, sys.stdout.isatty() and arguments.output is None
     options = {"seed": arguments.seed or 0, **decode}
     write = str if len(arguments.prompts) == shape.num_hypotheses == 1 else one_line
     if arguments.ids:
-        return ContinuingIds(run, decoder, options, write)
+        return ContinuingIds(generator, decoder, options, write)
     options["stop"] = arguments.stop
     if arguments.chat:
         messages = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
-        return Chatting(run, options | {"beam_size": 1, "num_hypotheses": 1}, write, terminal, messages)
+        return Chatting(generator, options | {"beam_size": 1, "num_hypotheses": 1}, write, terminal, messages)
     streams = terminal and shape.beam_size == shape.num_hypotheses == 1
-    return (Streaming if streams else Continuing)(run, decoder, options, write)
+    return (Streaming if streams else Continuing)(generator, decoder, options, write)
 
 
-def decode_settings(run: "Run", arguments: argparse.Namespace) -> dict[str, Any]:
+def decode_settings(own: DecodeConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed settings; a seed and samples are for drawing, so they turn it on."""
     decode = typed_settings(arguments)
     if "beam_size" not in decode and (arguments.seed is not None or decode.get("num_hypotheses", 1) > 1):
-        decode.setdefault("temperature", getattr(run.config.decode.sampling, "temperature", 1.0))
+        decode.setdefault("temperature", getattr(own.sampling, "temperature", 1.0))
     return decode
 
 
@@ -153,21 +164,22 @@ def one_line(text: str) -> str:
 class Continuing(Answering[list[str]]):
     """The texts that continue a prompt."""
 
-    run: "Run"
-    decoder: "Decoder"
+    generator: TextGenerator
+    decoder: Any
+    """The search."""
     options: dict[str, Any]
-    """Keywords of `Run.completions`."""
+    """Keywords of `TextGenerator.completions`."""
     write: Callable[[str], str]
     """Returns a text as it is printed."""
 
     def read(self, block: LineChunk, number: int) -> str | list[int]:
         with block.naming(number):
-            self.run.generator.check_prompts([block.lines[number]], self.decoder)
+            self.generator.check_prompts([block.lines[number]], self.decoder)
         return block.lines[number]
 
     def answers(self, block: LineChunk) -> list[list[str]]:
         with block.reporting("writing") as report:
-            answers = self.run.completions(
+            answers = self.generator.completions(
                 block.lines, progress=report["progress"], warn=block.warn, first_index=block.index, **self.options
             )
         return [[text for text, _ in answer] for answer in answers]
@@ -185,12 +197,12 @@ class ContinuingIds(Continuing):
     def read(self, block: LineChunk, number: int) -> list[int]:
         with block.naming(number):
             prompt = block.token_ids(number)
-            self.run.generator.check_prompts([prompt], self.decoder)
+            self.generator.check_prompts([prompt], self.decoder)
         return prompt
 
     def answers(self, block: LineChunk) -> list[list[str]]:
         with block.reporting("writing") as report:
-            answers = self.run.completions_of_ids(
+            answers = self.generator.completions_of_ids(
                 block.read, progress=report["progress"], first_index=block.index, **self.options
             )
         return [[" ".join(map(str, one.tokens)) for one in answer] for answer in answers]
@@ -202,7 +214,7 @@ class Streaming(Continuing):
     def answers(self, block: LineChunk) -> list[list[str]]:
         if len(block.lines) > 1:
             return super().answers(block)
-        for piece in self.run.stream(block.lines[0], warn=block.warn, first_index=block.index, **self.options):
+        for piece in self.generator.stream(block.lines[0], warn=block.warn, first_index=block.index, **self.options):
             print(piece, end="", flush=True)
         return [[""]]
 
@@ -211,9 +223,9 @@ class Streaming(Continuing):
 class Chatting(Answering[list[str]]):
     """The answer to the next message of a user, in a conversation that is remembered."""
 
-    run: "Run"
+    generator: TextGenerator
     options: dict[str, Any]
-    """Keywords of `Run.chat`."""
+    """Keywords of `TextGenerator.chat`."""
     write: Callable[[str], str]
     """Returns a text as it is printed."""
     streams: bool
@@ -224,7 +236,7 @@ class Chatting(Answering[list[str]]):
     def answers(self, block: LineChunk) -> Iterator[list[str]]:
         for line in block.lines:
             self.messages.append({"role": "user", "content": line})
-            pieces = self.run.chat(self.messages, warn=block.warn, first_index=len(self.messages), **self.options)
+            pieces = self.generator.chat(self.messages, warn=block.warn, first_index=len(self.messages), **self.options)
             text = ""
             for piece in pieces:
                 text += piece

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
     forced = wanted.forced()
     weights = RunWeights(folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
-    opened = functools.partial(open_obeying, weights, decode)
+    opened = functools.partial(open_obeying, weights, "Translator", lambda own: own.changed(decode))
     engine = engines.without_jax(weights, arguments.engine, opened, typed_for_jax(arguments))
     loaded = (
         translation.load_runs(folder, wanted, chosen_weights(arguments), forced)

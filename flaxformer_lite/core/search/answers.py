@@ -30,6 +30,11 @@ class ScoredText(NamedTuple):
     """The value that ranks it, by `decode.length_penalty`; higher is better."""
 
 
+Watch = Callable[[int], Callable[[list[int]], int | None]]
+"""Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
+answer, it returns how many tokens the answer keeps, else None. A stop string ends a text in this way."""
+
+
 @runtime_checkable
 class Searches(Protocol):
     """A search that answers requests: a `Decoder`, or that of another library."""

@@ -25,7 +25,7 @@ from flaxformer_lite.core.placement.batches import (
     plan_batches,
 )
 from flaxformer_lite.core.placement.placement import ONE_DEVICE, Placement, Prepared, rows_of
-from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis
+from flaxformer_lite.core.search.answers import NO_ANSWER, Hypothesis, Watch
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.forced import MOST_TERMS, MOST_TOKENS, Forced
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
@@ -36,11 +36,6 @@ from flaxformer_lite.core.search.search import Decoded, Method, SearchInputs, Se
 from flaxformer_lite.core.search.settings import DecodeConfig, PromptAttention, check_vocabulary
 from flaxformer_lite.core.search.terms import row_terms
 from flaxformer_lite.core.text.special_ids import check_length, check_token_ids
-
-Watch = Callable[[int], Callable[[list[int]], int | None]]
-"""Returns, for the index of a source, a function that gets the newest tokens of its answer, a few at a time. If they end the
-answer, it returns how many tokens the answer keeps, else None. A stop string ends a text in this way."""
-
 
 drawn_keys = jax.jit(sample_keys)
 

@@ -3,13 +3,15 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.core.base.mistake import Mistake
-from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.search.decoder import Watch
+from flaxformer_lite.core.search.answers import Watch
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.core.text import Tokenizer
+
+if TYPE_CHECKING:
+    from flaxformer_lite.core.model import ModelConfig  # with JAX
 
 DEFAULT_NEW_TOKENS = 100
 """The maximum length of a generated text if no setting limits it: the length of a prompt says nothing about it."""
@@ -48,7 +50,7 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
     return config.changed(settings, other_names=SAMPLING_NAMES)
 
 
-def check_generates(model: ModelConfig) -> None:
+def check_generates(model: "ModelConfig") -> None:
     """Raises: ValueError if the model does not continue prompts; the message names the command that fits it."""
     if model.num_decoder_layers == 0:
         raise ValueError(

@@ -1,0 +1,155 @@
+"""Prompts that CTranslate2 continues. Oracle: the same run in JAX."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import CausalLM
+from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.engine.engine_run import EngineRun, open_engine
+from flaxformer_lite.engine.exports import RunWeights
+from flaxformer_lite.files.data.config import DataConfig
+from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support import needs
+from tests.support.experiments import use_one_device
+from tests.support.paths import ROOT
+
+pytestmark = [needs.ctranslate2, pytest.mark.usefixtures("one_device"), pytest.mark.slow]
+PROMPTS = ["a", "", "long prompt", "b"]
+MODEL = ModelConfig(
+    vocab_size=263, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1,
+    positions=Learned(max_positions=40, stddev=1.0),
+)  # fmt: skip
+
+
+def written(path: Path, model: ModelConfig = MODEL) -> Run:
+    config = Config(
+        model=model,
+        objective=CausalLM(),
+        data=DataConfig(tokenizer=Bytes(), max_target_length=40),
+        decode=DecodeConfig(max_new_tokens=12, finish_at_limit=True),
+    )
+    generator = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    tokenizer = Bytes().train([], 260)
+    write_run(RunFolder(path), config, 0, params, "drawn by a test", tokenizers=Tokenizers(tokenizer, tokenizer))
+    (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}A")
+    return load(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return written(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def engine(run: Run) -> EngineRun:
+    return open_engine(RunWeights(str(run.path)), "Generator")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_new_tokens": 3}, {"beam_size": 3, "num_hypotheses": 3}, {"beam_size": 2, "early_stopping": False}],
+)
+def test_texts_and_scores_are_those_of_the_run(run: Run, engine: EngineRun, options: dict[str, Any]):
+    expected = run.completions(PROMPTS, **options)
+    for found in (
+        engine.generator.completions(PROMPTS, **options),
+        run.completions(PROMPTS, engine="ctranslate2", **options),
+    ):
+        assert [[one.text for one in ranked] for ranked in found] == [
+            [one.text for one in ranked] for ranked in expected
+        ]
+        scores = [[one.score for one in ranked] for ranked in expected]
+        assert [[one.score for one in ranked] for ranked in found] == [pytest.approx(of, abs=2e-5) for of in scores]
+    ids = [[9, 8], [7]]
+    assert engine.generator.completions_of_ids(ids)[0][0].tokens == run.completions_of_ids(ids)[0][0].tokens
+
+
+def test_stop_texts_streams_and_chats_are_those_of_the_run(run: Run, engine: EngineRun):
+    texts = run.generate(PROMPTS)
+    stop = [texts[0][3:5], texts[2][1:3]]
+    assert all(stop) and [
+        ranked[0].text for ranked in engine.generator.completions(PROMPTS, stop=stop)
+    ] == run.generate(PROMPTS, stop=stop)
+    for prompt, text in zip(PROMPTS, texts, strict=True):
+        parts = [*engine.generator.stream(prompt)]
+        assert "".join(parts) == text and len(parts) > 1
+    assert "".join(engine.generator.stream("a", stop=stop)) == "".join(run.stream("a", stop=stop)) != texts[0]
+    messages = [{"role": "user", "content": "hello"}]
+    assert "".join(engine.generator.chat(messages)) == "".join(run.chat(messages))
+
+
+def test_a_stream_that_is_left_ends_its_search(engine: EngineRun):
+    stream: Any = engine.generator.stream("a")
+    next(stream)
+    stream.close()
+    assert engine.generator.completions(["a"])[0][0].text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.7}, r"decode\.sampling .*: change that, or choose engine jax"),
+        ({"repetition_penalty": 1.2}, r"decode\.repetition_penalty 1\.2"),
+        ({"forced_bos_id": 5}, r"decode\.forced_bos_id 5"),
+    ],
+)
+def test_settings_that_it_does_not_obey_are_refused_by_name(run: Run, options: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        run.completions(PROMPTS, engine="ctranslate2", **options)
+    assert run.completions(PROMPTS, engine="auto", **options) == run.completions(PROMPTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([5] * 41, "prompt 0 has 41 tokens, but model.positions.max_positions is 40"),
+        ([500], "prompt 0 has 500, which is no token id"),
+        ([], "prompt 0 has no tokens: a prompt has at least 1 token"),
+    ],
+)
+def test_prompts_that_no_model_reads_are_refused_by_their_place(engine: EngineRun, prompt: list[int], message: str):
+    with pytest.raises(ValueError, match=message):
+        engine.generator.completions_of_ids([prompt])
+
+
+def test_a_window_leaves_prompts_to_jax(tmp_path: Path):
+    """CTranslate2 reads prompts longer than the window in blocks."""
+    run = written(tmp_path / "run", replace(MODEL, sliding_window=SlidingWindow(size=4)))
+    with pytest.raises(
+        ValueError, match=r"model\.sliding_window is 4, and CTranslate2 reads long prompts otherwise, or choose"
+    ):
+        run.completions(PROMPTS, engine="ctranslate2")
+
+
+def test_a_text_from_the_shell_needs_no_jax(run: Run):
+    """Law: neither the process that finds an export nor the one that waits for it has JAX, Flax or NumPy among its modules."""
+    words = ["flaxformer-lite", "generate", str(run.path), *PROMPTS, "--engine", "ctranslate2", "--stop", "zz"]
+    code = (
+        f"import json, sys; sys.argv = {words!r}\nfrom flaxformer_lite.cli.main import main\nmain()\n"
+        "print(json.dumps(sorted({m.split('.')[0] for m in sys.modules} & {'jax', 'jaxlib', 'flax', 'numpy'})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    *lines, modules = done.stdout.splitlines()
+    texts = [
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        for text in run.generate(PROMPTS, stop=["zz"])
+    ]
+    assert lines == texts and json.loads(modules) == []
