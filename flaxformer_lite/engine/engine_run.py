@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.remote_files import describe_error
@@ -70,11 +70,6 @@ class EngineRun:
         return Sizes(*self.export.facts["sizes"])
 
     @property
-    def step(self) -> int:
-        """The step of the checkpoint that was exported."""
-        return self.origin[0][0]
-
-    @property
     def origin(self) -> list[tuple[int, str, str]]:
         """The step and the digests of the run that was exported, as `Run.origin`."""
         return [tuple(self.export.facts["origin"])]
@@ -97,17 +92,8 @@ class EngineRun:
         without_padding(source, self.decode.pad_id)
 
 
-class OpenExport(NamedTuple):
-    """An export that CTranslate2 has read."""
-
-    export: Export
-    library: Any
-    """The object of CTranslate2 that computes."""
-    tokenizers: Tokenizers | None
-
-
-def opened(wanted: RunWeights, kind: str) -> OpenExport:
-    """Returns the export of a run, made first where that was not done yet, as CTranslate2 reads it.
+def opened(wanted: RunWeights, kind: str) -> tuple[Export, Any, Tokenizers | None]:
+    """Returns the export of a run, made first where that was not done yet; CTranslate2's object of it; and the tokenizers.
 
     kind: the name of CTranslate2's class.
 
@@ -135,7 +121,7 @@ def opened(wanted: RunWeights, kind: str) -> OpenExport:
         languages = None if facts["languages"] is None else Languages(**with_tuples(facts["languages"]))
         ids, two = (sizes.source_ids, sizes.target_ids), facts["has_target_tokenizer"]
         tokenizers = load_run_tokenizers(export.folder, ids, two=two, languages=languages)
-    return OpenExport(export, computes, tokenizers)
+    return export, computes, tokenizers
 
 
 def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
@@ -147,7 +133,7 @@ def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
 
 
 def open_obeying(
-    wanted: RunWeights, kind: str, changed: Callable[[DecodeConfig], DecodeConfig], own: OwnConfig
+    kind: str, changed: Callable[[DecodeConfig], DecodeConfig], wanted: RunWeights, own: OwnConfig
 ) -> EngineRun:
     """Returns the run that CTranslate2's class `kind` searches with; changed: gets its own settings, and returns those of a call.
 

@@ -40,7 +40,14 @@ STATE_FILES = (
     *("checkpoints/*/meta/meta.json", "checkpoints/*/state/digests.json"),
 )
 """The files of a run that tell one state of it from another."""
-MAKERS = ("engine/*.py", "interop/*.py", "core/model/lora.py", "core/search/settings.py", "workdir/weights.py")
+MAKERS = (
+    "engine/*.py",
+    "interop/*.py",
+    "core/reading/*.py",
+    "core/model/lora.py",
+    "core/search/settings.py",
+    "workdir/weights.py",
+)
 """The files of this package that decide what is in an export: another release makes another one."""
 KEPT = 3
 """The exports that a run folder keeps: those that were used last."""

@@ -140,10 +140,9 @@ def check_ctranslate2(
 
 def check_encoder(reader: Any, rows: list[list[int]], model: ModelConfig, decode: DecodeConfig, params: PyTree) -> bool:
     """Compares the last layer of CTranslate2's encoder."""
-    types = [[i % max(model.num_token_types, 1) for i in range(len(row))] for row in rows]
-    given = {"token_type_ids": types} if model.num_token_types else {}
-    theirs = np.asarray(reader.forward_batch(rows, **given if model.num_token_types > 1 else {}).last_hidden_state)
-    ours = answers(model, decode, params, input_ids=rows, **given).last_hidden_state
+    types = {"token_type_ids": [[i % 2 for i in range(LENGTH)]] * ROWS} if model.num_token_types > 1 else {}
+    theirs = np.asarray(reader.forward_batch(rows, **types).last_hidden_state)
+    ours = answers(model, decode, params, input_ids=rows, **types).last_hidden_state
     if not close(theirs, ours):
         raise ValueError(f"CTranslate2 answers otherwise with this model, by its last layer: {REPORT}")
     return True

@@ -1,19 +1,18 @@
 """The model of a run, by CTranslate2 and NumPy: the last layer of an encoder alone, and its heads."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
-from flaxformer_lite.core.placement.batches import pad_rows
+from flaxformer_lite.core.placement.batches import InputBatch, pad_rows, plan_batches
 from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.core.reading.objectives import objective_of
 from flaxformer_lite.core.text import EncodedText
@@ -30,15 +29,6 @@ BATCH_TOKENS = 512
 """The most tokens of a batch, padding included: larger ones leave the cache of a core, and take a fifth longer."""
 
 
-class EngineBatch(NamedTuple):
-    """Rows that are read by one call."""
-
-    members: Sequence[int]
-    tokens: Int[np.ndarray, "B T"]
-    lengths: Int[np.ndarray, "B"]
-    types: list[list[int]] | None
-
-
 @dataclass(frozen=True)
 class EngineModel(TextModel):
     """An encoder that CTranslate2 has read."""
@@ -52,11 +42,6 @@ class EngineModel(TextModel):
     """Returns the model of JAX, for the rows that CTranslate2 reads otherwise; None: they are refused."""
 
     @property
-    def step(self) -> int:
-        """The step of the checkpoint that was exported."""
-        return self.origin[0][0]
-
-    @property
     def origin(self) -> list[tuple[int, str, str]]:
         """The step and the digests of the run that was exported, as `Run.origin`."""
         return [tuple(self.facts["origin"])]
@@ -68,18 +53,24 @@ class EngineModel(TextModel):
                 check_length(len(row.tokens), self.facts["positions"])
         others = [i for i, row in enumerate(rows) if not row.tokens or self.facts["position_padding_id"] in row.tokens]
         answers = dict(zip(others, self.by_jax(wanted, [rows[i] for i in others]), strict=True))
+        left = [i for i in range(len(rows)) if i not in answers]
+        batches = plan_batches(
+            [len(rows[i].tokens) for i in left], BATCH_TOKENS, padded=int
+        )  # no longer than their longest
         head, array = getattr(self.heads, wanted), sys.modules["ctranslate2"].StorageView.from_array
+        last_type = self.facts["types"] - 1
 
-        def answered(batch: EngineBatch) -> Any:
-            output = self.library.forward_batch(array(batch.tokens), array(batch.lengths), batch.types)
-            return head(np.asarray(output.last_hidden_state), np.arange(batch.tokens.shape[1]) < batch.lengths[:, None])
+        def answered(batch: InputBatch) -> Any:
+            shape = (len(batch.members), batch.length)
+            tokens, types = zip(*(rows[left[i]] for i in batch.members), strict=True)
+            lengths = np.array(list(map(len, tokens)), np.int32)
+            kinds = np.minimum(pad_rows(types, shape), last_type).tolist() if last_type > 0 else None
+            output = self.library.forward_batch(array(pad_rows(tokens, shape)), array(lengths), kinds)
+            return head(np.asarray(output.last_hidden_state), np.arange(batch.length) < lengths[:, None])
 
-        batches = list(
-            self.batches(rows, sorted({*range(len(rows))} - answers.keys(), key=lambda i: -len(rows[i].tokens)))
-        )
         with ThreadPoolExecutor(self.library.num_encoders) as threads:
             for batch, found in zip(batches, threads.map(answered, batches), strict=True):
-                answers |= zip(batch.members, found, strict=True)
+                answers |= zip((left[i] for i in batch.members), found, strict=True)
                 progress("predicting", len(answers), len(rows))
         return [answers[i] for i in range(len(rows))]
 
@@ -88,20 +79,6 @@ class EngineModel(TextModel):
         if rows and self.otherwise is None:
             raise CannotAnswer("a text has no token, or padding (model.position_padding_id) within: leave it out")
         return self.otherwise().read(wanted, rows, no_progress) if rows and self.otherwise is not None else []
-
-    def batches(self, rows: Sequence[EncodedText], order: Sequence[int]) -> Iterator[EngineBatch]:
-        """Yields rows in batches, in this order, in which the longest is the first."""
-        start, last_type = 0, self.facts["types"] - 1
-        while start < len(order):
-            longest = len(rows[order[start]].tokens)
-            members = order[start : start + max(1, BATCH_TOKENS // longest)]
-            shape, read = (len(members), longest), [rows[i] for i in members]
-            tokens, types = (pad_rows(part, shape) for part in zip(*read, strict=True))
-            lengths = np.array([len(row.tokens) for row in read], np.int32)
-            yield EngineBatch(
-                members, tokens, lengths, np.minimum(types, last_type).tolist() if last_type > 0 else None
-            )
-            start += len(members)
 
 
 def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextModel] | None = None) -> EngineModel:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 Wanted = Literal["vectors", "class_logits"]
-"""What is read of a text: its vector; the logits of its classes, or of those of each of its tokens."""
+"""Outputs of a text: its vector; the logits of its classes, or of those of each of its tokens."""
 Text = Annotated[str, MaxLen(1_000_000)]
 """A text of a server's request."""
 

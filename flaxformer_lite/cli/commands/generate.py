@@ -27,7 +27,6 @@ from flaxformer_lite.cli.options import (
     add_weights,
     chosen_output,
     chosen_weights,
-    typed_for_jax,
     typed_settings,
 )
 from flaxformer_lite.cli.output import write_answers
@@ -99,13 +98,9 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.cli import engines
     from flaxformer_lite.core.search.generation import generation_settings
     from flaxformer_lite.engine.engine_run import open_obeying
-    from flaxformer_lite.engine.exports import RunWeights
 
-    weights = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
     changed = lambda own: generation_settings(own, decode_settings(own, arguments))  # noqa: E731
-    opened = functools.partial(open_obeying, weights, "Generator", changed)
-    loaded: Any = engines.without_jax(weights, arguments.engine, opened, typed_for_jax(arguments))
-    arguments.engine = "jax" if loaded is None else "ctranslate2"  # what decides the answers
+    loaded: Any = engines.without_jax(arguments, functools.partial(open_obeying, "Generator", changed))
     if loaded is None:
         from flaxformer_lite.run import load  # with JAX
 

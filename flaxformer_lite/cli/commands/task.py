@@ -21,7 +21,6 @@ from flaxformer_lite.cli.options import (
     chosen_output,
     chosen_weights,
     typed,
-    typed_for_jax,
 )
 from flaxformer_lite.cli.output import Output, write_answers, write_pieces
 from flaxformer_lite.tasks.lines import Columns, TaskLines
@@ -73,27 +72,19 @@ class TaskCommand:
         answering = TaskAnswering(model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
-        write(blocks, answering, output, run)
+        write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
 
     def without_jax(self, arguments: argparse.Namespace) -> "EngineModel | None":
         """Returns the model as CTranslate2 reads it; None: JAX answers."""
         from flaxformer_lite.cli import engines
-        from flaxformer_lite.engine.exports import RunWeights
         from flaxformer_lite.tasks.engine_model import open_model
-
-        wanted = RunWeights(
-            arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports)
-        )
 
         def by_jax() -> "TextModel":
             from flaxformer_lite.run import load
 
             return load(arguments.folder, **chosen_weights(arguments)).text_model
 
-        opened = functools.partial(open_model, wanted, otherwise=by_jax)
-        model = engines.without_jax(wanted, arguments.engine, opened, typed_for_jax(arguments))
-        arguments.engine = "jax" if model is None else "ctranslate2"  # what decides the answers
-        return model
+        return engines.without_jax(arguments, functools.partial(open_model, otherwise=by_jax))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from flaxformer_lite.cli.options import (
     chosen_output,
     chosen_weights,
     typed,
-    typed_for_jax,
     typed_settings,
 )
 from flaxformer_lite.cli.output import write_answers
@@ -43,15 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
         return
     from flaxformer_lite.cli import engines, translation
     from flaxformer_lite.engine.engine_run import open_obeying
-    from flaxformer_lite.engine.exports import RunWeights
 
     texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
     blocks = chosen_blocks(arguments.files, "translate", texts, arguments.pieces)
     wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
     forced = wanted.forced()
-    weights = RunWeights(folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
-    opened = functools.partial(open_obeying, weights, "Translator", lambda own: own.changed(decode))
-    engine = engines.without_jax(weights, arguments.engine, opened, typed_for_jax(arguments))
+    opened = functools.partial(open_obeying, "Translator", lambda own: own.changed(decode))
+    engine = engines.without_jax(arguments, opened)
     loaded = (
         translation.load_runs(folder, wanted, chosen_weights(arguments), forced)
         if engine is None
@@ -59,6 +56,5 @@ def run(arguments: argparse.Namespace) -> None:
     )
     translation.tell_direction(loaded, wanted)
     translating = translation.translating(loaded, decode, wanted, forced, ids=arguments.ids, scores=arguments.scores)
-    arguments.engine = "jax" if engine is None else "ctranslate2"  # what decides the answers
     rater = [translating.best_by] if wanted.best_by else []
-    write_answers(blocks, translating, chosen_output(arguments), [loaded, *rater])
+    write_answers(blocks, translating, chosen_output(arguments), [loaded, *rater])  # the engine decides the answers
