@@ -59,7 +59,7 @@ def obstacles(decode: DecodeConfig, kind: str = "Translator") -> list[str]:
     several, banned = decode.num_hypotheses > 1, bool(decode.suppress_ids) or decode.num_ids is not None
     translates = kind == "Translator"
     wrong = {
-        "sampling": decode.sampling is not None,
+        "sampling": decode.sampling is not None and decode.sampling.temperature > 0,
         "repetition_penalty": decode.repetition_penalty != 1,
         "no_repeat_ngram": decode.no_repeat_ngram > 0,
         "suppress_ids": bool(decode.suppress_ids) and not renormalizes,
@@ -67,7 +67,7 @@ def obstacles(decode: DecodeConfig, kind: str = "Translator") -> list[str]:
         "length_penalty": beams and decode.length_penalty == "gnmt",
         "alpha": abs(decode.alpha) > MOST_ALPHA,
         "early_stopping": beams and decode.early_stopping == "never",
-        "num_hypotheses": beams and several and cuts_beams,
+        "num_hypotheses": several and (cuts_beams or not beams),
         "eos_ids": len({*decode.eos_ids}) > 1 if beams else not decode.eos_ids,
         "bos_id": translates and decode.bos_id is None,
         "forced_bos_id": may_end_early and (banned or several) if translates else decode.forced_bos_id is not None,

@@ -7,55 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.core.model.config import ModelConfig, SlidingWindow
-from flaxformer_lite.core.model.positions import Learned
-from flaxformer_lite.core.objectives import CausalLM
-from flaxformer_lite.core.search.settings import DecodeConfig
-from flaxformer_lite.core.text.characters import Bytes
-from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.core.model.config import SlidingWindow
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights
-from flaxformer_lite.files.data.config import DataConfig
-from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
+from flaxformer_lite.run import Run, load
 from tests.support import needs
+from tests.support.engine_runs import DECODER, write_random_decoder
 from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT
 
 pytestmark = [needs.ctranslate2, pytest.mark.usefixtures("one_device"), pytest.mark.slow]
 PROMPTS = ["a", "", "long prompt", "b"]
-MODEL = ModelConfig(
-    vocab_size=263, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1,
-    positions=Learned(max_positions=40, stddev=1.0),
-)  # fmt: skip
-
-
-def written(path: Path, model: ModelConfig = MODEL) -> Run:
-    config = Config(
-        model=model,
-        objective=CausalLM(),
-        data=DataConfig(tokenizer=Bytes(), max_target_length=40),
-        decode=DecodeConfig(max_new_tokens=12, finish_at_limit=True),
-    )
-    generator = np.random.default_rng(4)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
-    tokenizer = Bytes().train([], 260)
-    write_run(RunFolder(path), config, 0, params, "drawn by a test", tokenizers=Tokenizers(tokenizer, tokenizer))
-    (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}A")
-    return load(path)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        return written(tmp_path_factory.mktemp("runs") / "run")
+        return load(write_random_decoder(tmp_path_factory.mktemp("runs") / "run"))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +103,8 @@ def test_prompts_that_no_model_reads_are_refused_by_their_place(engine: EngineRu
 
 def test_a_window_leaves_prompts_to_jax(tmp_path: Path):
     """CTranslate2 reads prompts longer than the window in blocks."""
-    run = written(tmp_path / "run", replace(MODEL, sliding_window=SlidingWindow(size=4)))
+    window = SlidingWindow(size=4)
+    run = load(write_random_decoder(tmp_path / "run", replace(DECODER, sliding_window=window)))
     with pytest.raises(
         ValueError, match=r"model\.sliding_window is 4, and CTranslate2 reads long prompts otherwise, or choose"
     ):

@@ -228,6 +228,12 @@ def test_a_value_that_is_not_obeyed_is_refused_by_name(name: str):
         EngineSearch(None, decode, sizes(config_of(MODELS[0])))
 
 
+def test_a_temperature_of_zero_is_a_search():
+    cold = Sampling(temperature=0.0)
+    assert obstacles(DecodeConfig(sampling=cold)) == []
+    assert obstacles(DecodeConfig(sampling=cold, num_hypotheses=2)) == ["decode.num_hypotheses 2"]
+
+
 def test_early_stopping_and_gnmt_are_obeyed_without_beams():
     assert obstacles(DecodeConfig(early_stopping="never", length_penalty="gnmt", alpha=0.6)) == []
 

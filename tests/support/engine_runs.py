@@ -8,8 +8,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.positions import Learned
+from flaxformer_lite.core.objectives import CausalLM
 from flaxformer_lite.core.search.settings import DecodeConfig
+from flaxformer_lite.core.text.characters import Bytes
+from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
+from flaxformer_lite.run import write_run
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir import RunFolder, abstract_params, open_checkpoints
 from tests.support.experiments import tiny_config, with_train, write_config_file
@@ -49,4 +56,26 @@ def write_random_run(path: Path) -> Path:
     save_tokenizer(config.data.tokenizer.train(LINES, 23), path)  # type: ignore[union-attr]
     save(path, config, 3, seed=1, loss=2.5)
     save(path, config, 6, seed=5, loss=3.5)
+    return path
+
+
+DECODER = ModelConfig(
+    vocab_size=263, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1,
+    positions=Learned(max_positions=40, stddev=1.0),
+)  # fmt: skip
+
+
+def write_random_decoder(path: Path, model: ModelConfig = DECODER) -> Path:
+    """Writes a run that continues prompts and has a chat template, with random parameters."""
+    config = Config(
+        model=model,
+        objective=CausalLM(),
+        data=DataConfig(tokenizer=Bytes(), max_target_length=40),
+        decode=DecodeConfig(max_new_tokens=12, finish_at_limit=True),
+    )
+    generator = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    tokenizer = Bytes().train([], 260)
+    write_run(RunFolder(path), config, 0, params, "drawn by a test", tokenizers=Tokenizers(tokenizer, tokenizer))
+    (path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}A")
     return path

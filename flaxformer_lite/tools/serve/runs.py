@@ -90,7 +90,7 @@ class Key(NamedTuple):
 class ServedRun:
     """A run under a name.
 
-    engine: the keywords of `Run.searching` by which it translates what CTranslate2 obeys; {}: JAX answers all.
+    engine: the keywords of `Translator.searching` by which CTranslate2 answers what it obeys; {}: JAX answers all.
 
     Raises: ValueError if it has no tokenizer, or nothing that a server can answer, or CTranslate2 is asked for and cannot answer.
     """
@@ -113,7 +113,10 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
-        if engine and "translate" in self.tasks and run.translator.engine_of(engine) == "ctranslate2":
+        searching = {"translate": run.translator.searching, "generate": run.generator.decoder}
+        if engine and any(
+            isinstance(searching[name](**engine), EngineSearch) for name in searching if name in self.tasks
+        ):
             self.engine = engine
             note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
@@ -219,7 +222,8 @@ class ServedRun:
         for row in rows:
             seed = secrets.randbelow(2**32) if asked.seed is None else asked.seed
             made.append(Prompt(Request(row, settings, limit, seed, 0), stop, row if asked.continues else ()))
-        return Job(Key(self.name, "generate", settings.program), made)
+        engine = "jax" if self.engine_search(settings) is None else "ctranslate2"
+        return Job(Key(self.name, "generate", settings.program, engine), made)
 
     def task_job(self, task: Task[Any, Any], asked: Sequence[Any]) -> Job:
         """Returns the job of a task with its options."""
@@ -317,19 +321,18 @@ class ServedRun:
         """Returns the answers to each source or prompt, best first."""
         decoder, requests = self.decoder(program), [prompt.request for prompt in prompts]
         search = None if engine == "jax" else self.engine_search(prompts[0].request.settings or program)
-        if search is not None:
-            answered = search.generate(None, requests)
-        else:
-            before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
-            watch = watch_stops(self.tokenizers.target, before, stops)
-            answered = decoder.generate(self.run.searcher.weights(decoder), requests, watch=watch)
+        before, stops = [prompt.before for prompt in prompts], [prompt.stop for prompt in prompts]
+        watch = watch_stops(self.tokenizers.target, before, stops)
+        watching = {} if watch is None else {"watch": watch}
+        searched: Any = search or decoder
+        answered = searched.generate(self.run.searcher.weights(searched), requests, **watching)
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
             for prompt, hypotheses in zip(prompts, answered, strict=True)
         ]
 
     def engine_search(self, settings: DecodeConfig, has_forced: bool = False) -> EngineSearch | None:
-        """Returns the search by CTranslate2 for translations under these settings; None: JAX answers.
+        """Returns the search by CTranslate2 under these settings; None: JAX answers.
 
         Raises: CannotAnswer if CTranslate2 was asked for, by name or by int8, and cannot answer.
         """
@@ -365,8 +368,10 @@ class ServedRun:
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, WrittenText]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
-        decoder = self.decoder(key.program).under(prompt.request.settings or key.program)
-        parts = yield from self.run.generator.streamed(decoder, prompt.request, prompt.stop, prompt.before)
+        settings = prompt.request.settings or key.program
+        decoder = self.decoder(key.program).under(settings)
+        search = None if key.engine == "jax" else self.engine_search(settings)
+        parts = yield from self.run.generator.streamed(search or decoder, prompt.request, prompt.stop, prompt.before)
         return as_continuation(decoder, prompt, parts)
 
 

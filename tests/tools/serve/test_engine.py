@@ -1,5 +1,6 @@
 """A server whose answers CTranslate2 gives. Oracle: the run in JAX."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flaxformer_lite.run import load
 from flaxformer_lite.tools.serve.limits import Limits
 from tests.support import needs
 from tests.support.encoder_runs import write_encoder
-from tests.support.engine_runs import LINES, write_random_run
+from tests.support.engine_runs import LINES, write_random_decoder, write_random_run
 from tests.support.limits import assert_close
 from tests.support.text_runs import TEXTS as ALL
 
@@ -87,5 +88,46 @@ def test_vectors_and_classes_are_the_engines(tmp_path: Path, monkeypatch: pytest
         assert_close([one["score"] for one in answers], [one.score for one in classes])
         assert not predicted
         assert client.post("/api/fill-mask", json={"texts": ["a[MASK]"]}).status_code == 200 and len(predicted) == 1
+    finally:
+        assert app.state.service.close(10)
+
+
+def test_continued_prompts_and_chats_are_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: no answer without a draw is computed by JAX, whole or in parts; one with a draw is."""
+    from starlette.testclient import TestClient
+
+    from flaxformer_lite.tools.serve.app import make_app
+
+    run = load(write_random_decoder(tmp_path / "run"))
+    (text,), messages = run.generate(["a"]), [{"role": "user", "content": "hello"}]
+    (stopped,), said = run.generate(["a"], stop=[text[2:4]]), "".join(run.chat(messages))
+    decoded = list[str]()
+    for name in ("generate", "stream"):
+        asked = getattr(Decoder, name)
+        monkeypatch.setattr(
+            Decoder,
+            name,
+            lambda self, *given, asked=asked, **named: decoded.append("jax") or asked(self, *given, **named),
+        )
+    limits = Limits(seconds=60.0, queue=8, texts=8, new_tokens=64)
+    app = make_app({"run": run}, limits, engine={"engine": "auto", "weights_dtype": "float32"})
+    client = TestClient(app, base_url="http://localhost")
+
+    def posted(path: str, **body: Any) -> Any:
+        response = client.post(path, json={"model": "run", "max_tokens": 12, "temperature": 0, **body})
+        assert response.status_code == 200, response.text
+        return response
+
+    try:
+        assert posted("/v1/completions", prompt="a").json()["choices"][0]["text"] == text
+        assert posted("/v1/completions", prompt="a", stop=[text[2:4]]).json()["choices"][0]["text"] == stopped
+        answer = posted("/v1/chat/completions", messages=messages).json()["choices"][0]["message"]["content"]
+        assert answer == said
+        lines = posted("/v1/completions", prompt="a", stream=True).text.splitlines()
+        parts = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert "".join(part["choices"][0]["text"] for part in parts if part["choices"]) == text and len(parts) > 2
+        assert decoded == []
+        posted("/v1/completions", prompt="a", temperature=1.0)
+        assert decoded == ["jax"]
     finally:
         assert app.state.service.close(10)
