@@ -133,8 +133,8 @@ class RunSearcher:
         by_engine: whether CTranslate2 does the task.
         """
         first = self.members[0]
-        own = self.own_config if by_engine else self.own_config._replace(kind="")
-        read = partial(open_model, own=own, otherwise=lambda: first)
+        config = self.own_config if by_engine else self.own_config._replace(kind="")
+        read = partial(open_model, own=config, otherwise=lambda: first)
         return chosen_engine(engine, weights_dtype, lambda: self.opened(read, weights_dtype)) or first
 
     def opened(self, read: Callable[[RunWeights], Any], weights_dtype: str | None) -> Any:
