@@ -33,6 +33,7 @@ from flaxformer_lite.tools.pair import teaching
 from flaxformer_lite.training import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
+from tests.support import needs
 from tests.support.chats import SPECIAL, TEMPLATES, ours
 from tests.support.commands import Command
 from tests.support.experiments import rows, tiny_config, with_train
@@ -100,6 +101,13 @@ def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -
         assert [one.text for one in ranked] == [" ".join(map(str.strip, of_one)) for of_one in lines]
 
 
+@needs.ctranslate2
+@pytest.mark.slow
+def test_the_engine_translates_as_jax_does(run: Run) -> None:
+    directed = run.between("En", "De")
+    assert directed.translate(TEXTS, engine="ctranslate2") == directed.translate(TEXTS)
+
+
 def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:
     with pytest.raises(ValueError, match="from is missing"):
         run.translate(["an"])
@@ -119,8 +127,6 @@ def test_what_does_not_go_together_is_refused(run: Run, tmp_path: Path) -> None:
     directed = run.between("En", "De")
     with pytest.raises(ValueError, match="terms, placeholders and prefix are for encoder–decoders"):
         directed.translate(["an"], prefix="all")
-    with pytest.raises(ValueError, match="CTranslate2 is for encoder–decoders here"):
-        directed.translate(["an"], engine="ctranslate2")
     bare = dataclasses.replace(run, folder=RunFolder(tmp_path))
     with pytest.raises(ValueError, match=r"cannot translate: use generate, or, .* chat_template\.jinja"):
         bare.translate(["an"])
