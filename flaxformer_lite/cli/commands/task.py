@@ -59,32 +59,23 @@ class TaskCommand:
         if form.texts != 0:
             texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
-        run: Run | EngineModel
-        model: TextModel
-        if (by_engine := self.without_jax(arguments) if form.by_engine else None) is not None:
-            run, model = by_engine, by_engine
-        else:
-            from flaxformer_lite.run import load  # with JAX
+        from flaxformer_lite.cli import engines
+        from flaxformer_lite.tasks.engine_model import open_model
 
-            run = load(arguments.folder, **chosen_weights(arguments))
-            model = run.text_model
+        def by_jax() -> "Run":
+            from flaxformer_lite.run import load
+
+            return load(arguments.folder, **chosen_weights(arguments))
+
+        opened = functools.partial(open_model, otherwise=lambda: by_jax().text_model)
+        read: Any = engines.without_jax(arguments, opened) if form.by_engine else None
+        run = by_jax() if read is None else read
+        model: TextModel = run.text_model if read is None else read
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
         answering = TaskAnswering(model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
         write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
-
-    def without_jax(self, arguments: argparse.Namespace) -> "EngineModel | None":
-        """Returns the model as CTranslate2 reads it; None: JAX answers."""
-        from flaxformer_lite.cli import engines
-        from flaxformer_lite.tasks.engine_model import open_model
-
-        def by_jax() -> "TextModel":
-            from flaxformer_lite.run import load
-
-            return load(arguments.folder, **chosen_weights(arguments)).text_model
-
-        return engines.without_jax(arguments, functools.partial(open_model, otherwise=by_jax))
 
 
 @dataclass(frozen=True)

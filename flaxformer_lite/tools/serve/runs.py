@@ -98,10 +98,15 @@ class ServedRun:
     def __init__(self, name: str, run: Run, limits: Limits, engine: Mapping[str, Any] = {}) -> None:
         self.name, self.run, self.limits = name, run, limits
         self.tokenizers = run.required_tokenizers
+        by_name = bool(engine) and is_chosen(**engine)  # then JAX does nothing else
         checks: dict[str, Callable[[], object]] = {
             "generate": lambda: check_generates(run.config.model),
             "translate": run.translator.check,
-            **{task.name: functools.partial(task.check, run.text_model) for task in tasks()},
+            **{
+                task.name: functools.partial(task.check, run.text_model)
+                for task in tasks()
+                if task.by_engine or not by_name
+            },
         }
         self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
         self.model: TextModel = run.text_model

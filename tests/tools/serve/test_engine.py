@@ -88,6 +88,9 @@ def test_vectors_and_classes_are_the_engines(tmp_path: Path, monkeypatch: pytest
         assert_close([one["score"] for one in answers], [one.score for one in classes])
         assert not predicted
         assert client.post("/api/fill-mask", json={"texts": ["a[MASK]"]}).status_code == 200 and len(predicted) == 1
+        named = make_app({"run": run}, limits, engine={"engine": "ctranslate2", "weights_dtype": "float32"})
+        assert "fill-mask" not in named.state.service.runs.by_name["run"].tasks
+        assert named.state.service.close(10)
     finally:
         assert app.state.service.close(10)
 
