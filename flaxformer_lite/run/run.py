@@ -223,7 +223,8 @@ class Run:
         """Returns the `decode.num_hypotheses` texts that continue each prompt, with scores.
 
         `options`: settings of `DecodeConfig` and of `Sampling` by name, `engine` and `weights_dtype` of `Translator.searching`,
-        `progress` and `warn`. A text ends before the first of the strings `stop` in it. Samples depend on `seed` and the index of the prompt, counted from `first_index`.
+        `progress` and `warn`. A text ends before the first of the strings `stop` in it. Samples depend on `seed` and the index of
+        the prompt, counted from `first_index`.
 
         Example: `run.completions(["Once upon"], temperature=0.8, num_hypotheses=3)[0][2].text`.
 
