@@ -108,17 +108,18 @@ def options_of(
     """Returns `config.json`; `tokenizer` is that of the texts that the model reads, `names` are the target's tokens.
 
     An encoder–decoder also gets the tokens that CTranslate2 adds to a source, without a tokenizer none, and starts an answer from.
-    An encoder alone has no tokens that begin and end.
+    An encoder alone has no use for tokens that begin and end, but CTranslate2 wants names.
     """
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
+    start = decode.start_id if model.num_decoder_layers else unk
+    bos = start if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     settings: dict[str, Any] = {
+        "bos_token": names[bos],
+        "eos_token": names[decode.eos_ids[0] if model.num_decoder_layers else unk],
         "layer_norm_epsilon": model.norm.epsilon,
         "multi_query_attention": is_multi_query(model),
         "unk_token": names[unk],
     }
-    if model.num_decoder_layers:
-        bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
-        settings |= {"bos_token": names[bos], "eos_token": names[decode.eos_ids[0]]}
     if model.has_two_stacks:
         added = [] if tokenizer is None else tokenizer.as_source([])
         settings |= {

@@ -381,7 +381,8 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"pooler": Pooler()}, "pooler"),
         ({"head": LanguageModelHead(transform="gelu")}, "head"),
         ({"head": None}, "head"),
-        ({"num_decoder_layers": 0}, "num_decoder_layers"),
+        ({"num_decoder_layers": 0, "num_token_types": 2}, "num_token_types"),
+        ({"num_decoder_layers": 0, "positions": ALiBi()}, "positions"),
     ],
 )
 def test_what_it_cannot_express_is_named(changes: dict[str, Any], setting: str, tmp_path: Path) -> None:
@@ -391,6 +392,26 @@ def test_what_it_cannot_express_is_named(changes: dict[str, Any], setting: str, 
     with pytest.raises(ValueError, match=rf"^CTranslate2 has no model like this one: model\.{setting} is "):
         export_run(run.config, run.params, None, tmp_path / "folder")
     assert not any(tmp_path.iterdir())
+
+
+@needs.ctranslate2
+def test_an_encoder_alone_is_compared_by_its_last_layer(tmp_path: Path) -> None:
+    """Its heads are not in the folder; other parameters are noticed."""
+    encoder = {
+        "num_decoder_layers": 0,
+        "num_token_types": 2,
+        "scale_embeddings": False,
+        "pooler": Pooler(num_classes=2),
+    }
+    model = ModelConfig(**BOTH | encoder)
+    params = random_params(model)
+    run = run_of(model, params, eos_ids=())
+    _, told = export_run(run.config, run.params, None, tmp_path / "folder")
+    assert told == [notes(run.config.model, run.config.decode)[0]] and "what reads that" in told[0]
+    assert check_folder(tmp_path / "folder", run.config, run.params, None)
+    other = jax.tree.map(lambda x: x + 0.5, run.params)
+    with pytest.raises(ValueError, match="answers otherwise with this model, by its last layer"):
+        check_folder(tmp_path / "folder", run.config, other, None)
 
 
 class Sharper(DotProduct):
