@@ -1,30 +1,27 @@
 """`--engine`: whether CTranslate2 answers a command, decided and done without JAX."""
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from flaxformer_lite.base.console import note
-from flaxformer_lite.cli.options import typed_for_jax
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
 from flaxformer_lite.engine.rules import CannotAnswer, is_chosen, is_installed, uses_cpu
 
 Opened = TypeVar("Opened", bound=Any)
 
 
-def without_jax(arguments: argparse.Namespace, opened: Callable[[RunWeights, OwnConfig], Opened]) -> Opened | None:
-    """Returns the run as CTranslate2 reads it; None: JAX answers. A line says which, and `arguments.engine` then has its name.
+def without_jax(
+    wanted: RunWeights, engine: str, opened: Callable[[RunWeights, OwnConfig], Opened], jax_alone: Sequence[str]
+) -> Opened | None:
+    """Returns the run as CTranslate2 reads it; None: JAX answers. A line says which.
 
-    arguments: of a command with a run and `add_weights`. opened: checks the run's config, and opens the run.
+    opened: checks the run's config, and opens the run. jax_alone: the options that were typed and that only JAX obeys.
 
     Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
         report too; OSError.
     """
-    wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
-    engine, jax_alone = arguments.engine, typed_for_jax(arguments)
     asked = engine != "jax" and is_chosen(engine, wanted.dtype)
     if not (asked or (engine == "auto" and uses_cpu() and is_installed())):
-        arguments.engine = "jax"
         return None
     try:
         if (config := own_config(wanted.run)) is None:
@@ -36,8 +33,6 @@ def without_jax(arguments: argparse.Namespace, opened: Callable[[RunWeights, Own
         if asked:
             raise
         note(f"engine jax: {getattr(error, 'reason', error)}")
-        arguments.engine = "jax"
         return None
     note(f"engine ctranslate2: {wanted.dtype}, step {run.origin[0][0]:,}")
-    arguments.engine = "ctranslate2"
     return run

@@ -15,8 +15,10 @@ from flaxformer_lite.core.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.engine import ENGINES
 
 if TYPE_CHECKING:
+    from flaxformer_lite.cli.engines import Opened
     from flaxformer_lite.cli.output import Output
     from flaxformer_lite.core.parallel import MeshConfig
+    from flaxformer_lite.engine.exports import OwnConfig, RunWeights
 
 JSON_LINES = "files of JSON lines"
 """A kind of files that has no columns."""
@@ -134,6 +136,22 @@ def chosen_engine(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.engine == "jax":
         return {}
     return {"engine": arguments.engine, "weights_dtype": arguments.weights_dtype}
+
+
+def run_by_engine(
+    arguments: argparse.Namespace, opened: "Callable[[RunWeights, OwnConfig], Opened]"
+) -> "Opened | None":
+    """Returns the run as CTranslate2 reads it; None: JAX answers. `arguments.engine` then has the name of the engine.
+
+    arguments: of a command with a run and `add_weights`. opened, and errors: see `engines.without_jax`.
+    """
+    from flaxformer_lite.cli import engines
+    from flaxformer_lite.engine.exports import RunWeights
+
+    wanted = RunWeights(arguments.folder, arguments.weights, None, arguments.weights_dtype, tuple(arguments.imports))
+    run = engines.without_jax(wanted, arguments.engine, opened, typed_for_jax(arguments))
+    arguments.engine = "jax" if run is None else "ctranslate2"
+    return run
 
 
 def chosen_mesh(arguments: argparse.Namespace) -> "MeshConfig | None":
@@ -287,11 +305,12 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         help="keep tags, {names}, %%s and addresses of sources as they are",
     )
     add_option(parser, "--prefix", of_jax=True, metavar="TEXT", help="the beginning of every translation")
-    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
-    add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
+    add_setting(
+        parser, "--beam-size", "beam_size", int, "N", "beam size, 1 is greedy; default: decode.beam_size of the config"
+    )
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
-    add_setting(parser, "--alpha", "alpha", float, "A", alpha)
     stopping = "when a beam search stops: True, False or never; default: decode.early_stopping of the config"
+    add_setting(parser, "--alpha", "alpha", float, "A", alpha)
     add_setting(parser, "--early-stopping", "early_stopping", early_stopping, "WHEN", stopping)
     add_option(
         parser,

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.cli import engines
 from flaxformer_lite.cli.commands import translate
-from flaxformer_lite.cli.options import typed_settings
+from flaxformer_lite.cli.options import run_by_engine, typed_settings
 from flaxformer_lite.engine import engine_run
 from flaxformer_lite.engine.rules import CannotAnswer
 from tests.support.engine_runs import write_random_run
@@ -36,7 +36,7 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         translate.add_arguments(parser)
         arguments = parser.parse_args([str(folder), *options], argparse.Namespace(imports=[]))
         changed = lambda own: own.changed(typed_settings(arguments))  # noqa: E731
-        found = engines.without_jax(arguments, functools.partial(engine_run.open_obeying, "Translator", changed))
+        found = run_by_engine(arguments, functools.partial(engine_run.open_obeying, "Translator", changed))
         assert (found is None) == (arguments.engine != "ctranslate2")
         return arguments.engine, capsys.readouterr().err.strip()
 
@@ -101,8 +101,8 @@ def test_an_export_that_fails_leaves_the_answer_to_jax(
 
 def test_a_folder_without_a_run_is_left_to_whom_reads_runs(chosen: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engines, "own_config", lambda run: None)
-    assert chosen() == ("auto", "")
-    assert chosen("--weights-dtype", "int8") == ("auto", "")
+    assert chosen() == ("jax", "")
+    assert chosen("--weights-dtype", "int8") == ("jax", "")
 
 
 def test_a_mistake_is_told_once_and_by_no_engine(chosen: Any, monkeypatch: pytest.MonkeyPatch):

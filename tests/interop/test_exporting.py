@@ -40,11 +40,11 @@ def trained_otherwise(model: ModelConfig) -> ModelConfig:
 HF = {
     "llama/gqa_llama3": ["hf (llama)", "ctranslate2"],
     "bart/scaled": ["hf (bart)", "ctranslate2"],
-    "bert/model": ["hf (bert)"],
-    "bert/token_classification": ["hf (bert)"],
+    "bert/model": ["hf (bert)", "ctranslate2"],
+    "bert/token_classification": ["hf (bert)", "ctranslate2"],
     "modernbert/masked_lm": ["hf (modernbert)"],
     "modernbert/token_classification": ["hf (modernbert)"],
-    "eurobert/classification": ["hf (eurobert)"],
+    "eurobert/classification": ["hf (eurobert)", "ctranslate2"],
     "embeddinggemma/two_dense": ["hf (gemma3_text)"],
 }
 

@@ -27,6 +27,7 @@ from flaxformer_lite.cli.options import (
     add_weights,
     chosen_output,
     chosen_weights,
+    run_by_engine,
     typed_settings,
 )
 from flaxformer_lite.cli.output import write_answers
@@ -95,12 +96,11 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=1, first=True)
         blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
-    from flaxformer_lite.cli import engines
     from flaxformer_lite.core.search.generation import generation_settings
     from flaxformer_lite.engine.engine_run import open_obeying
 
     changed = lambda own: generation_settings(own, decode_settings(own, arguments))  # noqa: E731
-    loaded: Any = engines.without_jax(arguments, functools.partial(open_obeying, "Generator", changed))
+    loaded: Any = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))
     if loaded is None:
         from flaxformer_lite.run import load  # with JAX
 

@@ -20,6 +20,7 @@ from flaxformer_lite.cli.options import (
     add_output,
     chosen_output,
     chosen_weights,
+    run_by_engine,
     typed,
 )
 from flaxformer_lite.cli.output import Output, write_answers, write_pieces
@@ -59,23 +60,27 @@ class TaskCommand:
         if form.texts != 0:
             texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
-        from flaxformer_lite.cli import engines
-        from flaxformer_lite.tasks.engine_model import open_model
-
-        def by_jax() -> "Run":
-            from flaxformer_lite.run import load
-
-            return load(arguments.folder, **chosen_weights(arguments))
-
-        opened = functools.partial(open_model, otherwise=lambda: by_jax().text_model)
-        read: Any = engines.without_jax(arguments, opened) if form.by_engine else None
-        run = by_jax() if read is None else read
-        model: TextModel = run.text_model if read is None else read
+        run, model = opened_run(arguments, form)
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
         answering = TaskAnswering(model, task, form)
         form.check(answering.model)
         task.check(answering.model)  # before the first line is read
         write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
+
+
+def opened_run(arguments: argparse.Namespace, form: TaskLines[Any]) -> "tuple[Run | EngineModel, TextModel]":
+    """Returns the run, and its model that reads texts, by CTranslate2 or by JAX."""
+    from flaxformer_lite.tasks.engine_model import open_model
+
+    def by_jax() -> "Run":
+        from flaxformer_lite.run import load
+
+        return load(arguments.folder, **chosen_weights(arguments))
+
+    opened = functools.partial(open_model, otherwise=lambda: by_jax().text_model)
+    read: Any = run_by_engine(arguments, opened) if form.by_engine else None
+    run = by_jax() if read is None else read
+    return run, run.text_model if read is None else read
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from flaxformer_lite.cli.options import (
     add_translation,
     chosen_output,
     chosen_weights,
+    run_by_engine,
     typed,
     typed_settings,
 )
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     output, folder = chosen_output(arguments), arguments.folder
     if output.join_if_alone():
         return
-    from flaxformer_lite.cli import engines, translation
+    from flaxformer_lite.cli import translation
     from flaxformer_lite.engine.engine_run import open_obeying
 
     texts = text_columns(folder, arguments.files, arguments.column, wanted=1, first=True)
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     wanted, decode = typed(TranslationOptions, arguments), typed_settings(arguments)
     forced = wanted.forced()
     opened = functools.partial(open_obeying, "Translator", lambda own: own.changed(decode))
-    engine = engines.without_jax(arguments, opened)
+    engine = run_by_engine(arguments, opened)
     loaded = (
         translation.load_runs(folder, wanted, chosen_weights(arguments), forced)
         if engine is None

@@ -90,7 +90,8 @@ class Classify(Task[TextOrPair, ClassPrediction]):
         train = model.config.data.train
         trained = {len(member.record.texts) for _, member in ([] if train is None else train.parts(""))}
         if isinstance(asked, str):
-            return "has one text, but this run was trained on pairs of texts: give two" if trained == {2} else ""
+            are_pairs = trained == {2} and model.config.objective.reads == "classes"
+            return "has one text, but this run was trained on pairs of texts: give two" if are_pairs else ""
         return "has two texts, but this run was trained on single texts: give one" if trained == {1} else ""
 
     def answered(self, model: TextModel, asked: Sequence[TextOrPair], report: Report) -> list[ClassPrediction]:
