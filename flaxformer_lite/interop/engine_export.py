@@ -126,7 +126,7 @@ def export(loaded: Run, output: Path) -> None:
 
 def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
     """Returns what answers of an encoder alone need of the config."""
-    model, train = config.model, config.data.train
+    model = config.model
     return {
         "pooler": as_tree(model.pooler),
         "sentence_embedding": as_tree(model.sentence_embedding),
@@ -136,7 +136,8 @@ def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
         "positions": positions,
         "max_length": config.data.max_source_length,
         "objective": as_tree(config.objective),
-        "texts": None if train is None else train.record.texts,
+        "has_data": config.data.train is not None,
+        "texts_of_rows": sorted(config.data.texts_of_rows),
     }
 
 

@@ -96,7 +96,6 @@ def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextM
     if vector is not None:
         vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
     heads = NumpyHeads(None if pooler is None else Pooler(**pooler), vector, params)
-    records = None if facts["texts"] is None else SimpleNamespace(texts=facts["texts"])
     config: Any = SimpleNamespace(  # the part of the run's config that answers need
         model=SimpleNamespace(
             pooler=heads.pooler,
@@ -106,7 +105,11 @@ def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextM
             has_two_stacks=False,
         ),
         objective=objective_of(facts["objective"]),
-        data=SimpleNamespace(max_source_length=facts["max_length"], train=records and SimpleNamespace(record=records)),
+        data=SimpleNamespace(
+            max_source_length=facts["max_length"],
+            train=facts["has_data"] or None,
+            texts_of_rows={*facts["texts_of_rows"]},
+        ),
     )
     return EngineModel(
         Path(wanted.run), config, tokenizers, facts | {"origin": export.facts["origin"]}, library, heads, otherwise

@@ -14,6 +14,7 @@ from flaxformer_lite.core.model.positions import Learned, NoPositions, RelativeB
 from flaxformer_lite.core.text.characters import CharacterTokenizer
 from flaxformer_lite.engine import exports
 from flaxformer_lite.engine.exports import RunWeights
+from flaxformer_lite.files.data import DataSource
 from flaxformer_lite.files.tokenizers.kinds import save_tokenizer
 from flaxformer_lite.interop import engine_export
 from tests.support.engine_runs import save
@@ -54,11 +55,13 @@ ENCODERS: dict[str, ModelConfig] = {
 """The kinds of encoders that CTranslate2 computes, one of each part."""
 
 
-def write_encoder(path: Path, model: ModelConfig = BERT, letters: str = LETTERS, **parts: Any) -> Path:
-    """Writes a run of an encoder."""
+def write_encoder(
+    path: Path, model: ModelConfig = BERT, letters: str = LETTERS, train: DataSource | None = None, **parts: Any
+) -> Path:
+    """Writes a run of an encoder, as if it had been trained on a source."""
     tokenizer = CharacterTokenizer(letters)
     run = text_run(model, tokenizer, **parts)
-    data = dataclasses.replace(run.config.data, tokenizer=run.config.data.tokenizer)
+    data = dataclasses.replace(run.config.data, train=train)
     config: Config = dataclasses.replace(run.config, data=data)
     path.mkdir()
     write_config_file(path / "config.json", config)

@@ -24,6 +24,8 @@ from flaxformer_lite.core.objectives import (
 from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.engine.exports import RunWeights, own_config
+from flaxformer_lite.files.data.text_files import TSV
+from flaxformer_lite.files.records import Classes
 from flaxformer_lite.run import load
 from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tasks.engine_model import open_model
@@ -67,6 +69,17 @@ def test_vectors_and_classes_are_those_of_jax(name: str, tmp_path: Path):
     for text in TEXTS[:4]:
         close(run.embed([text], engine="ctranslate2"), run.embed([text]))
     assert run.embed([], engine="ctranslate2").shape == (0, 12)
+
+
+@pytest.mark.parametrize("source", [None, 0])
+def test_rows_have_as_many_texts_as_those_of_the_training(source: int | None, tmp_path: Path):
+    data = TSV(path="nowhere", record=Classes(source=source, text=1, label=2))
+    run = load(write_encoder(tmp_path / "run", BERT, train=data))
+    right, wrong = (["abc"], [("a", "b")]) if source is None else ([("a", "b")], ["abc"])
+    close(run.classify(right, engine="ctranslate2"), run.classify(right))
+    for engine in ("jax", "ctranslate2"):
+        with pytest.raises(ValueError, match="but this run was trained on"):
+            run.classify(wrong, engine=engine)
 
 
 RUNS: dict[str, tuple[dict[str, Any], Any]] = {

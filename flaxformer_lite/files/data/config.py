@@ -74,6 +74,11 @@ class DataConfig(BatchShapes, at="data"):
             return getattr(self, split, None)
         return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)
 
+    @property
+    def texts_of_rows(self) -> set[int]:
+        """The numbers of texts that rows of the training have; none of them without such data."""
+        return set() if self.train is None else {len(member.record.texts) for _, member in self.train.parts("")}
+
     def alike(self, path: str, reads: str) -> DataSource | None:
         """Returns the source that reads a file as this data is read; None if the fields of such a file are not known.
 

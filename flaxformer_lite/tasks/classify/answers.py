@@ -87,8 +87,7 @@ class Classify(Task[TextOrPair, ClassPrediction]):
         return [model.length(asked) if isinstance(asked, str) else model.length(*asked)]
 
     def refusal(self, model: TextModel, asked: TextOrPair) -> str:
-        train = model.config.data.train
-        trained = {len(member.record.texts) for _, member in ([] if train is None else train.parts(""))}
+        trained = model.config.data.texts_of_rows
         if isinstance(asked, str):
             are_pairs = trained == {2} and model.config.objective.reads == "classes"
             return "has one text, but this run was trained on pairs of texts: give two" if are_pairs else ""
