@@ -264,10 +264,15 @@ class EngineSearch:
         best = ranked(finished if len(finished) >= self.beams else finished + cut)
         return hypotheses(best[: self.config.num_hypotheses])
 
+    @property
+    def at_limit(self) -> bool:
+        """Whether answers at their maximum length are finished without an end."""
+        return self.config.finish_at_limit and self.config.forced_eos_id is None
+
     def parted(self, row: SearchedRow, result: Result) -> Shown:
         """Returns the answers of a result that count as finished, and the others."""
         config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
-        at_limit = config.finish_at_limit and config.forced_eos_id is None
+        at_limit = self.at_limit
         if row.early_end is not None:
             others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
             result = [(tokens, log_prob + others) for tokens, log_prob in result]
@@ -313,7 +318,8 @@ class PromptSearch(EngineSearch):
                     tokens.append(token)
                     if ends([token]) is not None:
                         break
-            answers.append([Hypothesis(tokens, total / self.config.divisor(len(tokens) + 1))])
+            length = min(len(tokens) + 1, row.room if self.at_limit else LARGEST)
+            answers.append([Hypothesis(tokens, total / self.config.divisor(length))])
             progress("decoding", len(answers), len(rows))
         return answers
 
@@ -374,14 +380,20 @@ class PromptSearch(EngineSearch):
         """Yields each row with CTranslate2's best answers; `room` and `most` as `EngineSearch.results`.
 
         CTranslate2 reads together as many tokens of each prompt as the shortest one has. Beams may end only behind prompts of one
-        length, and a prompt of one token counts in the room of others.
+        length, and a prompt of one token counts in the room of others. A prompt whose answer would pass the positions of the export
+        has its own room.
         """
-        for numbers in groups_of(len(row.source) if self.beams > 1 else len(row.source) == 1 for row in rows).values():
+
+        def apart(row: SearchedRow) -> tuple[int, int]:
+            fits = len(row.source) + room - 1 <= self.sizes.positions
+            return len(row.source) if self.beams > 1 else len(row.source) == 1, room if fits else row.room
+
+        for (_, most_tokens), numbers in groups_of(map(apart, rows)).items():
             found = self.translator.generate_batch(
                 [rows[i].source for i in numbers],
                 include_prompt_in_result=False,
-                max_length=room,
-                min_length=min(self.config.min_new_tokens, room),
+                max_length=most_tokens,
+                min_length=min(self.config.min_new_tokens, most_tokens),
                 **self.finishing(most),
                 **self.options,
             )

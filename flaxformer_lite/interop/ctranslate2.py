@@ -46,6 +46,8 @@ MASKED_SCORE = -10_000.0
 """The largest score of a masked key that makes its weight 0, as in CTranslate2."""
 MIN_POSITIONS = 1024
 """The smallest computed table of positions: CTranslate2's default limit of tokens."""
+MIN_PROMPT_POSITIONS = 8192
+"""That of decoders alone: a computed table has no end, and prompts may be longer than those of the training."""
 FORMAT_VERSION = 6
 TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "bfloat16": 5}
 MAX_BYTES = 2**32 - 1
@@ -98,7 +100,8 @@ def num_positions(config: Config) -> int:
     data, decode, positions = config.data, config.decode, config.model.positions
     if type(positions) not in (Sinusoidal, NoPositions):
         return positions.max_positions or LARGEST
-    room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
+    least = MIN_POSITIONS if config.model.num_encoder_layers else MIN_PROMPT_POSITIONS
+    room = max(least, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     return min(room, positions.max_positions or room)
 
 

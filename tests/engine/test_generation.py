@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.config import SlidingWindow
@@ -51,6 +52,12 @@ def test_texts_and_scores_are_those_of_the_run(run: Run, engine: EngineRun, opti
         assert [[one.score for one in ranked] for ranked in found] == [pytest.approx(of, abs=2e-5) for of in scores]
     ids = [[9, 8], [7]]
     assert engine.generator.completions_of_ids(ids)[0][0].tokens == run.completions_of_ids(ids)[0][0].tokens
+
+
+def test_a_stop_text_that_never_comes_changes_no_score(engine: EngineRun):
+    never, without = (engine.generator.completions(PROMPTS, stop=stop, max_new_tokens=4) for stop in (["\u2603"], []))
+    assert [one.text for (one,) in never] == [one.text for (one,) in without]
+    np.testing.assert_allclose([one.score for (one,) in never], [one.score for (one,) in without], rtol=1e-5)
 
 
 def test_stop_texts_streams_and_chats_are_those_of_the_run(run: Run, engine: EngineRun):

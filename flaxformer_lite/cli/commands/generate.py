@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import (
@@ -96,16 +97,27 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=1, first=True)
         blocks = chosen_blocks(arguments.files, "continue", texts, arguments.pieces)
+    loaded = opened_run(arguments)
+    write_answers(blocks, continuing(loaded.generator, arguments), chosen_output(arguments), [loaded])
+
+
+def opened_run(arguments: argparse.Namespace) -> Any:
+    """Returns the run that continues prompts, by CTranslate2 or by JAX."""
     from flaxformer_lite.core.search.generation import generation_settings
     from flaxformer_lite.engine.engine_run import open_obeying
+    from flaxformer_lite.engine.rules import CannotAnswer
 
-    changed = lambda own: generation_settings(own, decode_settings(own, arguments))  # noqa: E731
-    loaded: Any = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))
-    if loaded is None:
+    def changed(own: DecodeConfig) -> DecodeConfig:
+        if arguments.chat and is_url(arguments.folder):
+            raise CannotAnswer("CTranslate2 gets no chat template of a run at a URL: leave out --chat")
+        return generation_settings(own, decode_settings(own, arguments))
+
+    run = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))
+    if run is None:
         from flaxformer_lite.run import load  # with JAX
 
-        loaded = load(arguments.folder, **chosen_weights(arguments))
-    write_answers(blocks, continuing(loaded.generator, arguments), chosen_output(arguments), [loaded])
+        run = load(arguments.folder, **chosen_weights(arguments))
+    return run
 
 
 def check_options(arguments: argparse.Namespace) -> None:

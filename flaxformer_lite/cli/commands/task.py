@@ -72,6 +72,7 @@ def opened_run(arguments: argparse.Namespace, form: TaskLines[Any]) -> "tuple[Ru
     """Returns the run, and its model that reads texts, by CTranslate2 or by JAX."""
     from flaxformer_lite.tasks.engine_model import open_model
 
+    @functools.cache
     def by_jax() -> "Run":
         from flaxformer_lite.run import load
 
