@@ -47,7 +47,7 @@ MASKED_SCORE = -10_000.0
 MIN_POSITIONS = 1024
 """The smallest computed table of positions: CTranslate2's default limit of tokens."""
 MIN_PROMPT_POSITIONS = 8192
-"""That of decoders alone: a computed table has no end, and prompts may be longer than those of the training."""
+"""The smallest one of decoders alone: prompts may be longer than those of the training."""
 FORMAT_VERSION = 6
 TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "bfloat16": 5}
 MAX_BYTES = 2**32 - 1
