@@ -112,7 +112,7 @@ def opened_run(arguments: argparse.Namespace) -> Any:
             raise CannotAnswer("CTranslate2 gets no chat template of a run at a URL: leave out --chat")
         return generation_settings(own, decode_settings(own, arguments))
 
-    run = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))
+    run: Any = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))
     if run is None:
         from flaxformer_lite.run import load  # with JAX
 

@@ -118,10 +118,9 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
-        searching = {"translate": run.translator.searching, "generate": run.generator.decoder}
-        if engine and any(
-            isinstance(searching[name](**engine), EngineSearch) for name in searching if name in self.tasks
-        ):
+        # A translator of a decoder would render the chat template, which may have no end, in this process.
+        searching = run.generator.decoder if run.config.model.continues_texts else run.translator.searching
+        if engine and {"generate", "translate"} & {*self.tasks} and isinstance(searching(**engine), EngineSearch):
             self.engine = engine
             note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
