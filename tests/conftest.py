@@ -119,8 +119,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> "
 @pytest.fixture(autouse=True)
 def jax_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX answers where no engine is named, as without CTranslate2; `tests/engine` has what that answers."""
-    for module in ("cli.engines", "run.searches"):
-        monkeypatch.setattr(f"flaxformer_lite.{module}.is_installed", lambda: False)
+    monkeypatch.setattr("flaxformer_lite.engine.rules.is_installed", lambda: False)
 
 
 @pytest.fixture(scope="module")

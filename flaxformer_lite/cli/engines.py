@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from flaxformer_lite.base.console import note
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
-from flaxformer_lite.engine.rules import CannotAnswer, is_chosen, is_installed, uses_cpu
+from flaxformer_lite.engine.rules import CannotAnswer, chosen_engine
 
 Opened = TypeVar("Opened", bound=Any)
 
@@ -20,19 +20,15 @@ def without_jax(
     Raises: CannotAnswer if CTranslate2 is asked for, by name or by int8, and cannot answer; ValueError for a mistake that JAX would
         report too; OSError.
     """
-    asked = engine != "jax" and is_chosen(engine, wanted.dtype)
-    if not (asked or (engine == "auto" and uses_cpu() and is_installed())):
-        return None
-    try:
+
+    def read() -> Opened | None:
         if (config := own_config(wanted.run)) is None:
             return None  # the folder has no run, which JAX reports
         if jax_alone:
             raise CannotAnswer(f"CTranslate2 does not obey {', '.join(jax_alone)}: leave it out")
-        run = opened(wanted, config)
-    except (CannotAnswer, OSError) as error:
-        if asked:
-            raise
-        note(f"engine jax: {getattr(error, 'reason', error)}")
-        return None
-    note(f"engine ctranslate2: {wanted.dtype}, step {run.origin[0][0]:,}")
+        return opened(wanted, config)
+
+    run = None if engine == "jax" else chosen_engine(engine, wanted.dtype, read, note)
+    if run is not None:
+        note(f"engine ctranslate2: {wanted.dtype}, step {run.origin[0][0]:,}")
     return run

@@ -2,13 +2,17 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
 from types import ModuleType
+from typing import TypeVar
 
+from flaxformer_lite.base.console import note_once
 from flaxformer_lite.base.hardware import has_nvidia_device, has_tpu
 from flaxformer_lite.core.base.mistake import Mistake
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.engine import ENGINES
 
+Opened = TypeVar("Opened")
 OLDEST = (4, 8)
 """The oldest release of CTranslate2 that is known to import no other library, and to answer as our own search does."""
 MOST_ALPHA = 30
@@ -107,3 +111,23 @@ def uses_cpu() -> bool:
     others = any("cuda" not in name for name in plugins)
     has_libtpu = importlib.util.find_spec("libtpu") is not None
     return not (others or (plugins and has_nvidia_device()) or (has_libtpu and has_tpu()))
+
+
+def chosen_engine(
+    engine: str, weights_dtype: str | None, opened: Callable[[], Opened], tell: Callable[[str], None] = note_once
+) -> Opened | None:
+    """Returns what `opened` returns, where CTranslate2 answers: it is asked for, or fits this machine. None: JAX answers.
+
+    tell: is called with a line that says why CTranslate2, which would fit, cannot answer.
+
+    Raises: as `opened`, if CTranslate2 is asked for.
+    """
+    asked = is_chosen(engine, weights_dtype)
+    if asked or (engine == "auto" and uses_cpu() and is_installed()):
+        try:
+            return opened()
+        except (CannotAnswer, OSError) as error:
+            if asked:
+                raise
+            tell(f"engine jax: {getattr(error, 'reason', error)}")
+    return None

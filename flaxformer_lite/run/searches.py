@@ -6,12 +6,11 @@ Translations add to `engine/texts.py` the choice of the engine, and what a trans
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from flaxformer_lite.base.console import note_once
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
@@ -21,10 +20,7 @@ from flaxformer_lite.core.model import Transformer
 from flaxformer_lite.core.search import DecodeConfig, Forced
 from flaxformer_lite.core.search.answers import ScoredText, Searches
 from flaxformer_lite.core.search.decoder import Decoder
-from flaxformer_lite.core.search.generation import (
-    check_generates,
-    generation_settings,
-)
+from flaxformer_lite.core.search.generation import check_generates, generation_settings
 from flaxformer_lite.core.search.request import Request, in_order
 from flaxformer_lite.core.search.rows import Weights
 from flaxformer_lite.core.text import Tokenizers
@@ -33,7 +29,7 @@ from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.engine_run import open_engine
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, kind_of, state_of
 from flaxformer_lite.engine.generation import TextGenerator
-from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, is_chosen, is_installed, library, uses_cpu
+from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, chosen_engine, is_chosen, library
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.engine.texts import TextTranslator, WarnCallback
 from flaxformer_lite.files.chats.asking import Asking
@@ -47,8 +43,6 @@ from flaxformer_lite.tasks.engine_model import open_model
 from flaxformer_lite.tasks.jax_model import JaxModel
 from flaxformer_lite.tasks.task import TextModel
 from flaxformer_lite.workdir import RunFolder
-
-Opened = TypeVar("Opened")
 
 # What searches ---------------------------------------------------------------------------------------------------------
 
@@ -151,22 +145,6 @@ class RunSearcher:
                 raise CannotAnswer(f"{wanted.run} has changed since it was loaded: load it again")
             self.kept.engines[wanted] = read(wanted)
         return self.kept.engines[wanted]
-
-
-def chosen_engine(engine: str, weights_dtype: str | None, opened: Callable[[], Opened]) -> Opened | None:
-    """Returns what `opened` returns, where CTranslate2 answers: it is asked for, or fits this machine. None: JAX answers.
-
-    Raises: as `opened`, if CTranslate2 is asked for.
-    """
-    asked = is_chosen(engine, weights_dtype)
-    if asked or (engine == "auto" and uses_cpu() and is_installed()):
-        try:
-            return opened()
-        except (CannotAnswer, OSError) as error:
-            if asked:
-                raise
-            note_once(f"engine jax: {getattr(error, 'reason', error)}")
-    return None
 
 
 # Translations ----------------------------------------------------------------------------------------------------------

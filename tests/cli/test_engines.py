@@ -10,7 +10,7 @@ import pytest
 from flaxformer_lite.cli import engines
 from flaxformer_lite.cli.commands import translate
 from flaxformer_lite.cli.options import run_by_engine, typed_settings
-from flaxformer_lite.engine import engine_run
+from flaxformer_lite.engine import engine_run, rules
 from flaxformer_lite.engine.rules import CannotAnswer
 from tests.support.engine_runs import write_random_run
 
@@ -25,8 +25,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     """Types options of `translate RUN` and gives the engine, and what is written; a machine with a CPU and CTranslate2."""
-    monkeypatch.setattr(engines, "is_installed", lambda: True)
-    monkeypatch.setattr(engines, "uses_cpu", lambda: True)
+    monkeypatch.setattr(rules, "is_installed", lambda: True)
+    monkeypatch.setattr(rules, "uses_cpu", lambda: True)
     monkeypatch.setattr(engine_run, "open_engine", lambda wanted, kind: FOUND)
 
     def typed(*options: str) -> tuple[str, str]:
@@ -47,11 +47,11 @@ def test_auto_takes_ctranslate2_where_it_can_answer(chosen: Any, monkeypatch: py
     assert chosen() == ("ctranslate2", "engine ctranslate2: float32, step 6")
     assert chosen("--weights-dtype", "int8") == ("ctranslate2", "engine ctranslate2: int8, step 6")
     assert chosen("--engine", "jax") == ("jax", "")
-    monkeypatch.setattr(engines, "uses_cpu", lambda: False)
+    monkeypatch.setattr(rules, "uses_cpu", lambda: False)
     assert chosen() == ("jax", "")
     assert chosen("--engine", "ctranslate2")[0] == "ctranslate2"
-    monkeypatch.setattr(engines, "uses_cpu", lambda: True)
-    monkeypatch.setattr(engines, "is_installed", lambda: False)
+    monkeypatch.setattr(rules, "uses_cpu", lambda: True)
+    monkeypatch.setattr(rules, "is_installed", lambda: False)
     assert chosen() == ("jax", "")
 
 
