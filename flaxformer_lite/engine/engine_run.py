@@ -49,7 +49,7 @@ class EngineRun:
 
     @cached_property
     def generator(self) -> TextGenerator:
-        return TextGenerator(self, self.tokenizers, self.decode, self.path)
+        return TextGenerator(self, self.tokenizers, self.decode, self.wanted.run)
 
     @property
     def path(self) -> Path:

@@ -2,10 +2,10 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.search import DecodeConfig, Request
 from flaxformer_lite.core.search.answers import Hypothesis, ScoredText, warn_of_missing
@@ -21,6 +21,7 @@ from flaxformer_lite.core.search.generation import (
 from flaxformer_lite.core.search.request import in_order
 from flaxformer_lite.core.text import Tokenizer, Tokenizers
 from flaxformer_lite.engine.texts import Searcher, WarnCallback, check_list, required
+from flaxformer_lite.files.tokenizers.kinds import TEMPLATE_FILES
 
 if TYPE_CHECKING:
     from flaxformer_lite.files.chats.chat import ChatTemplate  # with NumPy
@@ -37,12 +38,12 @@ class TextGenerator:
     tokenizers: Tokenizers | None
     decode: DecodeConfig
     """The settings of decoding where a call has no others."""
-    path: Path
-    """The run folder."""
+    run: str
+    """The run folder, or the URL of one."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return required(self.tokenizers, self.path).target
+        return required(self.tokenizers, self.run).target
 
     def decoder(self, **decode: Any) -> Any:
         """Returns what searches under the settings with `decode` changed, settings of `Sampling` too.
@@ -131,7 +132,7 @@ class TextGenerator:
         template = self.template()
         if template is None:
             raise ValueError(
-                f"{self.path} has no chat template: put a chat_template.jinja there, or use it without a chat"
+                f"{self.run} has no chat template: put a chat_template.jinja there, or use it without a chat"
             )
         read = Conversation.of(list(messages)).messages
         self.searcher.unknown.report([joined(message)["content"] for message in read[-1:]], warn)
@@ -156,4 +157,5 @@ class TextGenerator:
         """Returns the chat template of the run folder; None without one. Raises: ValueError for a file that is not JSON."""
         from flaxformer_lite.files.chats.chat import read_chat_template  # with NumPy
 
-        return read_chat_template(self.path, self.tokenizer)
+        with local_files(self.run, TEMPLATE_FILES) as folder:
+            return read_chat_template(folder, self.tokenizer)

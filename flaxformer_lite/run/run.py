@@ -210,7 +210,7 @@ class Run:
     @cached_property
     def generator(self) -> Generator:
         """The generator, which continues prompts, with all that `generate` and `chat` are made of."""
-        return Generator(self.searcher, self.tokenizers, self.config.decode, self.folder.path)
+        return Generator(self.searcher, self.tokenizers, self.config.decode, str(self.folder.path))
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
         """Returns the text that continues each prompt, in order; of several samples the first. `options`: see `completions`.

@@ -74,6 +74,12 @@ def test_stop_texts_streams_and_chats_are_those_of_the_run(run: Run, engine: Eng
     assert "".join(engine.generator.chat(messages)) == "".join(run.chat(messages))
 
 
+def test_a_chat_at_a_url_has_the_template_of_the_run(run: Run):
+    at_url = open_engine(RunWeights(f"file://{run.path}"), "Generator")
+    messages = [{"role": "user", "content": "hello"}]
+    assert "".join(at_url.generator.chat(messages)) == "".join(run.chat(messages)) != ""
+
+
 def test_a_stream_that_is_left_ends_its_search(engine: EngineRun):
     stream: Any = engine.generator.stream("a")
     next(stream)

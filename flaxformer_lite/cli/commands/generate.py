@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.answering import Answering
 from flaxformer_lite.cli.input_lines import LineChunk, NoBadLines, chosen_blocks, text_columns
 from flaxformer_lite.cli.options import (
@@ -105,11 +104,8 @@ def opened_run(arguments: argparse.Namespace) -> Any:
     """Returns the run that continues prompts, by CTranslate2 or by JAX."""
     from flaxformer_lite.core.search.generation import generation_settings
     from flaxformer_lite.engine.engine_run import open_obeying
-    from flaxformer_lite.engine.rules import CannotAnswer
 
     def changed(own: DecodeConfig) -> DecodeConfig:
-        if arguments.chat and is_url(arguments.folder):
-            raise CannotAnswer("CTranslate2 gets no chat template of a run at a URL: leave out --chat")
         return generation_settings(own, decode_settings(own, arguments))
 
     run: Any = run_by_engine(arguments, functools.partial(open_obeying, "Generator", changed))

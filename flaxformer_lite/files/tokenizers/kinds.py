@@ -46,6 +46,8 @@ HUB_FILES = (
     *("source.spm", "target.spm", *CHAT_TEMPLATES),
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
+TEMPLATE_FILES = (*CHAT_TEMPLATES, *(f"huggingface/{name}" for name in HUB_FILES))
+"""The files of a run that a chat template and its special tokens are read from, and those of an imported tokenizer."""
 SENTENCE_FILES = (
     *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
     "[0-9]_*/config.json",
@@ -173,7 +175,7 @@ class FromRun(Checked, at="data.tokenizer"):
         """
         if self.side == "source" and target in (None, FromRun(path=self.path, side="target")):
             targets = (f"target_tokenizer{kind.extension}" for kind in TOKENIZER_CLASSES)
-            names = (*targets, *CHAT_TEMPLATES, *LANGUAGE_FILES, *(f"huggingface/{name}" for name in HUB_FILES))
+            names = (*targets, *LANGUAGE_FILES, *TEMPLATE_FILES)
             with local_files(self.path, names) as folder:
                 if any(folder.glob("target_tokenizer.*")) == (target is not None):
                     copy_hub_files(folder, output)
