@@ -36,8 +36,11 @@ EXPORTS = "engine"
 FACTS = "engine.json"
 """The facts of an export, and the digests of its files."""
 STATE_FILES = (
-    *("config.json", "tokenizer.*", "target_tokenizer.*"),
-    *("checkpoints/*/meta/meta.json", "checkpoints/*/state/digests.json"),
+    "config.json",
+    "tokenizer.*",
+    "target_tokenizer.*",
+    "checkpoints/*/meta/meta.json",
+    "checkpoints/*/state/digests.json",
 )
 """The files of a run that tell one state of it from another."""
 MAKERS = (

@@ -272,7 +272,6 @@ class EngineSearch:
     def parted(self, row: SearchedRow, result: Result) -> Shown:
         """Returns the answers of a result that count as finished, and the others."""
         config, finished, cut = self.config, list[SearchedAnswer](), list[SearchedAnswer]()
-        at_limit = self.at_limit
         if row.early_end is not None:
             others = math.log1p(-math.exp(row.early_end))  # their probability, by which CTranslate2 has divided
             result = [(tokens, log_prob + others) for tokens, log_prob in result]
@@ -281,8 +280,8 @@ class EngineSearch:
             if not IMPOSSIBLE < log_prob < math.inf:
                 continue
             has_end, length = tokens[-1] in self.ends, len(tokens)
-            score = log_prob / config.divisor(length + (not has_end and not at_limit))
-            is_finished = has_end or (at_limit and length == row.room)
+            score = log_prob / config.divisor(length + (not has_end and not self.at_limit))
+            is_finished = has_end or (self.at_limit and length == row.room)
             (finished if is_finished else cut).append(
                 SearchedAnswer(tokens[: length - has_end], length, log_prob, score)
             )

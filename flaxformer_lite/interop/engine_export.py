@@ -34,7 +34,7 @@ from flaxformer_lite.files.tokenizers.kinds import copy_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.tasks.engine_model import HEADS
+from flaxformer_lite.tasks.engine_model import HEADS_FILE
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in, why_damaged
 
 
@@ -77,9 +77,13 @@ def check_whole(loaded: Run, weights: str) -> None:
             raise ValueError(f"checkpoint {step} of {loaded.folder.path} is damaged ({reason}): delete or restore it")
 
 
-def check_reads_prompts(config: Config) -> None:
-    """Raises: CannotExpress for a decoder whose prompts CTranslate2 reads otherwise."""
+def check_read_alike(config: Config) -> None:
+    """Raises: CannotExpress for a decoder whose prompts CTranslate2 reads otherwise, and for a pooler that NumPy does not have."""
     model, attention = config.model, config.objective.prompt_attention
+    if not model.num_decoder_layers and model.pooler is not None and model.pooler.norm:
+        raise CannotExpress("model.pooler.norm is True", {"model.pooler.norm": True}, "CTranslate2")
+    if model.num_encoder_layers:
+        return
     wrong: dict[str, Any] = {}
     if model.sliding_window is not None:
         wrong["model.sliding_window"] = model.sliding_window.size
@@ -96,8 +100,7 @@ def export(loaded: Run, output: Path) -> None:
     if (lora := config.model.lora) is not None:
         model = replace(config.model, lora=None)
         config, params = replace(config, model=model), merged(params, lora)
-    if not config.model.num_encoder_layers:
-        check_reads_prompts(config)
+    check_read_alike(config)
     # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
@@ -114,11 +117,9 @@ def export(loaded: Run, output: Path) -> None:
         "languages": None if data.languages is None else as_tree(data.languages),
     }
     if not model.num_decoder_layers:
-        if model.pooler is not None and model.pooler.norm:
-            raise CannotExpress("model.pooler.norm is True", {"model.pooler.norm": True}, "CTranslate2")
         heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
         arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
-        np.savez(output / HEADS, **arrays)
+        np.savez(output / HEADS_FILE, **arrays)
         facts["encoder"] = encoder_facts(config, positions)
     files = {file.name: file_digest(file) for file in output.iterdir()}
     write_sealed(output / FACTS, signed({**facts, "files": files}))

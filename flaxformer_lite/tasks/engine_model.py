@@ -23,7 +23,7 @@ from flaxformer_lite.engine.heads import NumpyHeads
 from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.tasks.task import TextModel, Wanted
 
-HEADS = "heads.npz"
+HEADS_FILE = "heads.npz"
 """The file of an export with the parameters of the heads, by their paths."""
 BATCH_TOKENS = 512
 """The most tokens of a batch, padding included: larger ones leave the cache of a core, and take a fifth longer."""
@@ -54,9 +54,8 @@ class EngineModel(TextModel):
         others = [i for i, row in enumerate(rows) if not row.tokens or self.facts["position_padding_id"] in row.tokens]
         answers = dict(zip(others, self.by_jax(wanted, [rows[i] for i in others]), strict=True))
         left = [i for i in range(len(rows)) if i not in answers]
-        batches = plan_batches(
-            [len(rows[i].tokens) for i in left], BATCH_TOKENS, padded=int
-        )  # no longer than their longest
+        sizes = [len(rows[i].tokens) for i in left]
+        batches = plan_batches(sizes, BATCH_TOKENS, padded=int)  # no longer than their longest
         head, array = getattr(self.heads, wanted), sys.modules["ctranslate2"].StorageView.from_array
         last_type = self.facts["types"] - 1
 
@@ -90,7 +89,7 @@ def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextM
         raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here, and fills no masks")
     export, library, tokenizers = opened(wanted, own.kind)
     facts = export.facts["encoder"]
-    with np.load(export.folder / HEADS) as arrays:
+    with np.load(export.folder / HEADS_FILE) as arrays:
         params = dict(arrays)
     pooler, vector = facts["pooler"], facts["sentence_embedding"]
     if vector is not None:

@@ -1,7 +1,6 @@
 """The end of a command that makes a run: scores of the held-out test and a report, each made once."""
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +20,8 @@ def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Seq
     made: files and folders of the run.
     """
     folder = run.folder.path
-    file = folder / TEST_SCORES
-    scores: dict[str, Any] = json.loads(file.read_bytes()) if file.is_file() else {}
-    if scores.get("step") == run.step:
-        return scores
+    if (before := run.test_scores) is not None:
+        return before
     for name in ("report.html", *made):
         if (folder / name).is_dir():
             shutil.rmtree(folder / name)
@@ -33,7 +30,7 @@ def scored_once(run: Run, data: ScoredData, decode: Mapping[str, Any], made: Seq
     about = {"run": str(folder), "split": data.name, "weights": run.config.weights, "step": run.step}
     scores = finite(about | scores)
     save_scores(run, scores, data.pairs, hypotheses)
-    write_json(file, scores)
+    write_json(folder / TEST_SCORES, scores)
     return scores
 
 
