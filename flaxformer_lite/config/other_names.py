@@ -60,7 +60,7 @@ HABITS = {
     "gradient_checkpointing activation_checkpointing": "it is {model.remat}: none, dots or full",
     "output_dir overwrite_output_dir project_name default_root_dir save_dir output_path": "the run folder is -o RUN of `fit`, "
     "--workdir RUN of `train`, or an argument of flaxformer_lite.fit and flaxformer_lite.train",
-    "do_train do_eval do_predict do_test": "`fit` and `train` train and evaluate; `flaxformer-lite evaluate RUN` scores alone",
+    "do_train do_eval do_predict do_test": "`fit` and `train` train and evaluate; `flaxformer-lite evaluate RUN` only scores",
     "resume_from_checkpoint resume ckpt_path": "the same command continues a run from its newest checkpoint",
     "model_name_or_path model_name base_model": "it is {train.init_from}, the folder of a run or of an imported model; `fit` has "
     "MODEL",

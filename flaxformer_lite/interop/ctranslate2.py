@@ -47,7 +47,7 @@ MASKED_SCORE = -10_000.0
 MIN_POSITIONS = 1024
 """The smallest computed table of positions: CTranslate2's default limit of tokens."""
 MIN_PROMPT_POSITIONS = 8192
-"""The smallest one of decoders alone: prompts may be longer than those of the training."""
+"""The smallest table of models without an encoder: prompts may be longer than those of the training."""
 FORMAT_VERSION = 6
 TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3, "bfloat16": 5}
 MAX_BYTES = 2**32 - 1
@@ -111,7 +111,7 @@ def options_of(
     """Returns `config.json`; `tokenizer` is that of the texts that the model reads, `names` are the target's tokens.
 
     An encoder–decoder also gets the tokens that CTranslate2 adds to a source, without a tokenizer none, and starts an answer from.
-    An encoder alone has no use for tokens that begin and end, but CTranslate2 wants names.
+    A model without a decoder has no use for tokens that begin and end, but CTranslate2 wants their names.
     """
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
     start = decode.start_id if model.num_decoder_layers else unk
@@ -149,7 +149,7 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     lines = []
     if not model.num_decoder_layers:
         lines.append(
-            "the folder has the encoder alone, which gives its last layer: what reads that, head, pooler or vector, is not in it"
+            "the folder has only the encoder, which gives its last layer: what reads that layer, head, pooler or vector, is left out"
         )
     if model.sliding_window is not None:
         lines.append(
@@ -304,7 +304,7 @@ ACTIVATION_NUMBERS = {
 
 
 HEADS = ("head", "pooler", "sentence_embedding", "log_scale")
-"""The parameters of an encoder alone that read its last layer."""
+"""The parameters of a model without a decoder that read its last layer."""
 LEAVES = Leaves("/weight", "/bias", "/gamma", "/beta", "/weight")
 STACK = {
     "positions/embedding": "position_encodings/encodings",

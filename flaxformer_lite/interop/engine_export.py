@@ -126,7 +126,7 @@ def export(loaded: Run, output: Path) -> None:
 
 
 def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
-    """Returns what answers of an encoder alone need of the config."""
+    """Returns the part of the config that answers of a model without a decoder need."""
     model = config.model
     return {
         "pooler": as_tree(model.pooler),

@@ -1,4 +1,4 @@
-"""The model of a run, by CTranslate2 and NumPy: the last layer of an encoder alone, and its heads."""
+"""The model of a run, by CTranslate2 and NumPy: the last layer of a model without a decoder, and its heads."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -19,7 +19,7 @@ from flaxformer_lite.core.text import EncodedText, Tokenizer
 
 
 class Rating(NamedTuple):
-    """The numbers by which a model rates translations, and the texts in which it reads them."""
+    """The numbers that a model gives to translations, and the texts in which the model reads the translations."""
 
     sign: int
     """1, or -1 where the lowest number is the best."""
@@ -207,7 +207,7 @@ class LabelledWordTexts(AnsweredTexts):
     """The labels, as in the data, in the order of their logits. O is the label of words outside of all entities."""
     scheme: Scheme = "bio"
     """bio: B-TYPE for the first word of an entity, I-TYPE for its others; bioes: also E-TYPE for the last word, and S-TYPE for
-    an entity of one word; plain: a label for each word, such as its part of speech, so each word but an O is an entity alone."""
+    an entity of one word; plain: a label for each word, such as its part of speech, so each word but an O is an entity."""
 
     reads = "words"
 
