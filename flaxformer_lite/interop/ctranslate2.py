@@ -149,7 +149,7 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     lines = []
     if not model.num_decoder_layers:
         lines.append(
-            "the folder has only the encoder, which gives its last layer: what reads that layer, head, pooler or vector, is left out"
+            "the folder has only the encoder, which gives its last layer: a head, pooler or vector that reads it is left out"
         )
     if model.sliding_window is not None:
         lines.append(
