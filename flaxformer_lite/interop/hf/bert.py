@@ -5,8 +5,9 @@ RoBERTa counts positions from the padding id on. DistilBERT has no token types a
 References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019, arXiv:1910.01108.
 """
 
+import functools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import (
     ANSWERING,
     ANSWERS,
+    ClassNames,
     Family,
     IgnorableTensor,
     classes_of,
@@ -33,7 +35,7 @@ from flaxformer_lite.interop.hf.family import (
 )
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, architecture_of, num_labels, padding_before
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
+from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, Table, only, option
 
 # BERT -----------------------------------------------------------------------------------------------------------------
 
@@ -90,43 +92,18 @@ def classes_layer(architecture: str, usual: str) -> Names:
     return {"pooler/classes": "qa_outputs" if architecture.endswith(ANSWERING) else usual}
 
 
-def unread(prefix: str, head: str) -> tuple[IgnorableTensor, ...]:
-    """Returns the copies that files have of the tensors of a head, and what no model reads.
+def unread(body: str, head: str) -> tuple[IgnorableTensor, ...]:
+    """Returns the copies that files have of the tensors of a head, and what no model reads. `body`: the name of the base model.
 
     Older files have a pooler beside a classifier which reads the last layer itself.
     """
     return (
-        *tied_copies(f"{prefix}.embeddings.word_embeddings.weight", f"{head}.decoder.weight"),
+        *tied_copies(f"{body}.embeddings.word_embeddings.weight", f"{head}.decoder.weight"),
         *tied_copies(f"{head}.bias", f"{head}.decoder.bias"),
         never_read(rf"{re.escape(head)}\.bias", "unused: an untied head has a bias of its own"),
-        position_ids(rf"{prefix}\.embeddings\.position_ids"),
-        never_read(rf"{prefix}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself"),
+        position_ids(rf"{body}\.embeddings\.position_ids"),
+        never_read(rf"{body}\.pooler\.dense\.(weight|bias)", "unused: the classifier reads the last layer itself"),
     )
-
-
-CLASSES = classes_of("Bert")
-
-
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    num_classes = 2 if "cls.seq_relationship.weight" in tensors else 0
-    if "classifier.weight" in tensors:
-        num_classes = num_labels(options)
-    has_head = "cls.predictions.transform.dense.weight" in tensors
-    draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
-    draft["pooler"] = Pooler(num_classes=num_classes) if "bert.pooler.dense.weight" in tensors else None
-    stated = (
-        architecture_of(options) == CLASSES.of_tokens
-    )  # older files of this class have a pooler, which it does not read
-    if ANSWERS in tensors or ("classifier.weight" in tensors and (draft["pooler"] is None or stated)):
-        draft["pooler"] = labels_of_tokens(options)
-
-
-def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    usual, has_classes = CLASSES.of(model, names), model.pooler is not None and model.pooler.num_classes > 0
-    if usual == CLASSES.language_model and has_classes:
-        return "BertForPreTraining"
-    next_sentence = usual == CLASSES.classifier and "cls.seq_relationship.weight" in names
-    return "BertForNextSentencePrediction" if next_sentence else usual
 
 
 EMBEDDINGS = {
@@ -145,21 +122,18 @@ LAYER = {
     "feed_forward/down": "output.dense",
     "feed_forward_post_norm": "output.LayerNorm",
 }
+
 HEADS = {
     "head/transform": "cls.predictions.transform.dense",
     "head/norm": "cls.predictions.transform.LayerNorm",
-    "pooler/dense": "bert.pooler.dense",
 }
 
 
-def names(model: ModelConfig, architecture: str) -> Names:
-    classes = "classifier" if architecture in (CLASSES.classifier, CLASSES.of_tokens) else "cls.seq_relationship"
+def base_names(body: str, layer: Mapping[str, str] = LAYER) -> dict[str, str]:
+    """Returns the names of the embeddings and the layers of the base model `body`."""
     return {
-        **prefixed("", "bert.", EMBEDDINGS),
-        **prefixed("encoder/layers/", "bert.encoder.layer.{i}.", LAYER),
-        **HEADS,
-        **head_output(model, "cls.predictions"),
-        **classes_layer(architecture, classes),
+        **prefixed("", f"{body}.", EMBEDDINGS),
+        **prefixed("encoder/layers/", f"{body}.encoder.layer.{{i}}.", layer),
     }
 
 
@@ -168,19 +142,59 @@ def head_output(model: ModelConfig, there: str) -> Names:
     return {"head/bias": f"{there}.bias"} if model.share_target_output else {"head": f"{there}.decoder"}
 
 
-BERT = Family(
-    model_type="bert",
-    prefix="bert.",
-    base=CLASSES.base,
-    special=UsualIds(pad=0),
-    head_prefixes=("cls.", "classifier.", "qa_outputs."),
-    template=TEMPLATE,
-    table=TABLE,
-    read_heads=read_heads,
-    architecture=architecture,
-    names=names,
-    ignorable=unread("bert", "cls.predictions"),
-)
+def read_heads(classes: ClassNames, body: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+    num_classes = 2 if "cls.seq_relationship.weight" in tensors else 0
+    if "classifier.weight" in tensors:
+        num_classes = num_labels(options)
+    has_head = "cls.predictions.transform.dense.weight" in tensors
+    draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
+    draft["pooler"] = Pooler(num_classes=num_classes) if f"{body}.pooler.dense.weight" in tensors else None
+    stated = (
+        architecture_of(options) == classes.of_tokens
+    )  # older files of this class have a pooler, which it does not read
+    if ANSWERS in tensors or ("classifier.weight" in tensors and (draft["pooler"] is None or stated)):
+        draft["pooler"] = labels_of_tokens(options)
+
+
+def architecture(classes: ClassNames, model: ModelConfig, names: Collection[str]) -> str:
+    usual, has_classes = classes.of(model, names), model.pooler is not None and model.pooler.num_classes > 0
+    name = classes.base.removesuffix("Model")
+    if usual == classes.language_model and has_classes:
+        return f"{name}ForPreTraining"
+    next_sentence = usual == classes.classifier and "cls.seq_relationship.weight" in names
+    return f"{name}ForNextSentencePrediction" if next_sentence else usual
+
+
+def names(classes: ClassNames, body: str, base: Names, model: ModelConfig, architecture: str) -> Names:
+    place = "classifier" if architecture in (classes.classifier, classes.of_tokens) else "cls.seq_relationship"
+    return {
+        **base,
+        **HEADS,
+        **head_output(model, "cls.predictions"),
+        "pooler/dense": f"{body}.pooler.dense",
+        **classes_layer(architecture, place),
+    }
+
+
+def bert_family(model_type: str, name: str, template: ModelConfig, base: Names, body: str = "bert") -> Family:
+    """Returns a family with BERT's heads. `name` begins the names of its classes; `base` names the tensors of the base model."""
+    classes = classes_of(name)
+    return Family(
+        model_type=model_type,
+        prefix=f"{body}.",
+        base=classes.base,
+        special=UsualIds(pad=0),
+        head_prefixes=("cls.", "classifier.", "qa_outputs."),
+        template=template,
+        table=TABLE,
+        read_heads=functools.partial(read_heads, classes, body),
+        architecture=functools.partial(architecture, classes),
+        names=functools.partial(names, classes, body, base),
+        ignorable=unread(body, "cls.predictions"),
+    )
+
+
+BERT = bert_family("bert", "Bert", TEMPLATE, base_names("bert"))
 
 # RoBERTa --------------------------------------------------------------------------------------------------------------
 
@@ -201,57 +215,60 @@ def padded_position_options(model: ModelConfig) -> dict[str, Any]:
     return {"max_position_embeddings": model.positions.max_positions + pad_id + 1, "pad_token_id": pad_id}
 
 
-def read_roberta_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+def read_roberta_heads(body: str, options: Options, draft: Draft, tensors: Arrays) -> None:
     has_head = "lm_head.dense.weight" in tensors  # its activation is gelu, whatever `hidden_act` is
     draft["head"] = LanguageModelHead(bias=True, transform="gelu") if has_head else None
-    draft["pooler"] = Pooler() if "roberta.pooler.dense.weight" in tensors else None
+    draft["pooler"] = Pooler() if f"{body}.pooler.dense.weight" in tensors else None
     if "classifier.out_proj.weight" in tensors:
         draft["pooler"] = Pooler(num_classes=num_labels(options))
     elif "classifier.weight" in tensors or ANSWERS in tensors:
         draft["pooler"] = labels_of_tokens(options)
 
 
-def roberta_names(model: ModelConfig, architecture: str) -> Names:
+def roberta_names(body: str, base: Names, model: ModelConfig, architecture: str) -> Names:
     has_classes = model.pooler is not None and model.pooler.num_classes > 0
     of_tokens = model.pooler is not None and model.pooler.token == "each"
     return {
-        **prefixed("", "roberta.", EMBEDDINGS),
-        **prefixed("encoder/layers/", "roberta.encoder.layer.{i}.", LAYER),
+        **base,
         "head/transform": "lm_head.dense",
         "head/norm": "lm_head.layer_norm",
         **head_output(model, "lm_head"),
-        "pooler/dense": "classifier.dense" if has_classes else "roberta.pooler.dense",
+        "pooler/dense": "classifier.dense" if has_classes else f"{body}.pooler.dense",
         **classes_layer(architecture, "classifier" if of_tokens else "classifier.out_proj"),
     }
 
 
-ROBERTA = Family(
-    model_type="roberta",
-    prefix="roberta.",
-    base="RobertaModel",
-    special=UsualIds(pad=1, bos=0, eos=2),
-    head_prefixes=("lm_head.", "classifier.", "qa_outputs."),
-    template=replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
-    table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
-    read_heads=read_roberta_heads,
-    architecture=classes_of("Roberta").of,
-    names=roberta_names,
-    ignorable=unread("roberta", "lm_head"),
-)
+ROBERTA_TEMPLATE = replace(TEMPLATE, vocab_size=30522, position_padding_id=1, positions=Learned(offset=2))
+ROBERTA_TABLE = (*TABLE, Entry(read_padded_positions, padded_position_options))
 
 
-def like_roberta(model_type: str, classes: str) -> Family:
-    """Returns a family that is RoBERTa under another name."""
-    return replace(
-        ROBERTA,
+def roberta_family(
+    model_type: str,
+    name: str,
+    body: str = "roberta",
+    base: Names | None = None,
+    template: ModelConfig = ROBERTA_TEMPLATE,
+    table: Table = ROBERTA_TABLE,
+) -> Family:
+    """Returns a family with RoBERTa's heads. `base`: the names of the base model's tensors; None: RoBERTa's behind `body`."""
+    classes = classes_of(name)
+    return Family(
         model_type=model_type,
-        base=f"{classes}Model",
-        template=replace(ROBERTA.template, vocab_size=30522),
-        architecture=classes_of(classes).of,
+        prefix=f"{body}.",
+        base=classes.base,
+        special=UsualIds(pad=1, bos=0, eos=2),
+        head_prefixes=("lm_head.", "classifier.", "qa_outputs."),
+        template=template,
+        table=table,
+        read_heads=functools.partial(read_roberta_heads, body),
+        architecture=classes.of,
+        names=functools.partial(roberta_names, body, base or base_names(body)),
+        ignorable=unread(body, "lm_head"),
     )
 
 
-XLM_ROBERTA, CAMEMBERT = like_roberta("xlm-roberta", "XLMRoberta"), like_roberta("camembert", "Camembert")
+ROBERTA = roberta_family("roberta", "Roberta", template=replace(ROBERTA_TEMPLATE, vocab_size=50265))
+XLM_ROBERTA, CAMEMBERT = roberta_family("xlm-roberta", "XLMRoberta"), roberta_family("camembert", "Camembert")
 
 # DistilBERT -----------------------------------------------------------------------------------------------------------
 

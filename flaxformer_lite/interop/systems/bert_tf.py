@@ -39,6 +39,7 @@ SAME_NAMES = {
     **prefixed("", "bert.", bert.EMBEDDINGS),
     **prefixed("encoder/layers/", "bert.encoder.layer_{i}.", bert.LAYER),
     **bert.HEADS,
+    "pooler/dense": "bert.pooler.dense",
 }
 """Names that Hugging Face has too, but for the separator."""
 NAMES: Names = {
