@@ -264,11 +264,7 @@ def typed_for_translations(arguments: argparse.Namespace) -> list[str]:
     """Returns the typed options that only translations need."""
     names = [name for name in TranslationOptions.__annotations__ if vars(arguments)[name]]
     typed = [*typed_options(arguments).values(), *(arguments.marks[name].option for name in names)]
-    others = {
-        "--bleu-tokenizer": arguments.bleu_tokenizer,
-        "--metric": arguments.metrics,
-        "--engine": chosen_engine(arguments),
-    }
+    others = {"--bleu-tokenizer": arguments.bleu_tokenizer, "--metric": arguments.metrics}
     return [*typed, *(option for option, value in others.items() if value)]
 
 

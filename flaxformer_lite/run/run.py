@@ -41,7 +41,7 @@ from flaxformer_lite.files.data.refused import Origin
 from flaxformer_lite.run.attention import AttentionWeights, attention_ids, attention_weights, own_targets
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.recording import RecordedRow, Recording, open_recording
-from flaxformer_lite.run.scoring import TEST_SCORES, score, scored_data
+from flaxformer_lite.run.scoring import TEST_SCORES, EngineRunner, score, scored_data
 from flaxformer_lite.run.searches import Generator, Kept, Read, RunSearcher, Translator, form_of
 from flaxformer_lite.tasks.answer.answers import Answer, FoundAnswer, Question
 from flaxformer_lite.tasks.classify.answers import Classify, ClassPrediction
@@ -438,13 +438,14 @@ class Run:
         *,
         parts: Mapping[str, slice] = {},
         origin: Origin | None = None,
+        reader: TextModel | None = None,
         progress: ProgressCallback = no_progress,
         warn: WarnCallback = warn,
     ) -> dict[str, float]:
         """Returns the objective's metrics on pairs or documents: loss in nats per token without smoothing, perplexity, and so on.
 
         `parts`: names of parts that are all pairs together; each then has metrics of its own, such as `de/loss`. `origin`: the
-        source of the pairs, for messages.
+        source of the pairs, for messages. `reader`: the model that reads whole texts (`answering`); None: that of JAX.
 
         Example: `run.metrics([Pair("20 November 2026", "2026-11-20")])["loss"]`.
 
@@ -469,7 +470,8 @@ class Run:
         task = dataclasses.replace(
             task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()
         )
-        runner = MeshRunner(task, mesh)
+        by_jax = reader is None or reader is self.text_model
+        runner: Any = MeshRunner(task, mesh) if by_jax else EngineRunner(reader, self.config)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def evaluate(
@@ -484,7 +486,8 @@ class Run:
         """Returns the scores that the command `evaluate` writes: the objective's metrics, for translations also BLEU and chrF.
 
         `split`: eval or test; None: data.test if the config has one. `source`, `target`: files of sentences in place of a split.
-        `bleu_tokenizer`: sacreBLEU's, in place of the config's. `decode`: options of `hypotheses`, such as `best_by`.
+        `bleu_tokenizer`: sacreBLEU's, in place of the config's. `decode`: options of `hypotheses`, such as `best_by`; `engine` and
+        `weights_dtype` for all runs. The report names the engine.
 
         Example: `run.evaluate("test", beam_size=5)["bleu"]`.
 

@@ -2,16 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, counted, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.base.groups import groups_of
+from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives import Batch, Counts
+from flaxformer_lite.core.reading.objectives import KINDS
 from flaxformer_lite.core.search.answers import ScoredText
+from flaxformer_lite.core.text import EncodedText
+from flaxformer_lite.engine.rules import is_chosen
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.data import ParallelText
 from flaxformer_lite.files.data.held_out import SPLITS, Split
@@ -27,6 +39,7 @@ from flaxformer_lite.metrics.translations import (
 )
 from flaxformer_lite.run.choosing import best_first, candidates
 from flaxformer_lite.tasks import scored_by
+from flaxformer_lite.tasks.task import TextModel
 
 TEST_SCORES = Path("data", "scores.json")
 """The scores on the test that `fit` and `pair` made, in a run folder; RUN/evaluations has those of the newest evaluation."""
@@ -131,18 +144,22 @@ def score(
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any.
 
-    decode: options of `Run.hypotheses`. asks: names of further options that need translations. A run of conversations answers its
-    data if `asks`, `decode` or `train.text_metrics` is given.
+    decode: options of `Run.hypotheses`; of a run without translations `engine` and `weights_dtype` alone. asks: names of further
+    options that need translations. A run of conversations answers its data if `asks`, `decode`, CTranslate2 by name, or
+    `train.text_metrics` is given.
 
     Raises: ValueError if an option is for translations, and the run makes no translations.
     """
-    if (given := [*decode, *asks]) and not makes_translations(run):
+    by = {name: decode[name] for name in ("engine", "weights_dtype") if name in decode}
+    settings_given = [name for name in decode if name not in by]
+    if (given := [*settings_given, *asks]) and not makes_translations(run):
         raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
     best_by, decode = decode.get("best_by"), candidates(run.translator.form.decode, **decode)
     if not isinstance(best_by, str | None):
         rated_pairs(run, data)  # raises
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
+    reader = run.text_model if makes_translations(run) else run.answering(by, objective.kind in KINDS)
     trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
     if not trainable:
         note("the loss is left out: where data.languages has its tokens is for use alone")
@@ -155,15 +172,18 @@ def score(
                 pairs,
                 parts=parts,
                 origin=origin,
+                reader=reader,
                 progress=progress.within,
                 warn=lambda line: warn(f"{name}: {line}"),
             )
         if (task := scored_by(objective)) is not None:
-            texts = task.texts(run.text_model, pairs, progress=progress.within, warn=lambda line: None)
+            texts = task.texts(reader, pairs, progress=progress.within, warn=lambda line: None)
             scores |= task.scores(pairs, texts, parts)
-        is_asked = answers_files or (converses and bool(asks or run.config.train.text_metrics or decode))
-        if not (objective.translates or is_asked):
-            return {objective.unit: len(pairs), **scores}, None
+        by_name = is_chosen(by.get("engine", "jax"), by.get("weights_dtype"))
+        wants_texts = given or run.config.train.text_metrics or by_name
+        if not (objective.translates or answers_files or (converses and wants_texts)):
+            engine = "jax" if reader is run.text_model else "ctranslate2"
+            return {objective.unit: len(pairs), **scores, "engine": engine}, None
         references: list[str | None] = [pair.target for pair in pairs]
         if objective.translates or answers_files:
             answers = translations(run, data, decode, progress)
@@ -181,6 +201,38 @@ def score(
     known = {value for name, value in scores.items() if name.endswith("_signature")}
     of_sources = of_parts(figures, parts, hypotheses, references)
     return scores | {name: value for name, value in of_sources.items() if value not in known}, hypotheses
+
+
+@dataclass(frozen=True)
+class EngineRunner:
+    """Counts an objective's metrics, as the evaluation step of a `Runner`, for texts that CTranslate2 reads."""
+
+    model: TextModel
+    config: Config
+
+    @cached_property
+    def metrics(self) -> Any:
+        return jax.jit(self.config.objective.metrics)
+
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        return np.arange(num_rows)
+
+    def shard_batch(self, batch: Batch) -> Batch:
+        return jax.tree.map(jnp.asarray, batch)
+
+    def eval_step(self, params: PyTree, batch: Batch) -> Counts:
+        """Returns the counts of a batch. A row without a token counts as padding, whose outputs are 0."""
+        objective = self.config.objective
+        inputs = objective.inputs(batch, self.config.model)
+        tokens, mask = np.asarray(inputs.source_tokens), np.asarray(inputs.source_mask)
+        types = np.zeros_like(tokens) if inputs.token_types is None else np.asarray(inputs.token_types)
+        places = np.flatnonzero(mask.any(1))
+        rows = [EncodedText(tokens[i][mask[i]].tolist(), types[i][mask[i]].tolist()) for i in places]
+        answers = self.model.read("class_logits" if objective.rows_independent else "vectors", rows, no_progress)
+        outputs = np.zeros((len(tokens), *tokens.shape[1 : answers[0].ndim], answers[0].shape[-1]), np.float32)
+        for i, answer in zip(places, answers, strict=True):
+            outputs[i, : len(answer)] = answer[: outputs.shape[1]]
+        return self.metrics(Outputs(class_logits=outputs, embedding=outputs, log_scale=params.get("log_scale")), batch)
 
 
 def translations(run: Any, data: ScoredData, decode: Mapping[str, Any], progress: Progress) -> list[list[ScoredText]]:

@@ -54,7 +54,7 @@ def check_sample_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequen
 
 
 def mean_metrics(
-    runner: Runner,
+    runner: Any,
     objective: BaseObjective,
     params: PyTree,
     datasets: Sequence[Dataset],
@@ -64,6 +64,7 @@ def mean_metrics(
     """Returns the objective's metrics over all datasets together, from float64 sums of each batch's sums and counts.
 
     Args:
+        runner: a `Runner`, or what counts a batch as its `eval_step` does.
         parts: the name of each dataset of a mixture, which then has metrics of its own, such as `de/loss`; else empty.
     """
     counted = [count(runner, params, dataset, progress) for dataset in datasets]
@@ -73,7 +74,7 @@ def mean_metrics(
     return metrics
 
 
-def count(runner: Runner, params: PyTree, dataset: Dataset, progress: ProgressCallback) -> BatchCounts:
+def count(runner: Any, params: PyTree, dataset: Dataset, progress: ProgressCallback) -> BatchCounts:
     """Returns each metric's sums and counts of every batch."""
     batches = dataset.plan.batches_per_epoch
     counted: BatchCounts = {}

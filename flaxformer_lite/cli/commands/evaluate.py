@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bleu-tokenizer", metavar="NAME", help="sacreBLEU's tokenizer; default: metrics.bleu_tokenizer of the config"
     )
-    add_weights(parser, engine="jax")
+    add_weights(parser, engine="auto")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -124,10 +124,8 @@ def opened(arguments: argparse.Namespace, scoring: "Scoring", path: str) -> "Run
     from flaxformer_lite.run.scoring import makes_translations
 
     run = load_runs(path, typed(TranslationOptions, arguments), chosen_weights(arguments), scoring.decode)
-    if (scoring.decode or scoring.asks or scoring.metrics) and not makes_translations(run):
-        raise ValueError(
-            f"{', '.join(typed_for_translations(arguments))}: for translations, which this run does not make: leave them out"
-        )
+    if (given := typed_for_translations(arguments)) and not makes_translations(run):
+        raise ValueError(f"{', '.join(given)}: for translations, which this run does not make: leave them out")
     return run
 
 
@@ -169,7 +167,8 @@ def search(arguments: argparse.Namespace) -> None:
     folder = read_folder(arguments.search)
     candidates = None if arguments.candidates is None else read_results(arguments.candidates, folder)
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    report, results = evaluate_search(loaded, folder, candidates, {"candidates": arguments.candidates})
+    told, by = {"candidates": arguments.candidates}, chosen_engine(arguments)
+    report, results = evaluate_search(loaded, folder, candidates, told, by)
     print_json(report)
     save_search(loaded, report, results)
 

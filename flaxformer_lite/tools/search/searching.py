@@ -24,11 +24,13 @@ FOUND = 100
 """Documents that a search finds for each query: as many as the figures count."""
 
 
-def search_report(run: Run, folder: SearchFolder, candidates: Results | None = None) -> tuple[dict[str, Any], Results]:
+def search_report(
+    run: Run, folder: SearchFolder, candidates: Results | None = None, by: Mapping[str, Any] = {}
+) -> tuple[dict[str, Any], Results]:
     """Returns the figures of a run on a folder, and what it found.
 
     candidates: the run orders these. None: it finds the nearest in the whole corpus. A document with the id of the query is not
-    among its results, as BEIR counts.
+    among its results, as BEIR counts. by: `engine` and `weights_dtype`, as `Run.embed` takes them.
 
     Raises: ValueError for a run without vectors if no candidates are given.
     """
@@ -40,15 +42,23 @@ def search_report(run: Run, folder: SearchFolder, candidates: Results | None = N
     if same := len(folder.queries.keys() & folder.corpus.keys()):
         note(f"{counted(same, 'document')} with the id of a query: left out of its results, as BEIR counts")
     with Progress() as progress:
-        results = search(run, folder, progress) if candidates is None else reranked(run, folder, candidates, progress)
-    sizes = {"queries": len(folder.queries), "documents": len(folder.corpus)}
+        results = (
+            search(run, folder, progress, by) if candidates is None else reranked(run, folder, candidates, progress, by)
+        )
+    engine = "jax" if run.answering({**by}) is run.text_model else "ctranslate2"  # type: ignore[typeddict-item]
+    sizes = {"queries": len(folder.queries), "documents": len(folder.corpus), "engine": engine}
     return sizes | mean_figures(results, folder.judgements), results
 
 
 def evaluate_search(
-    run: Run, folder: SearchFolder, candidates: Results | None = None, told: Mapping[str, Any] = {}
+    run: Run,
+    folder: SearchFolder,
+    candidates: Results | None = None,
+    told: Mapping[str, Any] = {},
+    by: Mapping[str, Any] = {},
 ) -> tuple[dict[str, Any], Results]:
-    """Returns the report that `evaluate --search` writes, and what the run found. told: further facts for the report.
+    """Returns the report that `evaluate --search` writes, and what the run found. told: further facts for the report. by: see
+    `search_report`.
 
     Raises: ValueError as `search_report`, and if the run has the figures of another folder of this name.
     """
@@ -56,7 +66,7 @@ def evaluate_search(
     kept = run.folder.path / "evaluations" / f"{name}.json"
     if kept.is_file() and (other := json.loads(kept.read_bytes()).get("folder", place)) != place:
         raise ValueError(f"{kept} has the figures of {other}: rename one of the two folders, or remove this file")
-    figures, results = search_report(run, folder, candidates)
+    figures, results = search_report(run, folder, candidates, by)
     about = {"run": str(run.folder.path), "split": name, "folder": place, "step": run.step}
     return finite({**about, **told, **figures}), results
 
@@ -67,10 +77,10 @@ def save_search(run: Run, report: dict[str, Any], results: Results) -> None:
     write_results(run.folder.path / "hypotheses" / f"{report['split']}.trec", results, run.folder.path.name)
 
 
-def search(run: Run, folder: SearchFolder, progress: Progress) -> Results:
+def search(run: Run, folder: SearchFolder, progress: Progress, by: Mapping[str, Any]) -> Results:
     """Returns the documents of a corpus whose vectors have the largest cosines with each query's."""
     ids, texts = list(folder.corpus), list(folder.corpus.values())
-    with counting_cuts() as report:
+    with counting_cuts(by) as report:
         nearest, _ = nearest_documents(run, list(folder.queries.values()), texts, FOUND + 1, progress, report)
     rows = zip(folder.queries, nearest.scores.tolist(), nearest.numbers.tolist(), strict=True)
     return {
@@ -98,11 +108,11 @@ def nearest_documents(
     return NearestSearch(most, run.placement).search(vectors, chunks), vectors
 
 
-def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress) -> Results:
+def reranked(run: Run, folder: SearchFolder, candidates: Results, progress: Progress, by: Mapping[str, Any]) -> Results:
     """Returns the candidates with the scores that the run gives them; a number whose lowest is the best changes its sign."""
     pairs = [(query, document) for query, scores in candidates.items() for document in scores if document != query]
     results: dict[str, dict[str, float]] = {query: {} for query in candidates}
-    with counting_cuts() as report:
+    with counting_cuts(by) as report:
         for start in range(0, len(pairs), AT_ONCE):
             progress.of("ordering candidates", start, len(pairs))
             chosen = pairs[start : start + AT_ONCE]
@@ -122,8 +132,8 @@ def vector_chunks(
 
 
 @contextlib.contextmanager
-def counting_cuts() -> Iterator[dict[str, Any]]:
-    """Yields arguments of a `Run` that count its warnings, of which one line of each kind is written in the end."""
+def counting_cuts(by: Mapping[str, Any] = {}) -> Iterator[dict[str, Any]]:
+    """Yields `by`, with arguments of a `Run` that count its warnings, of which one line of each kind is written in the end."""
     # Without numbers: they count the texts of a call, not the lines of a file.
     with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as line [0-9, ]+", "", line))) as say:
-        yield {"warn": say}
+        yield {**by, "warn": say}
