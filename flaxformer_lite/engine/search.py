@@ -10,9 +10,12 @@ where its open beams show that our own search has stopped by then. If all length
 same answers, the row is done; else a search to one of these lengths tells more (`settled`).
 """
 
+import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from flaxformer_lite.core.base.bounds import LARGEST
@@ -29,6 +32,8 @@ NO_PENALTY = 1e-30
 """An exponent of the length penalty that changes no score. At 0 CTranslate2 ends a search at the first finished best beam."""
 IMPOSSIBLE = -1e9
 """Log-probabilities below it are those of beams that CTranslate2 has forbidden."""
+MOST_SECONDS = 1.0
+"""The longest wait for a thread of CTranslate2 to drop what it has called."""
 Result = list[tuple[list[str], float]]
 """The answers to a source, each as token ids in decimal digits, the end included, and its log-probability."""
 
@@ -139,7 +144,8 @@ class EngineSearch:
             room = max(row.room for row in alike)
             for row, result in self.results(alike, room, self.beams - (alike[0].early_end is not None)):
                 has_one_answer = self.beams == 1 and row.room == room
-                if has_one_answer or all(len(tokens) <= row.room and tokens[-1] in self.ends for tokens, _ in result):
+                have_ended = all(tokens[-1] in self.ends or len(tokens) < room for tokens, _ in result)
+                if has_one_answer or (have_ended and all(len(tokens) <= row.room for tokens, _ in result)):
                     yield row, self.best(row, result)
                 else:
                     left.append(row)
@@ -280,8 +286,8 @@ class EngineSearch:
             if not IMPOSSIBLE < log_prob < math.inf:
                 continue
             has_end, length = tokens[-1] in self.ends, len(tokens)
-            score = log_prob / config.divisor(length + (not has_end and not self.at_limit))
             is_finished = has_end or (self.at_limit and length == row.room)
+            score = log_prob / config.divisor(length + (not is_finished))
             (finished if is_finished else cut).append(
                 SearchedAnswer(tokens[: length - has_end], length, log_prob, score)
             )
@@ -292,6 +298,8 @@ class PromptSearch(EngineSearch):
     """Continues prompts as `Decoder.generate` does, by CTranslate2's `Generator`."""
 
     kind = "Generator"
+    watch: Watch | None = None
+    """Ends greedy answers, by the numbers of their rows."""
 
     def generate(
         self,
@@ -302,48 +310,39 @@ class PromptSearch(EngineSearch):
     ) -> list[list[Hypothesis]]:
         """Returns the texts that continue each prompt, best first; `weights` are those of the export.
 
-        watch: ends greedy answers; each prompt is then continued alone.
+        watch: ends greedy answers.
 
         Raises: as `EngineSearch.generate`.
         """
-        if watch is None or self.beams > 1:
-            return super().generate(weights, requests, progress)
-        rows, answers = [self.row(*pair) for pair in enumerate(map(Request.of, requests))], list[list[Hypothesis]]()
-        for number, row in enumerate(rows):
-            tokens, total, ends = list[int](), 0.0, watch(number)
-            for token, log_prob in self.steps(row):
-                total += log_prob
-                if token is not None:
-                    tokens.append(token)
-                    if ends([token]) is not None:
-                        break
-            length = min(len(tokens) + 1, row.room if self.at_limit else LARGEST)
-            answers.append([Hypothesis(tokens, total / self.config.divisor(length))])
-            progress("decoding", len(answers), len(rows))
-        return answers
+        watching = copy.copy(self)
+        watching.watch = watch if self.beams == 1 else None
+        return super(PromptSearch, watching).generate(weights, requests, progress)
 
     def stream(self, weights: Any, request: Request | Sequence[int]) -> Iterator[list[int]]:
         """Yields the tokens of the answer of `generate` to this request alone. Raises: as `generate`, and with beams."""
         if self.beams > 1:
             raise ValueError(f"decode.beam_size is {self.beams}: only decode.beam_size 1 can be streamed; set it to 1")
-        for token, _ in self.steps(self.row(0, Request.of(request))):
-            if token is not None:
-                yield [token]
-
-    def steps(self, row: SearchedRow) -> Iterator[tuple[int | None, float]]:
-        """Yields each token of a greedy answer, None at its end, with its log-probability."""
+        row = self.row(0, Request.of(request))
         if row.room < 1:
             return
+        callback = ending([lambda tokens: None])
+        dropped = when_dropped(callback)
         found = self.translator.generate_tokens(
             row.source,
             max_length=row.room,
             min_length=min(self.config.min_new_tokens, row.room),
             suppress_sequences=self.options["suppress_sequences"],
             end_token=self.ends,
-            return_log_prob=True,
+            callback=callback,
         )
-        for one in found:
-            yield None if one.token in self.ends else one.token_id, one.log_prob
+        del callback
+        try:
+            for one in found:
+                if one.token not in self.ends:
+                    yield [one.token_id]
+        finally:
+            found.close()
+            dropped.wait(MOST_SECONDS)
 
     def check(self, requests: Sequence[Request]) -> None:
         """Raises: ValueError for a prompt that `generate` refuses."""
@@ -388,6 +387,8 @@ class PromptSearch(EngineSearch):
             return len(row.source) if self.beams > 1 else len(row.source) == 1, room if fits else row.room
 
         for (_, most_tokens), numbers in groups_of(map(apart, rows)).items():
+            callback = None if self.watch is None else ending([self.watch(rows[i].number) for i in numbers])
+            dropped = when_dropped(callback)
             found = self.translator.generate_batch(
                 [rows[i].source for i in numbers],
                 include_prompt_in_result=False,
@@ -395,9 +396,27 @@ class PromptSearch(EngineSearch):
                 min_length=min(self.config.min_new_tokens, most_tokens),
                 **self.finishing(most),
                 **self.options,
+                callback=callback,
             )
+            del callback
             for i, one in zip(numbers, found, strict=True):
                 yield rows[i], self.result(one.result().sequences, one.result().scores)
+            dropped.wait(MOST_SECONDS)
+
+
+def ending(ends: Sequence[Callable[[list[int]], int | None]]) -> Callable[[Any], bool]:
+    """Returns the callback of CTranslate2 that gets each token of each answer, and says whether it ends the answer."""
+    return lambda step: ends[step.batch_id]([step.token_id]) is not None
+
+
+def when_dropped(callback: Callable[[Any], bool] | None) -> threading.Event:
+    """Returns what is set once nothing has the callback: a thread of CTranslate2 that drops it while Python ends would abort."""
+    dropped = threading.Event()
+    if callback is None:
+        dropped.set()
+    else:
+        weakref.finalize(callback, dropped.set)
+    return dropped
 
 
 def ranked(found: Sequence[SearchedAnswer]) -> list[SearchedAnswer]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model.config import SlidingWindow
+from flaxformer_lite.core.search.generation import watch_stops
 from flaxformer_lite.engine.engine_run import EngineRun, open_engine
 from flaxformer_lite.engine.exports import RunWeights
 from flaxformer_lite.run import Run, load
@@ -63,15 +64,32 @@ def test_a_stop_text_that_never_comes_changes_no_score(engine: EngineRun):
 def test_stop_texts_streams_and_chats_are_those_of_the_run(run: Run, engine: EngineRun):
     texts = run.generate(PROMPTS)
     stop = [texts[0][3:5], texts[2][1:3]]
-    assert all(stop) and [
-        ranked[0].text for ranked in engine.generator.completions(PROMPTS, stop=stop)
-    ] == run.generate(PROMPTS, stop=stop)
+    assert all(stop)
+    for options in ({}, {"batch_tokens": 8}, {"finish_at_limit": False, "max_new_tokens": 7}):
+        found, wanted = (one.completions(PROMPTS, stop=stop, **options) for one in (engine.generator, run))
+        assert [one.text for (one,) in found] == [one.text for (one,) in wanted] != texts
     for prompt, text in zip(PROMPTS, texts, strict=True):
         parts = [*engine.generator.stream(prompt)]
         assert "".join(parts) == text and len(parts) > 1
     assert "".join(engine.generator.stream("a", stop=stop)) == "".join(run.stream("a", stop=stop)) != texts[0]
     messages = [{"role": "user", "content": "hello"}]
     assert "".join(engine.generator.chat(messages)) == "".join(run.chat(messages))
+
+
+def test_prompts_with_a_stop_text_share_the_calls_of_those_without(engine: EngineRun, monkeypatch: pytest.MonkeyPatch):
+    calls = list[int]()
+
+    class Counting:
+        def generate_batch(self, prompts: list[list[str]], **options: Any) -> Any:
+            calls.append(len(prompts))
+            return engine.library.generate_batch(prompts, **options)
+
+    search = engine.generator.decoder()
+    monkeypatch.setattr(search, "translator", Counting())
+    prompts, stops = [[9, 8], [7, 6], [5, 4]], [[], ["a"], []]
+    watch = watch_stops(engine.generator.tokenizer, prompts, stops)
+    assert search.generate(None, prompts, watch=watch)[::2] == search.generate(None, prompts)[::2]
+    assert calls == [3, 3]
 
 
 def test_a_chat_at_a_url_has_the_template_of_the_run(run: Run):
