@@ -19,7 +19,7 @@ TUNABLES = "GLIBC_TUNABLES"
 KEEP = f"glibc.malloc.arena_max=1:glibc.malloc.mmap_threshold={2**40}:glibc.malloc.trim_threshold={2**40}"
 """Freed arrays stay with the process for its next ones. With more than one arena, large arrays of other threads bypass the heap."""
 
-BY_ENGINE = {"translate", "classify", "label", "embed", "rank", "answer"}
+BY_ENGINE = {"translate", "generate", "classify", "label", "embed", "rank", "answer"}
 """The commands that CTranslate2 may answer, and JAX as fast without a second start."""
 
 

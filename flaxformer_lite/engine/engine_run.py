@@ -134,12 +134,16 @@ def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
 
 def open_obeying(
     kind: str, changed: Callable[[DecodeConfig], DecodeConfig], wanted: RunWeights, own: OwnConfig
-) -> EngineRun:
+) -> EngineRun | None:
     """Returns the run that CTranslate2's class `kind` searches with; changed: gets its own settings, and returns those of a call.
 
-    Raises: as `open_engine`, and CannotAnswer for another kind of model, or settings that CTranslate2 does not obey.
+    None: the model does not do such a thing, which JAX reports.
+
+    Raises: as `open_engine`, and CannotAnswer for a decoder that translates, or settings that CTranslate2 does not obey.
     """
     if own.kind != kind:
-        raise CannotAnswer("CTranslate2 translates with encoder–decoders, and continues prompts with decoders")
+        if own.kind != "Generator":
+            return None
+        raise CannotAnswer("CTranslate2 translates with encoder–decoders")
     check_obeyed(changed(own.decode), kind)
     return open_engine(wanted, kind)

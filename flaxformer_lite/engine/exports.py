@@ -93,6 +93,8 @@ class OwnConfig(NamedTuple):
     kind: str
     """CTranslate2's class for such stacks: Translator, Generator or Encoder."""
     decode: DecodeConfig
+    tree: Mapping[str, Any]
+    """The whole config, as JSON has it."""
 
 
 def own_config(run: str) -> OwnConfig | None:
@@ -103,14 +105,17 @@ def own_config(run: str) -> OwnConfig | None:
     unread = (OSError, ValueError, LookupError, TypeError, RecursionError)
     with local_files(run, ["config.json"]) as folder, contextlib.suppress(*unread):
         tree = json.loads((folder / "config.json").read_bytes())
-        sizes = tree["model"]["num_encoder_layers"], tree["model"]["num_decoder_layers"]
-        return OwnConfig(kind_of(*sizes), decode_settings(tree["decode"]))
+        return own_part(tree)
     return None
 
 
-def kind_of(num_encoder_layers: int, num_decoder_layers: int) -> str:
-    """Returns the name of CTranslate2's class for a model with these stacks."""
-    return "Generator" if not num_encoder_layers else "Translator" if num_decoder_layers else "Encoder"
+def own_part(tree: Mapping[str, Any]) -> OwnConfig:
+    """Returns what a config says, by its settings as JSON has them."""
+    model = tree["model"]
+    kind = (
+        "Generator" if not model["num_encoder_layers"] else "Translator" if model["num_decoder_layers"] else "Encoder"
+    )
+    return OwnConfig(kind, decode_settings(tree["decode"]), tree)
 
 
 def decode_settings(tree: Mapping[str, Any]) -> DecodeConfig:

@@ -120,26 +120,9 @@ def export(loaded: Run, output: Path) -> None:
         heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
         arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
         np.savez(output / HEADS_FILE, **arrays)
-        facts["encoder"] = encoder_facts(config, positions)
+        facts |= {"config": as_tree(config), "texts_of_rows": sorted(data.texts_of_rows)}
     files = {file.name: file_digest(file) for file in output.iterdir()}
     write_sealed(output / FACTS, signed({**facts, "files": files}))
-
-
-def encoder_facts(config: Config, positions: int) -> dict[str, Any]:
-    """Returns the part of the config that answers of a model without a decoder need."""
-    model = config.model
-    return {
-        "pooler": as_tree(model.pooler),
-        "sentence_embedding": as_tree(model.sentence_embedding),
-        "d_model": model.d_model,
-        "types": model.num_token_types,
-        "position_padding_id": model.position_padding_id,
-        "positions": positions,
-        "max_length": config.data.max_source_length,
-        "objective": as_tree(config.objective),
-        "has_data": config.data.train is not None,
-        "texts_of_rows": sorted(config.data.texts_of_rows),
-    }
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.data import Lengths, Pair
 from flaxformer_lite.core.data.batch_plan import Bucket
@@ -27,7 +28,7 @@ from flaxformer_lite.core.text import Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
 from flaxformer_lite.core.text.tokenizer import UnknownText
 from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import OwnConfig, RunWeights, kind_of, state_of
+from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_part, state_of
 from flaxformer_lite.engine.generation import TextGenerator
 from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, chosen_engine, is_chosen, library
 from flaxformer_lite.engine.search import EngineSearch
@@ -115,11 +116,10 @@ class RunSearcher:
         check_obeyed(settings, kind)
         return self.opened(partial(open_engine, kind=kind), weights_dtype).search(settings)
 
-    @property
+    @cached_property
     def own_config(self) -> OwnConfig:
         """The part of the config that says how CTranslate2 may answer."""
-        model, decode = self.members[0].config.model, self.members[0].config.decode
-        return OwnConfig(kind_of(model.num_encoder_layers, model.num_decoder_layers), decode)
+        return own_part(as_tree(self.members[0].config))
 
     def text_model(self, by_engine: bool, engine: str = "jax", weights_dtype: str | None = None) -> TextModel:
         """Returns the model that reads texts in one pass. The arguments are those of `Translator.searching`, which raises.

@@ -1,15 +1,17 @@
 """The model of a run, by CTranslate2 and NumPy: the last layer of a model without a decoder, and its heads."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from flaxformer_lite.base.console import note_once
 from flaxformer_lite.core.base.mistake import known
 from flaxformer_lite.core.base.progress import ProgressCallback, no_progress
 from flaxformer_lite.core.placement.batches import InputBatch, pad_rows, plan_batches
@@ -21,6 +23,7 @@ from flaxformer_lite.engine.engine_run import opened
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights
 from flaxformer_lite.engine.heads import NumpyHeads
 from flaxformer_lite.engine.rules import CannotAnswer
+from flaxformer_lite.engine.search import Sizes
 from flaxformer_lite.tasks.task import TextModel, Wanted
 
 HEADS_FILE = "heads.npz"
@@ -50,14 +53,15 @@ class EngineModel(TextModel):
         """Returns what is wanted of each row. Raises: ValueError for a row that is longer than the model's positions."""
         for number, row in enumerate(rows):
             with known(subject=f"text {number}"):
-                check_length(len(row.tokens), self.facts["positions"])
-        others = [i for i, row in enumerate(rows) if not row.tokens or self.facts["position_padding_id"] in row.tokens]
+                check_length(len(row.tokens), Sizes(*self.facts["sizes"]).positions)
+        settings: Any = self.config.model
+        others = [i for i, row in enumerate(rows) if not row.tokens or settings.position_padding_id in row.tokens]
         answers = dict(zip(others, self.by_jax(wanted, [rows[i] for i in others]), strict=True))
         left = [i for i in range(len(rows)) if i not in answers]
         sizes = [len(rows[i].tokens) for i in left]
         batches = plan_batches(sizes, BATCH_TOKENS, padded=int)  # no longer than their longest
         head, array = getattr(self.heads, wanted), sys.modules["ctranslate2"].StorageView.from_array
-        last_type = self.facts["types"] - 1
+        last_type = settings.num_token_types - 1
 
         def answered(batch: InputBatch) -> Any:
             shape = (len(batch.members), batch.length)
@@ -75,41 +79,54 @@ class EngineModel(TextModel):
 
     def by_jax(self, wanted: Wanted, rows: Sequence[EncodedText]) -> list[Any]:
         """Returns what is wanted of rows without a token, or with padding within, which takes up a position in CTranslate2."""
-        if rows and self.otherwise is None:
-            raise CannotAnswer("a text has no token, or padding (model.position_padding_id) within: leave it out")
-        return self.otherwise().read(wanted, rows, no_progress) if rows and self.otherwise is not None else []
+        if not rows:
+            return []
+        reason = "a text has no token, or padding (model.position_padding_id) within"
+        if self.otherwise is None:
+            raise CannotAnswer(f"{reason}: leave it out")
+        note_once(f"engine jax, in float32, for such a text: {reason}")
+        return self.otherwise().read(wanted, rows, no_progress)
 
 
-def open_model(wanted: RunWeights, own: OwnConfig, otherwise: Callable[[], TextModel] | None = None) -> EngineModel:
-    """Returns a model as CTranslate2 reads it. otherwise: see `EngineModel`.
+def open_model(
+    wanted: RunWeights,
+    own: OwnConfig,
+    otherwise: Callable[[], TextModel] | None = None,
+    check: Callable[[TextModel], object] = lambda model: None,
+) -> EngineModel:
+    """Returns a model as CTranslate2 reads it. otherwise: see `EngineModel`. check: raises if the model lacks a head.
 
-    Raises: as `opened`, and CannotAnswer for a model with a decoder.
+    Raises: as `opened` and, before an export is made, as `check`, and CannotAnswer for a model with a decoder.
     """
+    unopened = EngineModel(Path(wanted.run), None, None, {}, None, NumpyHeads(None, None, {}), otherwise)  # type: ignore[arg-type]
+    with contextlib.suppress(
+        LookupError, TypeError
+    ):  # the config is of another release: an export has one of this release
+        check(replace(unopened, config=config_of(own.tree)))
     if own.kind != "Encoder":
         raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here, and fills no masks")
     export, library, tokenizers = opened(wanted, own.kind)
-    facts = export.facts["encoder"]
+    config = config_of(export.facts["config"])
+    config.data.texts_of_rows = {*export.facts["texts_of_rows"]}
     with np.load(export.folder / HEADS_FILE) as arrays:
-        params = dict(arrays)
-    pooler, vector = facts["pooler"], facts["sentence_embedding"]
+        heads = NumpyHeads(config.model.pooler, config.model.sentence_embedding, dict(arrays))
+    return replace(unopened, config=config, tokenizers=tokenizers, facts=export.facts, library=library, heads=heads)
+
+
+def config_of(tree: Mapping[str, Any]) -> Any:
+    """Returns the part of a run's config that answers need, from its settings as JSON has them."""
+    model, data = tree["model"], tree["data"]
+    pooler, vector = model["pooler"], model["sentence_embedding"]
     if vector is not None:
         vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
-    heads = NumpyHeads(None if pooler is None else Pooler(**pooler), vector, params)
-    config: Any = SimpleNamespace(  # the part of the run's config that answers need
+    return SimpleNamespace(
         model=SimpleNamespace(
-            pooler=heads.pooler,
-            sentence_embedding=vector,
+            **{name: model[name] for name in ("d_model", "num_token_types", "position_padding_id")},
             estimator=None,
-            d_model=facts["d_model"],
-            has_two_stacks=False,
+            pooler=None if pooler is None else Pooler(**pooler),
+            sentence_embedding=vector,
+            has_two_stacks=bool(model["num_encoder_layers"] and model["num_decoder_layers"]),
         ),
-        objective=objective_of(facts["objective"]),
-        data=SimpleNamespace(
-            max_source_length=facts["max_length"],
-            train=facts["has_data"] or None,
-            texts_of_rows={*facts["texts_of_rows"]},
-        ),
-    )
-    return EngineModel(
-        Path(wanted.run), config, tokenizers, facts | {"origin": export.facts["origin"]}, library, heads, otherwise
+        objective=objective_of(tree["objective"]),
+        data=SimpleNamespace(max_source_length=data["max_source_length"], train=data["train"], texts_of_rows=set()),
     )

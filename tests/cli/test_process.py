@@ -185,13 +185,14 @@ def test_failures_of_a_saves_arrays_are_not_logged_again():
     ("words", "installed", "expected"),
     [
         (["translate", "run"], True, True),
+        (["generate", "run", "a"], True, True),
         (["--quiet", "translate", "run"], True, True),
         (["translate", "run"], False, False),
         (["translate", "run", "--engine", "jax"], True, False),
         (["train", "config.py"], True, False),
     ],
 )
-def test_a_translation_that_may_need_no_jax_starts_once(
+def test_an_answer_that_may_need_no_jax_starts_once(
     words: list[str], installed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)

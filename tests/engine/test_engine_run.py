@@ -102,6 +102,7 @@ def test_an_engine_that_cannot_answer_is_refused(folder: Path, options: dict[str
 
 
 def test_settings_are_read_from_a_config_without_its_classes(folder: Path):
-    assert own_config(str(folder)) == ("Translator", run_config().decode)
+    own = own_config(str(folder))
+    assert own is not None and own[:2] == ("Translator", run_config().decode)
     (folder / "config.json").write_text(json.dumps({"decode": {"beam": 3}}))
     assert own_config(str(folder)) is None and own_config("nowhere") is None

@@ -23,13 +23,16 @@ from flaxformer_lite.core.objectives import (
 )
 from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.core.text import EncodedText
+from flaxformer_lite.engine import exports, rules
 from flaxformer_lite.engine.exports import RunWeights, own_config
 from flaxformer_lite.files.data.text_files import TSV
 from flaxformer_lite.files.records import Classes
 from flaxformer_lite.run import load
+from flaxformer_lite.tasks import engine_model
 from flaxformer_lite.tasks.embed.answers import Embed
 from flaxformer_lite.tasks.engine_model import open_model
 from tests.support import needs
+from tests.support.commands import Command
 from tests.support.encoder_runs import BERT, ENCODERS, exports_here, write_encoder
 from tests.support.limits import assert_close
 from tests.support.paths import ROOT
@@ -166,12 +169,27 @@ def test_what_the_encoder_lacks_is_refused_by_name(model: ModelConfig, setting: 
     assert_close(run.embed(TEXTS, engine="auto"), run.embed(TEXTS))
 
 
-def test_texts_that_it_reads_otherwise_are_for_jax(tmp_path: Path):
+@pytest.mark.parametrize("name", ["embed", "label"])
+def test_a_task_without_its_head_is_refused_before_an_export(
+    name: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: the mistake is the one line, whichever engine would answer."""
+    monkeypatch.setattr(rules, "is_installed", lambda: True)
+    monkeypatch.setattr(exports, "run_exporter", lambda *given: pytest.fail("an export was made"))
+    folder = write_encoder(tmp_path / "run", dataclasses.replace(BERT, sentence_embedding=None))
+    refused = {engine: command.mistake(name, folder, "--engine", engine) for engine in ("jax", "auto", "ctranslate2")}
+    assert {*refused.values()} == {refused["jax"]} and str(folder) in refused["jax"]
+
+
+def test_texts_that_it_reads_otherwise_are_for_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told = list[str]()
+    monkeypatch.setattr(engine_model, "note_once", told.append)
     run = load(write_encoder(tmp_path / "run", ENCODERS["RoBERTa"]))
     model: Any = run.answering({"engine": "ctranslate2"})
     rows = [EncodedText([2, 5, 3], [0, 0, 0]), EncodedText([2, 1, 6, 3], [0] * 4), EncodedText([], [])]
     for wanted in ("vectors", "class_logits"):
         close(model.read(wanted, rows, print), run.text_model.read(wanted, rows, print))
+    assert told[0].startswith("engine jax, in float32, for such a text: a text has no token, or padding")
     with pytest.raises(ValueError, match=r"a text has no token, or padding \(model\.position_padding_id\) within"):
         dataclasses.replace(model, otherwise=None).read("vectors", rows, print)
     with pytest.raises(ValueError, match=r"text 0 has 24 tokens, but model\.positions\.max_positions is 23"):

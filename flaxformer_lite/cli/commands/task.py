@@ -4,7 +4,7 @@ import argparse
 import functools
 import importlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -60,16 +60,22 @@ class TaskCommand:
         if form.texts != 0:
             texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
-        run, model = opened_run(arguments, form)
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
+
+        def check(model: "TextModel") -> None:
+            form.check(model)
+            task.check(model)
+
+        run, model = opened_run(arguments, form, check)
         answering = TaskAnswering(model, task, form)
-        form.check(answering.model)
-        task.check(answering.model)  # before the first line is read
+        check(model)  # before the first line is read
         write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
 
 
-def opened_run(arguments: argparse.Namespace, form: TaskLines[Any]) -> "tuple[Run | EngineModel, TextModel]":
-    """Returns the run, and its model that reads texts, by CTranslate2 or by JAX."""
+def opened_run(
+    arguments: argparse.Namespace, form: TaskLines[Any], check: "Callable[[TextModel], None]"
+) -> "tuple[Run | EngineModel, TextModel]":
+    """Returns the run, and its model that reads texts, by CTranslate2 or by JAX. check: see `open_model`."""
     from flaxformer_lite.tasks.engine_model import open_model
 
     @functools.cache
@@ -78,7 +84,7 @@ def opened_run(arguments: argparse.Namespace, form: TaskLines[Any]) -> "tuple[Ru
 
         return load(arguments.folder, **chosen_weights(arguments))
 
-    opened = functools.partial(open_model, otherwise=lambda: by_jax().text_model)
+    opened = functools.partial(open_model, otherwise=lambda: by_jax().text_model, check=check)
     read: Any = run_by_engine(arguments, opened) if form.by_engine else None
     run = by_jax() if read is None else read
     return run, run.text_model if read is None else read
