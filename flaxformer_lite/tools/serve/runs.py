@@ -26,7 +26,7 @@ from flaxformer_lite.core.search.generation import (
     watch_stops,
 )
 from flaxformer_lite.core.text.tokenizer import UnknownText
-from flaxformer_lite.engine.rules import CannotAnswer, is_chosen
+from flaxformer_lite.engine.rules import CannotAnswer, chosen_engine, is_chosen, obstacles
 from flaxformer_lite.engine.search import EngineSearch
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.form import warn_of_left_out
@@ -118,11 +118,16 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
-        # A translator of a decoder would render the chat template, which may have no end, in this process.
-        searching = run.generator.decoder if run.config.model.continues_texts else run.translator.searching
-        if engine and {"generate", "translate"} & {*self.tasks} and isinstance(searching(**engine), EngineSearch):
-            self.engine = engine
-            note(f"{name}: engine ctranslate2, {engine['weights_dtype']}")
+        if engine and {"generate", "translate"} & {*self.tasks}:
+            greedy = dataclasses.replace(run.config.decode, beam_size=1, num_hypotheses=1, sampling=None)
+            opened = functools.partial(run.searcher.engine_search, greedy, engine["weights_dtype"])
+            self.engine = {} if chosen_engine(**engine, opened=opened) is None else engine
+        if self.engine:
+            others = obstacles(run.config.decode, run.searcher.own_config.kind)
+            fate = (
+                f", and requests with {', '.join(others)} are {'refused' if by_name else 'for jax'}" if others else ""
+            )
+            note(f"{name}: engine ctranslate2, {engine['weights_dtype']}{fate}")
         self.about = describe_model(run.config.model, parameter_shapes(run.config.model))
         languages = run.config.data.languages
         self.languages: dict[str, Any] | None = None if languages is None else vars(languages)
@@ -284,8 +289,6 @@ class ServedRun:
 
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
-        if self.engine:
-            return
         if "translate" in self.tasks and not self.run.config.model.continues_texts:
             languages = self.run.config.data.languages
             code = None if languages is None or languages.direction else languages.codes[0]
@@ -294,6 +297,8 @@ class ServedRun:
         elif "generate" in self.tasks:
             job, longest = self.generation_job([[0]], DecodingRequest()), self.max_prompt_tokens
         else:
+            return
+        if job.key.engine != "jax":
             return
         decoder = self.decoder(job.key.program)
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]

@@ -10,6 +10,7 @@ from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.serve.limits import Limits
+from flaxformer_lite.tools.serve.requests import DecodingRequest
 from tests.support import needs
 from tests.support.encoder_runs import write_encoder
 from tests.support.engine_runs import LINES, write_random_decoder, write_random_run
@@ -134,3 +135,32 @@ def test_continued_prompts_and_chats_are_the_engines(tmp_path: Path, monkeypatch
         assert decoded == ["jax"]
     finally:
         assert app.state.service.close(10)
+
+
+def test_a_run_whose_settings_draw_is_answered_by_request(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Law: greedy requests are CTranslate2's; by name a draw is refused, and the server starts."""
+    from starlette.testclient import TestClient
+
+    from flaxformer_lite.tools.serve.app import make_app
+
+    folder = write_random_decoder(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_bytes())
+    config["decode"]["sampling"] = {"temperature": 0.5}
+    (folder / "config.json").write_text(json.dumps(config))
+    run = load(folder)
+    (text,) = run.generate(["a"], temperature=0)
+    limits = Limits(seconds=60.0, queue=8, texts=8, new_tokens=64)
+    for engine, fate, status in (("auto", "for jax", 200), ("ctranslate2", "refused", 422)):
+        app = make_app({"run": run}, limits, engine={"engine": engine, "weights_dtype": "float32"})
+        told = capsys.readouterr().err
+        assert "run: engine ctranslate2, float32, and requests with decode.sampling Sampling(" in told and fate in told
+        client, served = TestClient(app, base_url="http://localhost"), app.state.service.runs.by_name["run"]
+        try:
+            asked = {"model": "run", "prompt": "a", "max_tokens": 12}
+            answer = client.post("/v1/completions", json={**asked, "temperature": 0})
+            assert answer.json()["choices"][0]["text"] == text
+            assert client.post("/v1/completions", json=asked).status_code == status
+            job = served.generation_job(["a"], DecodingRequest(temperature=0))
+            assert job.key.engine == "ctranslate2"
+        finally:
+            assert app.state.service.close(10)
