@@ -372,7 +372,9 @@ def names(model: ModelConfig) -> Names:
         "target_embedding": "decoder/embeddings",
         "token_type_embedding": "encoder/embeddings_1",
     }
-    module_names = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
+    module_names = {**tables, "source_embedding": "encoder/embeddings_0"}
+    if model.num_decoder_layers:  # the heads of an encoder are left out
+        module_names["head"] = "decoder/projection"
     gated = ACTIVATIONS[model.activation][1]
     layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}
     for side in ("encoder", "decoder"):

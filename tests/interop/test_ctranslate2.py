@@ -401,13 +401,14 @@ def test_an_encoder_alone_is_compared_by_its_last_layer(tmp_path: Path) -> None:
         "num_decoder_layers": 0,
         "num_token_types": 2,
         "scale_embeddings": False,
+        "head": LanguageModelHead(bias=True, transform="gelu"),
         "pooler": Pooler(num_classes=2),
     }
     model = ModelConfig(**BOTH | encoder)
     params = random_params(model)
     run = run_of(model, params, eos_ids=())
     _, told = export_run(run.config, run.params, None, tmp_path / "folder")
-    assert told == [notes(run.config.model, run.config.decode)[0]] and "what reads that" in told[0]
+    assert told == [notes(run.config.model, run.config.decode)[0]] and "that reads it" in told[0]
     assert check_folder(tmp_path / "folder", run.config, run.params, None)
     other = jax.tree.map(lambda x: x + 0.5, run.params)
     with pytest.raises(ValueError, match="answers otherwise with this model, by its last layer"):

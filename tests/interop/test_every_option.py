@@ -109,6 +109,14 @@ FOLDERS = [
     *("mt5/hub_layout", "umt5/plain", "xlm_roberta/masked_lm", "camembert/masked_lm"),
     *("t5gemma/uneven", "modernbert/untied_biases", "modernbert/mean_classification", "bert/token_classification"),
     *("eurobert/tied_biases", "eurobert/bos_classification", "gemma3/bidirectional", "hunyuan/bias_yarn"),
+    *("electra/discriminator", "electra/classification", "megatron_bert/pretraining", "roformer/classification"),
+    *(
+        "data2vec_text/classification",
+        "roberta_prelayernorm/classification",
+        "nomic_bert/masked_lm",
+        "mvp/classification",
+    ),
+    *("jina_v3/classification", "pegasus/plain"),
 ]
 
 

@@ -46,6 +46,11 @@ HF = {
     "modernbert/token_classification": ["hf (modernbert)"],
     "eurobert/classification": ["hf (eurobert)", "ctranslate2"],
     "embeddinggemma/two_dense": ["hf (gemma3_text)"],
+    "electra/masked_lm": ["hf (electra)", "ctranslate2"],
+    "megatron_bert/pretraining": ["hf (megatron-bert)", "ctranslate2"],
+    "roformer/classification": ["hf (roformer)", "ctranslate2"],
+    "nomic_bert/classification": ["hf (nomic_bert)", "ctranslate2"],
+    "pegasus/plain": ["hf (pegasus)", "ctranslate2"],
 }
 
 

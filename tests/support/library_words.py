@@ -54,7 +54,9 @@ def words(library: Path, family: str) -> set[str]:
     files = [library / f"{module}.py" for module in SHARED]
     if family != EVERY:
         name = family.removesuffix("_text").replace("-", "_")
-        places = (library, library / "models" / name)  # of the first releases, and of the later ones
+        models = library / "models"
+        # of the first releases, and of the later ones: a folder may hold the models of texts beside others
+        places = (library, models / name, models / name.removesuffix("_text"))
         files = [place / f"{kind}_{name}.py" for place in places for kind in ("configuration", "modeling")]
     found = {word for file in files if file.is_file() for word in read_by(file)}
     return {word for word in found if word.isidentifier() and word[0] != "_" and not hasattr(dict, word)}

@@ -72,6 +72,8 @@ CASES = [
     *of_json("CodeLlamaTokenizer", ("<unk>", "<s>", "</s>")),
     *of_json("T5Tokenizer", ("<pad>", "</s>", "<unk>")),
     *of_json("T5Tokenizer", ("<pad>", "</s>", "<unk>"), extra_ids=3),
+    ClassCase("PegasusTokenizer", "tokenizer.json", special=("<pad>", "</s>", "<unk>")),
+    *of_json("ElectraTokenizer", BERT),
     *of_json("MBartTokenizer", FAIRSEQ),
     *of_json("NllbTokenizer", FAIRSEQ),
     *of_json("PreTrainedTokenizerFast", FAIRSEQ),
@@ -94,12 +96,12 @@ def write_class_case(case: ClassCase, folder: Path) -> None:
 
 def described(name: str, special: tuple[str, ...]) -> tokenizers.Tokenizer:
     """A tokenizer of single letters, as the class builds its own."""
-    if name in ("BertTokenizer", "DistilBertTokenizer"):
+    if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
         pieces = [*special, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
         made = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
         made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    elif name in ("T5Tokenizer", "MBartTokenizer", "XLMRobertaTokenizer"):
-        scored = [(piece, -1.0) for piece in (*special, *LETTERS)]
+    elif name in ("T5Tokenizer", "MBartTokenizer", "XLMRobertaTokenizer", "PegasusTokenizer"):
+        scored = [*((piece, 0.0) for piece in special), *((piece, -1.0) for piece in LETTERS)]
         unknown = special.index("<unk>") if special else 0
         made = tokenizers.Tokenizer(models.Unigram(scored, unknown))
         made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -13,7 +13,8 @@ from flaxformer_lite.cli.options import SYSTEMS, add_run
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 FAMILIES = (
     "gpt2, llama, mistral, qwen2, qwen3, hunyuan_v1_dense, gemma, gemma2, gemma3_text, bert, "
-    "roberta, distilbert, xlm-roberta, camembert, t5, mt5, umt5, bart, marian, mbart, m2m_100, t5gemma, modernbert, eurobert"
+    "roberta, distilbert, xlm-roberta, camembert, data2vec-text, megatron-bert, roberta-prelayernorm, t5, mt5, umt5, bart, mvp, "
+    "marian, mbart, m2m_100, pegasus, t5gemma, modernbert, eurobert, electra, roformer, nomic_bert, jina_embeddings_v3"
 )
 """Families of Hugging Face's, in the order in which they are tried; their files need JAX."""
 

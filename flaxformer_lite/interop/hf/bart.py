@@ -1,13 +1,14 @@
-"""BART and Marian: post-norm encoder–decoders.
+"""BART, MVP and Marian: post-norm encoder–decoders.
 
-BART has learned positions, a norm on the embeddings, and a head for classes. Marian, of translation models, has sinusoidal
-positions, no such norm, and one or two vocabularies.
+BART has learned positions, a norm on the embeddings, and a head for classes. MVP is a BART; its prompts are not implemented.
+Marian, of translation models, has sinusoidal positions, no such norm, and one or two vocabularies.
 
-References: Lewis et al. 2019, arXiv:1910.13461; Junczys-Dowmunt et al. 2018, arXiv:1804.00344.
+References: Lewis et al. 2019, arXiv:1910.13461; Tang et al. 2022, arXiv:2206.12131; Junczys-Dowmunt et al. 2018, arXiv:1804.00344.
 """
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,6 @@ TIED = (
 
 # BART -----------------------------------------------------------------------------------------------------------------
 
-BART = ClassNames("BartModel", "BartForConditionalGeneration", "BartForSequenceClassification")
-
 TABLE = (
     option("vocab_size", "vocab_size"),
     *STACKS,
@@ -155,8 +154,8 @@ TABLE = (
 )
 
 
-def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    read_tables(BART.base, options, draft, tensors)
+def read_heads(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+    read_tables(base, options, draft, tensors)
     num_classes = num_labels(options) if CLASSES in tensors else 0
     draft["pooler"] = Pooler(token="last", num_classes=num_classes) if num_classes else None
 
@@ -174,20 +173,35 @@ NAMES: Names = {
     "pooler/classes": "classification_head.out_proj",
 }
 
-BART_FAMILY = Family(
-    model_type="bart",
-    prefix="model.",
-    base=BART.base,
-    special=UsualIds(pad=1, bos=0, eos=2, start=2),
-    head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
-    # The first two rows of the position table belong to no position.
-    template=replaced(STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True}),
-    table=(*TABLE, *POST_NORM_ONLY),
-    read_heads=read_heads,
-    architecture=BART.of,
-    names=lambda model, architecture: NAMES,
-    buffers=("head/bias",),
-    ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
+
+def bart_family(model_type: str, name: str, template: ModelConfig, *entries: Entry) -> Family:
+    """Returns a family of BART's shape and heads. `name` begins the names of its classes."""
+    classes = ClassNames(f"{name}Model", f"{name}ForConditionalGeneration", f"{name}ForSequenceClassification")
+    return Family(
+        model_type=model_type,
+        prefix="model.",
+        base=classes.base,
+        special=UsualIds(pad=1, bos=0, eos=2, start=2),
+        head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
+        template=template,
+        table=(*TABLE, *POST_NORM_ONLY, *entries),
+        read_heads=functools.partial(read_heads, classes.base),
+        architecture=classes.of,
+        names=lambda model, architecture: NAMES,
+        buffers=("head/bias",),
+        ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
+    )
+
+
+# The first two rows of the position table belong to no position.
+BART_TEMPLATE = replaced(STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True})
+BART_FAMILY = bart_family("bart", "Bart", BART_TEMPLATE)
+MVP = bart_family(
+    "mvp",
+    "Mvp",
+    replaced(BART_TEMPLATE, {"vocab_size": 50267}),
+    only("use_prompt", False),
+    ignored("prompt_length", "prompt_mid_dim"),
 )
 
 # Marian ---------------------------------------------------------------------------------------------------------------
@@ -201,9 +215,9 @@ def read_target_size(options: Options, draft: Draft) -> None:
         draft["target_vocab_size"] = options.integer("decoder_vocab_size", draft["vocab_size"])
 
 
-def read_padding(options: Options, draft: Draft) -> None:
-    """Reads the id whose embedding does not train; decoders start with it."""
-    draft["padding_id"] = options.optional_integer("pad_token_id", 58100)
+def read_padding(usual: int, options: Options, draft: Draft) -> None:
+    """Reads the id whose embedding does not train; decoders start with it. `usual`: the id where the option is absent."""
+    draft["padding_id"] = options.optional_integer("pad_token_id", usual)
 
 
 MARIAN_TABLE = (
@@ -217,22 +231,32 @@ MARIAN_TABLE = (
     ignored("max_position_embeddings"),  # any length is allowed: positions are computed
     only("normalize_embedding", False),
     only("static_position_embeddings", True),
-    Entry(read_padding),
+    Entry(functools.partial(read_padding, 58100)),
 )
 
 
-def is_sinusoidal(x: np.ndarray, weights: Arrays, model: ModelConfig) -> bool:
-    """Returns whether a table of positions equals the sinusoids that are computed here."""
-    if x.ndim != 2 or x.shape[1] != model.d_model:
-        return False
-    rates = 10_000.0 ** (-np.arange(0, model.d_model, 2) / model.d_model)
-    angles = np.arange(len(x))[:, None] * rates
-    expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, : model.d_model]
-    return bool(np.abs(x - expected).max() < 1e-4)
+POSITIONS = r"model\.(encoder|decoder)\.embed_positions\.weight"
+
+
+def sinusoidal_table(
+    pattern: str, width: Callable[[ModelConfig], int] = lambda model: model.d_model
+) -> IgnorableTensor:
+    """Returns a table of positions that equals the sinusoids that are computed here. `width`: that of its rows."""
+
+    def fits(x: np.ndarray, tensors: Arrays, model: ModelConfig) -> bool:
+        if x.ndim != 2 or x.shape[1] != width(model):
+            return False
+        rates = 10_000.0 ** (-np.arange(0, x.shape[1], 2) / x.shape[1])
+        angles = np.arange(len(x))[:, None] * rates
+        expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, : x.shape[1]]
+        return bool(np.abs(x - expected).max() < 1e-4)
+
+    return IgnorableTensor(pattern, "the sines, then the cosines, of each position", fits)
 
 
 FAMILIES = (
     BART_FAMILY,
+    MVP,
     Family(
         model_type="marian",
         prefix="model.",
@@ -248,11 +272,7 @@ FAMILIES = (
         length="max_position_embeddings",
         ignorable=(
             *TIED,
-            IgnorableTensor(
-                r"model\.(encoder|decoder)\.embed_positions\.weight",
-                "the sines, then the cosines, of each position",
-                is_sinusoidal,
-            ),
+            sinusoidal_table(POSITIONS),
         ),
     ),
 )

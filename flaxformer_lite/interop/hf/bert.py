@@ -1,8 +1,10 @@
 """BERT, RoBERTa and DistilBERT: a post-norm encoder, a pooler, and heads for masked tokens, next sentences and classes.
 
-RoBERTa counts positions from the padding id on. DistilBERT has no token types and no pooler, and names of its own.
+RoBERTa counts positions from the padding id on. DistilBERT has no token types and no pooler, and names of its own. Data2Vec is a
+RoBERTa. Megatron-BERT and RoBERTa-PreLayerNorm have norms before the sublayers, and one after the last layer.
 
-References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019, arXiv:1910.01108.
+References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019, arXiv:1910.01108; Shoeybi et
+al. 2019, arXiv:1909.08053; Baevski et al. 2022, arXiv:2202.03555; Wettig et al. 2022, arXiv:2202.08005.
 """
 
 import functools
@@ -13,6 +15,7 @@ from typing import Any
 
 from flaxformer_lite.core.model import (
     POST_NORM,
+    PRE_NORM,
     DropoutRates,
     LanguageModelHead,
     LayerNorm,
@@ -64,20 +67,25 @@ def at_least_one_type(num_token_types: int) -> int:
     return num_token_types
 
 
-TABLE = (
+SIZES = (
     option("vocab_size", "vocab_size"),
     option("hidden_size", "d_model"),
     option("num_attention_heads", "num_heads"),
     option("intermediate_size", "d_ff"),
     option("num_hidden_layers", "num_encoder_layers"),
     option("type_vocab_size", "num_token_types", kind=Kind(Options.integer, at_least_one_type)),
-    option("max_position_embeddings", "positions.max_positions"),
-    option("hidden_act", "activation", kind=ACTIVATION),
     option("layer_norm_eps", "norm.epsilon"),
     option("hidden_dropout_prob", "dropout.residual_rate", "dropout.embedding_rate"),
     option("attention_probs_dropout_prob", "dropout.attention_rate"),
-    option("initializer_range", "positions.stddev", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
+)
+HIDDEN_ACT = option("hidden_act", "activation", kind=ACTIVATION)
+STDDEV = option("initializer_range", "initializer.stddev")
+TABLE = (
+    *SIZES,
+    HIDDEN_ACT,
+    option("max_position_embeddings", "positions.max_positions"),
+    option("initializer_range", "positions.stddev", "initializer.stddev"),
     only("position_embedding_type", "absolute"),  # the library had others up to version 4
 )
 
@@ -195,6 +203,22 @@ def bert_family(model_type: str, name: str, template: ModelConfig, base: Names, 
 
 
 BERT = bert_family("bert", "Bert", TEMPLATE, base_names("bert"))
+MEGATRON_BERT = bert_family(
+    "megatron-bert",
+    "MegatronBert",
+    replace(
+        TEMPLATE,
+        vocab_size=29056,
+        d_model=1024,
+        num_heads=16,
+        d_ff=4096,
+        num_encoder_layers=24,
+        residual=PRE_NORM,
+        embedding_norm=False,
+    ),
+    base_names("bert", LAYER | {"attention_pre_norm": "attention.ln", "feed_forward_pre_norm": "ln"})
+    | {"encoder/final_norm": "bert.encoder.ln"},
+)
 
 # RoBERTa --------------------------------------------------------------------------------------------------------------
 
@@ -269,6 +293,15 @@ def roberta_family(
 
 ROBERTA = roberta_family("roberta", "Roberta", template=replace(ROBERTA_TEMPLATE, vocab_size=50265))
 XLM_ROBERTA, CAMEMBERT = roberta_family("xlm-roberta", "XLMRoberta"), roberta_family("camembert", "Camembert")
+DATA2VEC = roberta_family("data2vec-text", "Data2VecText", "data2vec_text")
+PRE_NORMS = {"attention_pre_norm": "attention.LayerNorm", "feed_forward_pre_norm": "intermediate.LayerNorm"}
+ROBERTA_PRE_LAYER_NORM = roberta_family(
+    "roberta-prelayernorm",
+    "RobertaPreLayerNorm",
+    "roberta_prelayernorm",
+    base_names("roberta_prelayernorm", LAYER | PRE_NORMS) | {"encoder/final_norm": "roberta_prelayernorm.LayerNorm"},
+    replace(ROBERTA.template, residual=PRE_NORM),
+)
 
 # DistilBERT -----------------------------------------------------------------------------------------------------------
 
@@ -344,4 +377,4 @@ DISTILBERT = Family(
         position_ids(r"distilbert\.embeddings\.position_ids"),
     ),
 )
-FAMILIES = (BERT, ROBERTA, DISTILBERT, XLM_ROBERTA, CAMEMBERT)
+FAMILIES = (BERT, ROBERTA, DISTILBERT, XLM_ROBERTA, CAMEMBERT, DATA2VEC, MEGATRON_BERT, ROBERTA_PRE_LAYER_NORM)

@@ -5,13 +5,26 @@ from typing import Any
 
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import cut
-from flaxformer_lite.interop.hf import bart, bert, eurobert, gemma, gpt2, llama, mbart, modernbert, t5, t5gemma
+from flaxformer_lite.interop.hf import (
+    bart,
+    bert,
+    electra,
+    eurobert,
+    gemma,
+    gpt2,
+    llama,
+    mbart,
+    modernbert,
+    nomic_bert,
+    t5,
+    t5gemma,
+)
 from flaxformer_lite.interop.hf.family import Family
 
 Families = Mapping[str, Family]
 """Families by `model_type`. Importing and exporting take one as an argument, so that a family may be added from outside."""
 
-MODULES = (gpt2, llama, gemma, bert, t5, bart, mbart, t5gemma, modernbert, eurobert)
+MODULES = (gpt2, llama, gemma, bert, t5, bart, mbart, t5gemma, modernbert, eurobert, electra, nomic_bert)
 FAMILIES: Families = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """In the order in which they are tried when a model that was trained here is exported."""
 

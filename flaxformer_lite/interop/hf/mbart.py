@@ -1,10 +1,10 @@
-"""mBART, mBART-50, M2M-100 and NLLB-200: BART with norms before the sublayers, and one after each stack.
+"""mBART, mBART-50, M2M-100, NLLB-200 and Pegasus: BART with norms before the sublayers, and one after each stack.
 
-mBART has BART's learned positions and the norm on the embeddings. M2M-100, which NLLB-200 is too, has neither: its positions are
-sinusoidal, count from the padding id + 1, and padding takes up none.
+mBART has BART's learned positions and the norm on the embeddings. Pegasus has neither: its positions are sinusoidal. M2M-100, which
+NLLB-200 is too, counts such positions from the padding id + 1, and padding takes up none.
 
 References: Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401; Fan et al. 2020, arXiv:2010.11125; NLLB Team
-2022, arXiv:2207.04672.
+2022, arXiv:2207.04672; Zhang et al. 2019, arXiv:1912.08777.
 """
 
 import functools
@@ -26,6 +26,17 @@ STACK_NAMES: Names = {name.replace("_post_norm", "_pre_norm"): theirs for name, 
     "decoder/final_norm": "model.decoder.layer_norm",
 }
 SPECIAL = UsualIds(pad=1, bos=0, eos=2)
+COMPUTED_TABLE = (
+    option("vocab_size", "vocab_size"),
+    *bart.STACKS,
+    *PRE_NORM_ONLY,
+    option("init_std", "initializer.stddev"),
+    Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target}),
+    ignored("max_position_embeddings"),  # any length is allowed: positions are computed
+    only("normalize_embedding", False),
+    only("static_position_embeddings", True),
+)
+"""The options of a family whose positions are computed."""
 
 # M2M-100 --------------------------------------------------------------------------------------------------------------
 
@@ -37,15 +48,8 @@ def read_positions(options: Options, draft: Draft) -> None:
 
 
 M2M_TABLE = (
-    option("vocab_size", "vocab_size"),
-    *bart.STACKS,
-    *PRE_NORM_ONLY,
+    *COMPUTED_TABLE,
     Entry(read_positions, lambda model: {"pad_token_id": padding_before(model)}),
-    option("init_std", "initializer.stddev"),
-    Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target}),
-    ignored("max_position_embeddings"),  # any length is allowed: positions are computed
-    only("normalize_embedding", False),
-    only("static_position_embeddings", True),
 )
 
 
@@ -56,6 +60,24 @@ def is_computed(x: np.ndarray, tensors: Arrays, model: ModelConfig) -> bool:
     difference = np.abs(x - sinusoids(jnp.arange(len(x))[None], model.d_model, "fairseq")[0])
     return bool(np.delete(difference, model.positions.offset - 1, 0).max() < 1e-4)
 
+
+# Pegasus --------------------------------------------------------------------------------------------------------------
+
+PEGASUS = Family(
+    model_type="pegasus",
+    prefix="model.",
+    base="PegasusModel",
+    special=UsualIds(pad=0, eos=1, start=0),
+    head_prefixes=(bart.HEAD_BIAS, "lm_head."),
+    template=replaced(bart.STACKS_TEMPLATE, {"residual": PRE_NORM, "positions": Sinusoidal(layout="half_split")}),
+    table=(*COMPUTED_TABLE, Entry(functools.partial(bart.read_padding, 0))),
+    read_heads=functools.partial(bart.read_tables, "PegasusModel"),
+    architecture=lambda model, names: "PegasusModel" if model.head is None else "PegasusForConditionalGeneration",
+    names=lambda model, architecture: STACK_NAMES,
+    buffers=("head/bias",),
+    length="max_position_embeddings",
+    ignorable=(*bart.TIED, bart.sinusoidal_table(bart.POSITIONS)),
+)
 
 FAMILIES = (
     Family(
@@ -103,4 +125,5 @@ FAMILIES = (
             ),
         ),
     ),
+    PEGASUS,
 )

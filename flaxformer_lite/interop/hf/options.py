@@ -32,6 +32,9 @@ THEIR_ACTIVATIONS = {str(ours): theirs for theirs, ours in reversed(ACTIVATIONS.
 GATED: dict[Activation, Activation] = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
 """The gated feed-forward layer, by its activation."""
 
+PLAIN = {gated: plain for plain, gated in GATED.items()}
+"""The activation of a gated feed-forward layer."""
+
 ACTIVATION = choice(ACTIVATIONS, THEIR_ACTIVATIONS)
 
 
@@ -43,12 +46,11 @@ def read_gated(options: Options, name: str, default: str) -> Activation:
 
 def their_gated(activation: Activation) -> str:
     """Returns their activation of a gated feed-forward layer. Raises: CannotExpress for a layer that is not gated."""
-    plain_name = {gated: plain for plain, gated in GATED.items()}.get(activation)
-    if plain_name is None:
+    if activation not in PLAIN:
         raise CannotExpress(
             f"model.activation is {activation}, not one of {', '.join(GATED.values())}", ["model.activation"]
         )
-    return THEIR_ACTIVATIONS[plain_name]
+    return THEIR_ACTIVATIONS[PLAIN[activation]]
 
 
 GATED_ACTIVATION = Kind(read_gated, their_gated)

@@ -106,7 +106,7 @@ CLASSES: dict[str, TokenizerClass] = {
         TokenizerClass(BERT, frame=BERT_FRAME),
     ),
     **dict.fromkeys(
-        ("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
+        ("RobertaTokenizer", "BartTokenizer", "MvpTokenizer", "LongformerTokenizer", "LEDTokenizer"),
         TokenizerClass(MASKED, frame=ROBERTA_FRAME),
     ),
     **dict.fromkeys(("XLMRobertaTokenizer", "BarthezTokenizer"), TokenizerClass(MASKED, frame=ROBERTA_FRAME)),
@@ -136,6 +136,11 @@ CLASSES: dict[str, TokenizerClass] = {
         languages={"token": "<2{}>", **IN_TEXT},
         own_ids=True,
     ),
+    "PegasusTokenizer": TokenizerClass(
+        tokens(pad="<pad>", eos="</s>", unk="<unk>", mask="<mask_2>", mask_sent="<mask_1>"),
+        ("<mask_1>", *(f"<unk_{n}>" for n in range(2, 103))),
+        ("$A eos", "$A $B eos"),
+    ),
     "ByT5Tokenizer": TokenizerClass(BYTES, extra_ids=125),
     "MarianTokenizer": TokenizerClass(
         tokens(unk="<unk>", eos="</s>", pad="<pad>"), languages={"token": ">>{}<<", **IN_TEXT}
@@ -154,11 +159,13 @@ CLASSES: dict[str, TokenizerClass] = {
 """The classes that are known, by their names without the ending Fast."""
 
 OF_MODELS = {
-    "bert": "BertTokenizer",
+    **dict.fromkeys(("bert", "electra", "megatron-bert", "nomic_bert"), "BertTokenizer"),
     "distilbert": "DistilBertTokenizer",
-    "roberta": "RobertaTokenizer",
+    **dict.fromkeys(("roberta", "data2vec-text", "roberta-prelayernorm"), "RobertaTokenizer"),
+    "roformer": "RoFormerTokenizer",
     "bart": "BartTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
+    "mvp": "MvpTokenizer",
+    **dict.fromkeys(("xlm-roberta", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
     "camembert": "CamembertTokenizer",
     "gpt2": "GPT2Tokenizer",
     **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
@@ -166,10 +173,16 @@ OF_MODELS = {
     "hunyuan_v1_dense": "TokenizersBackend",
     **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",
+    "pegasus": "PegasusTokenizer",
     "mbart": "MBartTokenizer",
     "m2m_100": "M2M100Tokenizer",
 }
 """The class of the tokenizer in a folder that names none, by `model_type`."""
+
+NOT_READ = {
+    "RoFormerTokenizer": "it splits texts by the words of jieba, a program, and no file of the folder has these: give the run ids",
+}
+"""The classes whose tokenizers no file holds whole, with the reason."""
 
 
 def stated_class(folder: Path, config: Mapping[str, Any]) -> str:

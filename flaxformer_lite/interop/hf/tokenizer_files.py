@@ -30,7 +30,14 @@ from flaxformer_lite.files.tokenizers.subwords import (
 )
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.interop.hf.tokenizer_classes import CLASSES, PLAIN, TokenizerClass, class_name, stated_class
+from flaxformer_lite.interop.hf.tokenizer_classes import (
+    CLASSES,
+    NOT_READ,
+    PLAIN,
+    TokenizerClass,
+    class_name,
+    stated_class,
+)
 
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""
@@ -72,6 +79,8 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
         and not CLASSES.get(name, PLAIN).own_ids
     ):
         name = ""  # a model of another type than the file is usual for: an encoder with SentencePiece
+    if name in NOT_READ:
+        return Found(None, f"a {name} is not read: {NOT_READ[name]}")
     theirs = CLASSES.get(name, PLAIN)
     files, read = VOCAB_FILES.get(name, ((), None))
     try:
@@ -502,10 +511,8 @@ def byt5(folder: Path, settings: TokenizerSettings) -> Library:
 
 
 VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library]]] = {
-    "BertTokenizer": (("vocab.txt",), word_pieces),
-    "DistilBertTokenizer": (("vocab.txt",), word_pieces),
-    "RobertaTokenizer": (("vocab.json", "merges.txt"), roberta),
-    "BartTokenizer": (("vocab.json", "merges.txt"), roberta),
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), (("vocab.txt",), word_pieces)),
+    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "MvpTokenizer"), (("vocab.json", "merges.txt"), roberta)),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
     "ByT5Tokenizer": ((), byt5),
 }

@@ -1,4 +1,4 @@
-"""Oracle: transformers' classes that find answers, of five families: both logits of each token, and the folder read again."""
+"""Oracle: transformers' classes that find answers: both logits of each token, and the folder read again."""
 
 import dataclasses
 import random
@@ -38,6 +38,12 @@ CLASSES = {
     "xlm-roberta": "XLMRobertaForQuestionAnswering",
     "distilbert": "DistilBertForQuestionAnswering",
     "modernbert": "ModernBertForQuestionAnswering",
+    "electra": "ElectraForQuestionAnswering",
+    "megatron-bert": "MegatronBertForQuestionAnswering",
+    "roformer": "RoFormerForQuestionAnswering",
+    "data2vec-text": "Data2VecTextForQuestionAnswering",
+    "roberta-prelayernorm": "RobertaPreLayerNormForQuestionAnswering",
+    "jina_embeddings_v3": "JinaEmbeddingsV3ForQuestionAnswering",
 }
 
 
@@ -101,6 +107,8 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
     if model_type == "distilbert":
         sizes = {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 37}
+    if model_type == "electra":
+        sizes["embedding_size"] = 24
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     config = kind.config_class(
         vocab_size=43, max_position_embeddings=53, initializer_range=0.3, **sizes, **ids, cls_token_id=0, sep_token_id=2

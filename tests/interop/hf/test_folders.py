@@ -17,7 +17,8 @@ from safetensors.numpy import load_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig
-from flaxformer_lite.core.model.positions import ALiBi
+from flaxformer_lite.core.model.norms import LayerNorm
+from flaxformer_lite.core.model.positions import ALiBi, Rotary
 from flaxformer_lite.core.objectives import Classification, SentenceEmbeddings, Seq2Seq
 from flaxformer_lite.core.reading.heads import DenseLayer, Pooler, SentenceEmbedding
 from flaxformer_lite.files.data.config import DataConfig
@@ -31,6 +32,7 @@ from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, library_options, num_labels
 from flaxformer_lite.interop.hf.sentence import Steps, read_steps, similarity_note
+from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers
 from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.interop.name_map import placeholders
 from flaxformer_lite.interop.weight_files import read_file
@@ -45,6 +47,7 @@ from tests.support.hf_folders import (
     TRAINED_HERE,
     copied,
     fixture,
+    imported,
     random_params,
     with_options,
     with_tensors,
@@ -526,3 +529,41 @@ def test_a_model_of_no_family_is_refused_with_the_reason_of_the_nearest() -> Non
     model = dataclasses.replace(TRAINED_HERE["bert"], scale_embeddings=True)
     with pytest.raises(ValueError, match=r"model.scale_embeddings is True, not False"):
         export(model, random_params(model), FAMILIES["bert"])
+
+
+OLDER_NAMES = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "num_hidden_layers": "n_layer",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rope_theta": "rotary_emb_base",
+    "hidden_dropout_prob": "resid_pdrop",
+}
+
+
+def test_nomic_berts_options_have_their_older_names_too(tmp_path: Path) -> None:
+    """A file that came with code of its own; a newer name comes before the older one."""
+    plain = imported("nomic_bert/model")
+    config = plain.config | {"rope_theta": 77.0, "layer_norm_eps": 0.03, "hidden_dropout_prob": 0.25}
+    older = {name: config[new] for new, name in OLDER_NAMES.items()} | {"embd_pdrop": 0.25}
+    left_out = {"rope_parameters", "head_dim", "max_position_embeddings", *OLDER_NAMES}
+    kept = {name: x for name, x in config.items() if name not in left_out}
+    folder = copied("nomic_bert/model", tmp_path)
+    (folder / "config.json").write_text(json.dumps(kept | older | {"auto_map": {"AutoModel": "x"}, "n_positions": 64}))
+    model = read_folder(folder).model
+    assert model.positions == Rotary(base=77.0) and model.norm == LayerNorm(epsilon=0.03)
+    assert model.dropout.residual_rate == model.dropout.embedding_rate == 0.25
+    check_same(model, dataclasses.replace(plain.model, positions=model.positions, norm=model.norm))
+    with_options(folder, rope_parameters={"rope_type": "default", "rope_theta": 50.0}, layer_norm_eps=0.01)
+    model = read_folder(folder).model
+    assert model.positions == Rotary(base=50.0) and model.norm == LayerNorm(epsilon=0.01)
+
+
+def test_a_tokenizer_that_no_file_holds_is_not_read(tmp_path: Path) -> None:
+    """The library's class of RoFormer splits texts by jieba, whatever `vocab.txt` and `tokenizer.json` say."""
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    found = find_tokenizers(tmp_path, {"model_type": "roformer"})
+    assert found.tokenizers is None and found.note.startswith("a RoFormerTokenizer is not read: it splits texts by")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    assert find_tokenizers(tmp_path, {"model_type": "roformer"}).tokenizers is not None

@@ -29,6 +29,14 @@ BART = (
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
+HEAD_BIASES = ("lm_head.bias", "lm_head.decoder.bias")
+BERT_BIASES = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+
+
+def table_of(body: str, head: str) -> tuple[str, str]:
+    return f"{body}.embeddings.word_embeddings.weight", f"{head}.weight"
+
+
 BERT_TABLE = ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight")
 ROBERTA_TABLE = ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight")
 TIED: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -52,6 +60,14 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("m2m_100/nllb", "mbart/plain"), (BART,)),
     **dict.fromkeys(("mt5/plain", "umt5/encoder", "xlm_roberta/classification", "camembert/model"), ()),
     **dict.fromkeys(("bert/regression", "roberta/classification", "distilbert/classification", "bart/untied"), ()),
+    "data2vec_text/masked_lm": (table_of("data2vec_text", "lm_head.decoder"), HEAD_BIASES),
+    "roberta_prelayernorm/masked_lm": (table_of("roberta_prelayernorm", "lm_head.decoder"), HEAD_BIASES),
+    "jina_v3/masked_lm": (ROBERTA_TABLE, HEAD_BIASES),
+    "megatron_bert/pretraining": (BERT_TABLE, BERT_BIASES),
+    "roformer/masked_lm": (table_of("roformer", "cls.predictions.decoder"), BERT_BIASES),
+    "nomic_bert/masked_lm": (table_of("nomic_bert", "cls.predictions.decoder"), BERT_BIASES),
+    "electra/masked_lm": (table_of("electra", "generator_lm_head"),),
+    **dict.fromkeys(("pegasus/plain", "mvp/plain"), (BART,)),
 }
 """Names that the model gives one tensor, by folder."""
 

@@ -83,6 +83,18 @@ REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
         *(({name: True}, "") for name in ("normalize_before", "static_position_embeddings", "add_final_layer_norm")),
         ({"num_hidden_layers": 7}, ""),
     ],
+    ("electra/model", "config.json"): [
+        ({"embedding_size": size}, ": only embeddings as wide as the layers, hidden_size 15, are implemented")
+        for size in (8, None)
+    ],
+    ("roformer/model", "config.json"): [({"rotary_value": True}, ": only false"), ({"embedding_size": 9}, ": only 18")],
+    ("nomic_bert/model", "config.json"): [
+        ({"prenorm": True}, ": only false"),
+        ({"rotary_scaling_factor": 2.0}, ": that is not implemented"),
+        ({"activation_function": "gelu"}, ': only "swiglu"'),
+    ],
+    ("mvp/plain", "config.json"): [({"use_prompt": True}, ": only false")],
+    ("pegasus/plain", "config.json"): [({"normalize_before": False}, ": only true")],
     ("marian/shared", "config.json"): [({"normalize_embedding": True}, ""), ({"decoder_vocab_size": 11}, "")],
     ("t5_1_1/gated_gelu", "config.json"): [({"feed_forward_proj": name}, "") for name in ("half-gelu", "gated-tanh")],
     ("t5gemma/plain", "config.json"): [
