@@ -41,7 +41,10 @@ def test_classes_are_those_of_the_module(token: Any, activation: Any):
     assert_close(heads.class_logits(HIDDEN, MASK), logits)
 
 
-@pytest.mark.parametrize(("pooling", "normalize"), [*itertools.product(["mean", "max", "cls", "last"], [True, False])])
+POOLINGS = ["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"]
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [*itertools.product(POOLINGS, [True, False])])
 def test_vectors_are_those_of_the_module(pooling: Any, normalize: bool):
     config = ModelConfig(vocab_size=3, d_model=6, num_heads=1)
     for dense in ((), (DenseLayer(width=7, activation="gelu"), DenseLayer(width=2, bias=False))):

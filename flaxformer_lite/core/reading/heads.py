@@ -53,8 +53,9 @@ class DenseLayer(Checked, at="model.sentence_embedding.dense"):
 class SentenceEmbedding(Checked, at="model.sentence_embedding"):
     """One vector for a whole text, for comparing texts."""
 
-    pooling: Literal["mean", "max", "cls", "last"] = "mean"
-    """Reduction of the last layer: mean or maximum over the tokens, the first token (cls), or the last."""
+    pooling: Literal["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"] = "mean"
+    """Reduction of the last layer: mean or maximum over the tokens, the first token (cls), or the last. weighted_mean: token n of a
+    text has the weight n (SGPT); mean_sqrt_length: the sum divided by the square root of the number of tokens."""
     dense: tuple[DenseLayer, ...] = ()
     """Dense layers after that, one after the other (EmbeddingGemma has two); (): none, and no parameters."""
     normalize: bool = True
@@ -133,6 +134,11 @@ def text_vector(
     shown = xp.ones(x.shape[:2], bool) if mask is None else mask
     if settings.pooling == "mean":
         vector = mean_token(hidden, mask)
+    elif settings.pooling == "mean_sqrt_length":
+        vector = mean_token(hidden, mask) * xp.sqrt(shown.sum(1).astype(x.dtype))[:, None]
+    elif settings.pooling == "weighted_mean":
+        weights = xp.where(shown, shown.astype(x.dtype).cumsum(1), 0)[..., None]
+        vector = (xp.where(shown[..., None], x, 0) * weights).sum(1) / xp.maximum(weights.sum(1), 1)
     elif settings.pooling == "max":
         vector = xp.where(shown.any(1)[:, None], xp.where(shown[..., None], x, -xp.inf).max(1), 0)
     else:

@@ -24,8 +24,15 @@ from flaxformer_lite.interop.name_map import Arrays, Tensors, WeightName, name_m
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.weight_files import read_file
 
-Pooling = Literal["mean", "max", "cls", "last"]
-POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
+Pooling = Literal["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"]
+POOLINGS: dict[str, Pooling] = {
+    "mean": "mean",
+    "weightedmean": "weighted_mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_length",
+    "max": "max",
+    "cls": "cls",
+    "lasttoken": "last",
+}
 """Our pooling, by theirs."""
 
 OLDER: dict[str, str] = {
@@ -137,7 +144,7 @@ def read_pooling(folder: Path, path: str) -> Pooling:
         mode = options.text("pooling_mode", "mean", POOLINGS)
     else:
         mode = OLDER[flags[0]]
-        if len(flags) > 1 or mode not in POOLINGS:
+        if len(flags) > 1:
             raise options.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
     options.only("include_prompt", True)
     options.finish(("embedding_dimension", "word_embedding_dimension"))

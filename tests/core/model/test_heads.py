@@ -28,10 +28,15 @@ def vector_of(hidden, mask, **settings):
 def one_by_one(pooling: str) -> np.ndarray:
     """Of each text alone, without its padding."""
     ways = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    ways["weighted_mean"] = lambda x: sum(n * row for n, row in enumerate(x, 1)) / sum(range(len(x) + 1))
+    ways["mean_sqrt_length"] = lambda x: x.sum(0) / len(x) ** 0.5
     return np.array([ways[pooling](x if pooling == "cls" else x[m]) for x, m in zip(HIDDEN, SHOWN, strict=True)])
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+POOLINGS = ["mean", "weighted_mean", "mean_sqrt_length", "max", "cls", "last"]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
     wanted = one_by_one(pooling)
     assert_close(vector_of(HIDDEN, jnp.asarray(SHOWN), pooling=pooling, normalize=False), wanted)
@@ -65,7 +70,7 @@ def test_a_late_mean_is_that_of_the_classes_of_each_token():
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, normalize: bool):
     """Its embedding is compared with those of the other rows before its weight of 0 counts."""
     shown = jnp.asarray(SHOWN).at[1].set(False)

@@ -46,6 +46,9 @@ CLASSES = {
     "jina_embeddings_v3": "JinaEmbeddingsV3ForQuestionAnswering",
 }
 
+SINES = "roformer.encoder.embed_positions.weight"
+"""A table that RoFormer's files hold, and that the library computes where it is absent."""
+
 
 def small(model_type: str) -> ModelConfig:
     """A model of the family with a head that finds answers."""
@@ -137,13 +140,13 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
 
     expected, mask = logits_of(theirs), np.asarray(given["attention_mask"], bool)
     found = read_folder(tmp_path / "theirs")
-    assert (found.architecture, found.skipped) == (CLASSES[model_type], [])
+    assert found.architecture == CLASSES[model_type] and {*found.skipped} <= {SINES}
     assert np.abs(expected[mask]).max() > 0.5
     assert np.abs(ours(found) - expected)[mask].max() < TOLERANCE
     exported = export(found.model, found.params, found.family, heads=(ANSWERS,))
     write_folder(tmp_path / "ours", {"config.json": ids | exported.config}, exported.tensors, tmp_path / "theirs")
     again, info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert {*info["missing_keys"]} <= {SINES} and not info["unexpected_keys"]
     assert np.abs(logits_of(again.eval()) - expected)[mask].max() < 1e-6
 
 

@@ -45,7 +45,8 @@ REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
         ),
     ],
     ("embeddinggemma/two_dense", "1_Pooling/config.json"): [
-        ({"pooling_mode": "weightedmean"}, ": it should be one of mean"),
+        ({"pooling_mode": "attention"}, ": it should be one of mean"),
+        ({"pooling_mode": ["cls", "mean"]}, ": it should be a word"),
         ({"include_prompt": False}, ": only true"),
     ],
     ("embeddinggemma/two_dense", "2_Dense/config.json"): [
