@@ -34,8 +34,6 @@ LABELS = ("O", "B-CODE", "I-CODE")
 ROWS = {"search": 32, "labels": 16}
 """Rows of a step, those of configs/search_topics.py and configs/label_code_names.py."""
 MAX_LENGTH = {"search": 64, "labels": 96}
-BUCKETS = {"search": (64,), "labels": (48, 96)}
-"""Lengths that this package pads to; the peers pad to the longest of a batch."""
 RATE, DECAY, WARM_UP = 1e-3, 0.01, 0.1
 """The peak rate, weight decay, and the fraction of the steps before the peak."""
 VOCAB_SIZE = 2000
@@ -214,13 +212,11 @@ def ours(table: str, options: argparse.Namespace) -> Scores:
     imported = load_config(str(base / "config.json"))
     config = dataclasses.replace(
         imported,
-        model=dataclasses.replace(imported.model, scan_unroll=SHAPES[options.shape].layers),
         objective=SentenceEmbeddings(temperature=TEMPERATURE) if table == "search" else TokenLabels(labels=LABELS),
         data=DataConfig(
             train=train,
             tokenizer=FromRun(path=str(base)),
             rows=ROWS[table],
-            bucket_lengths=BUCKETS[table],
             max_source_length=MAX_LENGTH[table],
         ),
         optimizer=OptimizerConfig(

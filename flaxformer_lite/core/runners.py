@@ -97,10 +97,12 @@ class Runner(ABC):
     def init(self, params: Mapping[str, Array] | None = None) -> TrainState:
         """Returns the state before the first step, on the devices. params: known parameters, by their paths; others are made."""
         known = params or {}
-        make, missing = self.compiled_init, tuple(path for path in self.paths if path not in known)
+        missing = tuple(path for path in self.paths if path not in known)
+        made = {}
         if known and missing:
-            make = compiled_parameters(self.task.without_update, self.mesh, missing)
-        made = make(self.seed) if missing else {}
+            made = compiled_parameters(self.task.without_update, self.mesh, missing)(self.seed)
+        elif missing:
+            made = self.compiled_init(self.seed)
         by_path: PyTree = unflatten_dict({**known, **made}, sep="/")
         return jitted_start(self.task, self.mesh)(by_path)
 

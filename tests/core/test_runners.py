@@ -2,7 +2,9 @@
 
 import gc
 import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import chex
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from flaxformer_lite.core import runners
@@ -22,7 +25,7 @@ from flaxformer_lite.core.objectives import Batch, LossTerm
 from flaxformer_lite.core.optim import Constant
 from flaxformer_lite.core.parallel import CompilerOptions
 from flaxformer_lite.core.parallel.mesh import make_mesh
-from flaxformer_lite.core.runners import MeshRunner, PmapRunner, make_runner
+from flaxformer_lite.core.runners import MeshRunner, PmapRunner, Runner, make_runner
 from flaxformer_lite.core.step import StepGradient, TrainState, TrainTask, across, train_step, with_optimizer
 from flaxformer_lite.training.hooks import Hook, Hooks
 from flaxformer_lite.training.task import train_task
@@ -136,6 +139,29 @@ def test_parameters_that_are_known_leave_the_others_and_the_optimizer_as_they_we
     expected = unflatten_dict({**flat, **known}, sep="/")
     chex.assert_trees_all_equal(runner.init(), whole)
     chex.assert_trees_all_equal(runner.init(known), with_optimizer(task, expected))
+
+
+def test_known_parameters_compile_no_program_that_makes_all(monkeypatch: pytest.MonkeyPatch):
+    """A start from another run makes those that the run has not; the program of a whole model would take seconds."""
+    task = train_task(tiny_config())
+    runner = make_runner("mesh", task, make_mesh(devices=jax.devices()[:1]))
+    made: list[Sequence[str]] = []
+
+    def noted(task: TrainTask, mesh: Mesh, paths: Sequence[str]) -> Callable[[Any], dict[str, Array]]:
+        made.append(paths)
+        return zeros_of(runner, paths)
+
+    monkeypatch.setattr(runners, "compiled_parameters", noted)
+    missing = runner.paths[:2]
+    state = runner.init({path: x for path, x in zeros_of(runner, runner.paths)(0).items() if path not in missing})
+    assert made == [missing]
+    chex.assert_trees_all_equal_shapes_and_dtypes(state.params, runner.abstract_state.params)
+
+
+def zeros_of(runner: Runner, paths: Sequence[str]) -> Callable[[Any], dict[str, Array]]:
+    """Returns a function of a seed that makes parameters of these paths, all of them zeros."""
+    shapes = flatten_dict(runner.abstract_state.params, sep="/")
+    return lambda seed: {path: jnp.zeros(shapes[path].shape, shapes[path].dtype) for path in paths}
 
 
 class Norm(Hook):

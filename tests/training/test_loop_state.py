@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
+from flaxformer_lite.training import loop_state
 from flaxformer_lite.training.loop_state import WINDOW, LoopState, is_finite
 
 
@@ -74,7 +75,11 @@ def test_losses_that_are_nearly_equal_have_no_spike_below_a_hundredth():
 
 
 @pytest.mark.parametrize("number", [jnp.nan, jnp.inf, -jnp.inf])
-def test_one_number_suffices(number: float):
+def test_one_number_suffices(number: float, monkeypatch: pytest.MonkeyPatch):
+    """As arrays of this host, and by the programs for arrays on other devices."""
     tree = {"whole": jnp.arange(3), "none": None, "half": jnp.ones((2, 5), jnp.bfloat16), "empty": jnp.zeros((0, 3))}
     assert is_finite(tree) and is_finite({"whole": jnp.arange(3)})
-    assert not is_finite(tree | {"half": tree["half"].at[1, 4].set(number)})
+    broken = tree | {"half": tree["half"].at[1, 4].set(number)}
+    assert not is_finite(broken)
+    monkeypatch.setattr(loop_state, "on_own_cpus", lambda x: False)
+    assert is_finite(tree) and not is_finite(broken)
