@@ -116,7 +116,7 @@ FOLDERS = [
         "nomic_bert/masked_lm",
         "mvp/classification",
     ),
-    *("jina_v3/classification", "pegasus/plain"),
+    *("jina_v3/classification", "pegasus/plain", "t5/classification", "t5/token_classification"),
 ]
 
 

@@ -1,5 +1,6 @@
 """T5, mT5 and umT5: encoder–decoder or encoder alone, RMS norm, no biases but a learned one on the scores, no scale of the scores.
 
+A classifier of texts has both stacks, and reads the decoder's last token; a classifier of tokens is an encoder.
 Version 1.0 has relu, ties the head to the embeddings and multiplies the decoder's output by `d_model ** -0.5`; 1.1 has a gated gelu
 (the tanh form), a head of its own and no factor. mT5 is 1.1 for many languages. In umT5 each layer has a bias of its own. ByT5 and
 MADLAD-400 are T5s, of bytes and of many languages.
@@ -12,9 +13,17 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, RelativeBias, RMSNorm
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, Pooler, RelativeBias, RMSNorm
+from flaxformer_lite.interop.hf.bert import labels_of_tokens
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
-from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, UsualIds, architecture_of
+from flaxformer_lite.interop.hf.options import (
+    ACTIVATIONS,
+    GATED,
+    THEIR_ACTIVATIONS,
+    UsualIds,
+    architecture_of,
+    num_labels,
+)
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option, replaced
 
@@ -27,6 +36,14 @@ FEED_FORWARD: dict[str, str] = (
 )
 """`feed_forward_proj`, by our activation. In T5, gated-gelu means the tanh form."""
 
+BODY = "transformer."
+"""The start of the other tensors' names in a class with a head for classes."""
+OF_TEXTS, OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
+CLASSES: dict[str, Names] = {
+    OF_TEXTS: {"pooler/dense": "classification_head.dense", "pooler/classes": "classification_head.out_proj"},
+    OF_TOKENS: {"pooler/classes": "classifier"},
+}
+"""The names of the heads for classes, by the end of the class."""
 
 TEMPLATE = ModelConfig(
     vocab_size=32128,
@@ -94,9 +111,11 @@ TABLE = (
 
 
 def read_heads(classes: str, options: Options, draft: Draft, tensors: Arrays) -> None:
-    """Sets the stacks, the head and its factor: the tensors decide whether there is a decoder, and a matrix of the head's own."""
+    """Sets the stacks, the heads and their factor: the tensors decide which there are, and whether the head has its own matrix."""
+    tensors = {name.removeprefix(BODY): x for name, x in tensors.items()}
     has_decoder = any(name.startswith("decoder.block.") for name in tensors)
-    has_head = has_decoder and (HEAD in tensors or architecture_of(options) != f"{classes}Model")
+    of_texts, of_tokens = "classification_head.dense.weight" in tensors, "classifier.weight" in tensors
+    has_head = has_decoder and not of_texts and (HEAD in tensors or architecture_of(options) != f"{classes}Model")
     tie_option = options.flag("tie_word_embeddings", True)
     # `tie_word_embeddings` false has always meant: no factor. Newer files have another option for it, which takes precedence.
     scaled = classes != "MT5" and options.flag("scale_decoder_outputs", tie_option)
@@ -105,12 +124,18 @@ def read_heads(classes: str, options: Options, draft: Draft, tensors: Arrays) ->
     if not has_decoder:
         draft["num_decoder_layers"] = 0
     draft["share_target_output"] = not has_head or (tie_option if alone else tensors_equal(head, table))
+    draft["pooler"] = Pooler(token="last", num_classes=num_labels(options)) if of_texts else None
+    if of_tokens:
+        draft["pooler"] = labels_of_tokens(options)
     draft["head"] = LanguageModelHead(scale=draft["d_model"] ** -0.5 if scaled else 1.0) if has_head else None
 
 
 def architecture(classes: str, model: ModelConfig, names: Collection[str]) -> str:
     if model.num_decoder_layers == 0:
-        return f"{classes}EncoderModel"
+        each = model.pooler is not None and model.pooler.token == "each"
+        return f"{classes}{OF_TOKENS if each else 'EncoderModel'}"
+    if model.head is None and model.pooler is not None:
+        return f"{classes}{OF_TEXTS}"
     return f"{classes}Model" if model.head is None else f"{classes}ForConditionalGeneration"
 
 
@@ -138,7 +163,7 @@ def names(model: ModelConfig, architecture: str) -> Names:
         "SelfAttention.relative_attention_bias",
         ("layers/", "{i}") if model.positions.per_layer else ("", "0"),
     )
-    return {
+    whole = {
         "embedding": "shared",
         f"encoder/{place[0]}position_bias": f"encoder.block.{place[1]}.layer.0.{bias}",
         **prefixed("encoder/layers/", "encoder.block.{i}.layer.", encoder),
@@ -148,6 +173,8 @@ def names(model: ModelConfig, architecture: str) -> Names:
         "decoder/final_norm": "decoder.final_layer_norm",
         "head": "lm_head",
     }
+    heads = next((names for end, names in CLASSES.items() if architecture.endswith(end)), None)
+    return whole if heads is None else {**prefixed("", BODY, whole), **heads}
 
 
 def family(model_type: str, classes: str, template: ModelConfig) -> Family:
@@ -164,8 +191,9 @@ def family(model_type: str, classes: str, template: ModelConfig) -> Family:
         names=names,
         ignorable=(
             *tied_copies(SHARED, *TABLES, HEAD),
+            *tied_copies(f"{BODY}{SHARED}", *(f"{BODY}{table}" for table in TABLES)),
             never_read(
-                r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+                r"(transformer\.)?decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
                 "unused: the library has no bias on the scores of cross-attention",
             ),
         ),

@@ -38,7 +38,7 @@ QUICK = {
     ),
     *("data2vec_text/masked_lm_untied", "electra/discriminator", "megatron_bert/pretraining", "mvp/scaled"),
     *("roberta_prelayernorm/masked_lm_untied", "roformer/classification", "nomic_bert/masked_lm", "jina_v3/masked_lm"),
-    "pegasus/odd_width",
+    *("pegasus/odd_width", "t5/classification", "umt5/token_classification"),
 }
 """A fixture of each family, with its rarest parts: those that the fast suite exports."""
 COMPUTED = {
