@@ -150,19 +150,22 @@ def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: Dec
 
 
 def model_positions(config: ModelConfig, given: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
-    """Returns `position_ids` as the model counts them: rows of a position table, without the rows before its offset.
+    """Returns `position_ids` as the model counts them, from 0.
+
+    A model whose positions skip padding, such as RoBERTa, gets rows of its position table: the rows before its offset count too.
 
     Raises: ValueError if the table has no such row.
     """
     if config.positions.max_positions is None:
         return given
-    most = config.positions.offset + config.positions.max_positions - 1
+    offset = 0 if config.position_padding_id is None else config.positions.offset
+    most = offset + config.positions.max_positions - 1
     for row in (int(given.min()), int(given.max())):
         if not 0 <= row <= most:
             raise ValueError(
                 f"position_ids has {row}, which is no row of the position table: rows must be between 0 and {most}"
             )
-    return given - config.positions.offset
+    return given - offset
 
 
 def last_positions(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Int[Array, "B"] | None:

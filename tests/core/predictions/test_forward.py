@@ -119,6 +119,15 @@ def test_positions_are_rows_of_a_table() -> None:
             ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, wrong, 3]])
 
 
+def test_positions_count_from_0_where_padding_takes_up_one() -> None:
+    """As in the library: OPT's table has two rows before that of position 0, and its `position_ids` do not count them."""
+    model = dataclasses.replace(TRAINED_HERE["gpt2"], positions=Learned(max_positions=3, offset=2, stddev=1.0))
+    same = ask(model, input_ids=IDS, position_ids=[[0, 1, 2], [0, 1, 2]]).logits
+    assert_close(same, ask(model, input_ids=IDS).logits)
+    with pytest.raises(ValueError, match=r"position_ids has 3, .*rows must be between 0 and 2"):
+        ask(model, input_ids=IDS, position_ids=[[0, 1, 3], [0, 1, 2]])
+
+
 LAST = Pooler(token="last", activation=None, num_classes=3, class_bias=False)
 
 
