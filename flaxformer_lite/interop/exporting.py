@@ -409,7 +409,9 @@ def first_fitting(
             return export(model, params, family, heads=heads)
         except CannotExpress as error:
             errors[name] = error
-    nearest = min(errors, key=lambda name: distance(model, families[name]))
+    stacks = model.num_layers.keys()
+    alike = [name for name, family in families.items() if family.template.num_layers.keys() == stacks]
+    nearest = min(alike or families, key=lambda name: distance(model, families[name]))
     raise CannotExpress(
         f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. A model "
         "that is trained with the other values can be exported; the families are in docs/systems/huggingface.md, and another one, "

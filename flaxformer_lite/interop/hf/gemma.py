@@ -176,6 +176,7 @@ FAMILIES = (
         GEMMA2,
         NO_BOTH_DIRECTIONS,
         *GEMMA2_ENTRIES,
+        layer=llama.LAYER | llama.NORMS_AROUND,
     ),
     llama.family(
         "gemma3_text",
@@ -191,5 +192,6 @@ FAMILIES = (
         SCALE,
         FINAL_CAP,
         ignored("attn_logit_softcapping"),  # the library has no such cap in this family
+        layer=llama.LAYER | llama.NORMS_AROUND,
     ),
 )

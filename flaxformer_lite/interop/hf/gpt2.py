@@ -5,18 +5,17 @@ Its matrices are stored `(in, out)`, as here.
 Reference: Radford et al. 2019, Language Models are Unsupervised Multitask Learners.
 """
 
-import functools
-
 import numpy as np
 
 from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
-from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
-from flaxformer_lite.interop.hf.llama import HEAD_PREFIXES, HEADS, read_heads
+from flaxformer_lite.interop.hf.family import ClassNames, IgnorableTensor, never_read
+from flaxformer_lite.interop.hf.llama import decoder_family
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option
 
-CLASSES = ClassNames("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
+HEADS = ("LMHeadModel", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+CLASSES = ClassNames("GPT2Model", *(f"GPT2{head}" for head in HEADS))
 
 TEMPLATE = ModelConfig(
     vocab_size=50257,
@@ -82,30 +81,23 @@ NAMES: Names = {
     "decoder/positions": "transformer.wpe",
     **prefixed("decoder/layers/", "transformer.h.{i}.", LAYER),
     "decoder/final_norm": "transformer.ln_f",
-    **HEADS,
 }
 
 FAMILIES = (
-    Family(
-        model_type="gpt2",
-        prefix="transformer.",
-        base=CLASSES.base,
-        special=UsualIds(bos=50256, eos=50256),
-        head_prefixes=HEAD_PREFIXES,
-        template=TEMPLATE,
-        table=TABLE,
-        read_heads=functools.partial(read_heads, CLASSES, "transformer.wte.weight"),
-        architecture=CLASSES.of,
-        names=lambda model, architecture: NAMES,
-        leaves=Leaves(layout=Layout.SAME),
-        ignorable=(
-            *tied_copies("transformer.wte.weight", "lm_head.weight"),
-            IgnorableTensor(
-                r"transformer\.h\.\d+\.attn\.bias",
-                "a causal mask, 1 on and below the diagonal",
-                lambda x, *_: x.ndim == 4 and bool((x[0, 0] == np.tri(*x.shape[2:])).all()),
-            ),
-            never_read(r"transformer\.h\.\d+\.attn\.masked_bias", "unused: the score of a masked key in old releases"),
+    decoder_family(
+        "gpt2",
+        CLASSES,
+        UsualIds(bos=50256, eos=50256),
+        TEMPLATE,
+        TABLE,
+        NAMES,
+        IgnorableTensor(
+            r"transformer\.h\.\d+\.attn\.bias",
+            "a causal mask, 1 on and below the diagonal",
+            lambda x, *_: x.ndim == 4 and bool((x[0, 0] == np.tri(*x.shape[2:])).all()),
         ),
+        never_read(r"transformer\.h\.\d+\.attn\.masked_bias", "unused: the score of a masked key in old releases"),
+        of_tokens="classifier",
+        leaves=Leaves(layout=Layout.SAME),
     ),
 )

@@ -8,7 +8,7 @@ References: Touvron et al. 2023, arXiv:2302.13971; Zheng et al. 2025, arXiv:2509
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flaxformer_lite.core.model import (
@@ -24,7 +24,17 @@ from flaxformer_lite.core.model import (
 )
 from flaxformer_lite.core.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tensors_equal, tied_copies
+from flaxformer_lite.interop.hf.bert import labels_of_tokens
+from flaxformer_lite.interop.hf.family import (
+    ANSWERING,
+    ANSWERS,
+    ClassNames,
+    Family,
+    IgnorableTensor,
+    never_read,
+    tensors_equal,
+    tied_copies,
+)
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, UsualIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, Tensor, prefixed
 from flaxformer_lite.interop.options import (
@@ -44,7 +54,7 @@ from flaxformer_lite.interop.options import (
 # Heads ----------------------------------------------------------------------------------------------------------------
 
 
-HEAD_PREFIXES = ("lm_head.", "score.")
+HEAD_PREFIXES = ("lm_head.", "score.", "classifier.", "qa_outputs.")
 
 
 def read_head(base: str, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
@@ -63,13 +73,24 @@ def read_head(base: str, embedding: str, head: str, options: Options, draft: Dra
 def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Draft, tensors: Arrays) -> None:
     """Sets the heads. `embedding` is the name of the embedding table."""
     read_head(classes.base, embedding, "lm_head.weight", options, draft, tensors)
-    if "score.weight" in tensors:
+    of_tokens = {"score.weight", "score.bias"} <= tensors.keys() or "classifier.weight" in tensors
+    if (classes.of_tokens and of_tokens) or (classes.of_answers and ANSWERS in tensors):
+        draft["head"], draft["pooler"] = None, labels_of_tokens(options)
+    elif classes.classifier and "score.weight" in tensors:
         classifier = Pooler(token="last", activation=None, num_classes=num_labels(options), class_bias=False)
         draft["head"], draft["pooler"] = None, classifier
 
 
-HEADS = {"head/kernel": Tensor("lm_head.weight"), "pooler/classes/kernel": Tensor("score.weight")}
-"""The names of the heads."""
+def head_names(architecture: str, of_tokens: str = "score") -> Names:
+    """Returns the names of the heads of a class; `of_tokens` is the layer that scores the classes of tokens."""
+    usual = of_tokens if architecture.endswith(OF_TOKENS) else "score"
+    layer = ANSWERS.removesuffix(".weight") if architecture.endswith(ANSWERING) else usual
+    classes = {"pooler/classes/kernel": Tensor(f"{layer}.weight"), "pooler/classes/bias": Tensor(f"{layer}.bias")}
+    return {"head/kernel": Tensor("lm_head.weight"), **classes}
+
+
+OF_TOKENS = "ForTokenClassification"
+"""The end of the name of a class for classes of tokens."""
 
 # Rotary positions -----------------------------------------------------------------------------------------------------
 
@@ -77,8 +98,35 @@ HEADS = {"head/kernel": Tensor("lm_head.weight"), "pooler/classes/kernel": Tenso
 def read_rotary(options: Options, draft: Draft) -> None:
     """Reads `rope_parameters` or, in older folders, `rope_theta` beside `rope_scaling`."""
     options.only("partial_rotary_factor", 1.0)
+    set_rotary(options, draft, 1.0)
+
+
+def set_rotary(options: Options, draft: Draft, fraction: float) -> None:
+    """Sets rotary positions of a fraction of each head; the order of its elements is the template's."""
     base = options.number("rope_theta", draft["positions.base"])
-    draft["positions"] = read_scheme(options, rope_group(options), base)
+    scheme = read_scheme(options, rope_group(options), base, fraction)
+    draft["positions"] = dataclasses.replace(scheme, layout=draft["positions.layout"])
+
+
+def read_partial_rotary(options: Options, draft: Draft) -> None:
+    """Reads `read_rotary`'s options where a fraction of each head may rotate."""
+    set_rotary(options, draft, read_fraction(options, draft))
+
+
+def read_fraction(options: Options, draft: Draft) -> float:
+    """Returns the fraction of each head that rotates; that of the group of options comes first.
+
+    As in the library, a fraction that is null is 1, and one that is absent is the template's.
+    """
+    group = rope_group(options)
+    usual = options.optional_number("partial_rotary_factor", draft["positions.fraction"])
+    fraction = group.number("partial_rotary_factor", 1.0 if usual is None else usual)
+    width = draft["attention.d_key"] or draft["d_model"] // draft["num_heads"]
+    if int(width * fraction) % 2:
+        stated = group if group.has("partial_rotary_factor") else options
+        rule = f"an even number of a head's {width} elements (head_dim, or hidden_size / num_attention_heads) has to rotate"
+        raise stated.wrong("partial_rotary_factor", rule)
+    return fraction
 
 
 def rope_group(options: Options) -> Options:
@@ -101,11 +149,11 @@ def read_stretched(options: Options, draft: Draft) -> None:
     draft["positions"] = Rotary(base=base * alpha ** (width / (width - 2)))
 
 
-def read_scheme(options: Options, group: Options, base: float) -> Rotary:
-    """Returns the rotary positions of one group of options; `base` where the group has none."""
+def read_scheme(options: Options, group: Options, base: float, fraction: float = 1.0) -> Rotary:
+    """Returns the rotary positions of one group of options; `base` where the group has none, and no other `fraction`."""
     options.ignore("max_position_embeddings", "max_sequence_length")  # there is no table, so no text is too long
     group.ignore("rope_type", "type")
-    group.only("partial_rotary_factor", 1.0)
+    group.only("partial_rotary_factor", fraction)
     kind = group.text("rope_type" if group.has("rope_type") else "type", "default", ("default", *SCALINGS))
     scaling = None
     if kind != "default":
@@ -116,7 +164,7 @@ def read_scheme(options: Options, group: Options, base: float) -> Rotary:
             length = None if group.has(name) else options.integer("max_position_embeddings")
             draft["original_length"] = group.integer(name, length)
         scaling = draft.build()
-    return Rotary(base=group.number("rope_theta", base), scaling=scaling)
+    return Rotary(base=group.number("rope_theta", base), fraction=fraction, scaling=scaling)
 
 
 def read_amplitude(group: Options, draft: Draft) -> None:
@@ -171,7 +219,14 @@ def rope_parameters(positions: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": positions.base}
 
 
+def partial_parameters(positions: Any) -> dict[str, Any]:
+    """Returns the group of options with the fraction of each head that rotates."""
+    group = rope_parameters(positions)
+    return group and {**group, "partial_rotary_factor": positions.fraction}
+
+
 ROTARY = Entry(read_rotary, lambda model: {"rope_parameters": rope_parameters(model.positions)})
+PARTIAL_ROTARY = Entry(read_partial_rotary, lambda model: {"rope_parameters": partial_parameters(model.positions)})
 STRETCHED = ROTARY._replace(read=read_stretched)
 
 # Windows --------------------------------------------------------------------------------------------------------------
@@ -295,19 +350,21 @@ UPPER_WINDOWS = Entry(read_upper_windows, upper_window_options)
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
-LAYER = {
-    "attention_pre_norm": "input_layernorm",
+NORMS_BEFORE = {"attention_pre_norm": "input_layernorm", "feed_forward_pre_norm": "post_attention_layernorm"}
+ATTENTION = {
     "attention/query": "self_attn.q_proj",
     "attention/query_norm": "self_attn.q_norm",
     "attention/key": "self_attn.k_proj",
     "attention/key_norm": "self_attn.k_norm",
     "attention/value": "self_attn.v_proj",
     "attention/out": "self_attn.o_proj",
-    "feed_forward_pre_norm": "post_attention_layernorm",
+}
+GATED = {
     "feed_forward/gate": "mlp.gate_proj",
     "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj",
 }
+LAYER = NORMS_BEFORE | ATTENTION | GATED
 NORMS_AROUND = {
     "attention_post_norm": "post_attention_layernorm",
     "feed_forward_pre_norm": "pre_feedforward_layernorm",
@@ -320,47 +377,67 @@ NORMS_AFTER_ROTATION = {
 }
 
 
-def names(model: ModelConfig, architecture: str) -> Names:
-    layer = LAYER | NORMS_AROUND if "n" in model.residual.post else LAYER
-    layer = layer | NORMS_AFTER_ROTATION if model.attention.qk_norm_place == "after_rotation" else layer
-    stack = "encoder" if model.num_encoder_layers else "decoder"
-    return {
-        "embedding": "model.embed_tokens",
-        **prefixed(f"{stack}/layers/", "model.layers.{i}.", layer),
-        f"{stack}/final_norm": "model.norm",
-        **HEADS,
-    }
+def stack_names(layer: Mapping[str, str]) -> Names:
+    """Returns the names of a model of Llama's shape, an encoder's or a decoder's, whose layers have the names of `layer`."""
+    names: dict[str, str] = {"embedding": "model.embed_tokens"}
+    for stack in ("encoder", "decoder"):
+        names |= prefixed(f"{stack}/layers/", "model.layers.{i}.", layer) | {f"{stack}/final_norm": "model.norm"}
+    return names
 
 
 # The families ---------------------------------------------------------------------------------------------------------
 
 
-def family(
-    model_type: str, classes: str | ClassNames, special: UsualIds, template: ModelConfig, *entries: Entry
+def decoder_family(
+    model_type: str,
+    classes: ClassNames,
+    special: UsualIds,
+    template: ModelConfig,
+    table: Table,
+    names: Names,
+    *ignorable: IgnorableTensor,
+    of_tokens: str = "score",
+    **more: Any,
 ) -> Family:
-    """Returns a family of Llama's shape. Nearly all name their classes alike, so that the start of the names is enough."""
-    if isinstance(classes, str):
-        classes = ClassNames(f"{classes}Model", f"{classes}ForCausalLM", f"{classes}ForSequenceClassification")
+    """Returns a family of decoders with the library's usual heads; `of_tokens` is the layer that scores the classes of tokens."""
+    embedding = f"{names['embedding']}.weight"
     return Family(
         model_type=model_type,
-        prefix="model.",
+        prefix=embedding.partition(".")[0] + ".",
         base=classes.base,
         special=special,
         head_prefixes=HEAD_PREFIXES,
         template=template,
-        table=(*TABLE, *entries),
-        read_heads=functools.partial(read_heads, classes, "model.embed_tokens.weight"),
+        table=table,
+        read_heads=functools.partial(read_heads, classes, embedding),
         architecture=classes.of,
-        names=names,
-        length="max_position_embeddings",
-        ignorable=(
-            *tied_copies("model.embed_tokens.weight", "lm_head.weight"),
-            never_read(
-                r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
-                "unused: rotary positions follow from the config",
-            ),
-        ),
+        names=lambda model, architecture: {**names, **head_names(architecture, of_tokens)},
+        ignorable=(*tied_copies(embedding, "lm_head.weight"), *ignorable),
+        **more,
     )
+
+
+def family(
+    model_type: str,
+    classes: str | ClassNames,
+    special: UsualIds,
+    template: ModelConfig,
+    *entries: Entry,
+    table: Table = TABLE,
+    layer: Mapping[str, str] = LAYER,
+) -> Family:
+    """Returns a family of Llama's shape. Nearly all name their classes alike, so that the start of the names is enough.
+
+    `table` has the options before `entries`, `layer` the names within a layer.
+    """
+    if isinstance(classes, str):
+        heads = ("Model", "ForCausalLM", "ForSequenceClassification", OF_TOKENS)
+        classes = ClassNames(*(f"{classes}{head}" for head in heads))
+    unused = never_read(
+        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq", "unused: rotary positions follow from the config"
+    )
+    names, length = stack_names(layer), "max_position_embeddings"
+    return decoder_family(model_type, classes, special, template, (*table, *entries), names, unused, length=length)
 
 
 def read_window(options: Options, name: str, default: int | None) -> SlidingWindow | None:
@@ -456,12 +533,13 @@ FAMILIES = (
     ),
     family(
         "hunyuan_v1_dense",
-        "HunYuanDenseV1",
+        ClassNames("HunYuanDenseV1Model", "HunYuanDenseV1ForCausalLM", "HunYuanDenseV1ForSequenceClassification"),
         UsualIds(pad=0, bos=1, eos=2),
         HUNYUAN,
         ATTENTION_BIAS,
         ACTIVATION,
         STRETCHED,
         Entry(read_hunyuan_sisters),
+        layer=LAYER | NORMS_AFTER_ROTATION,
     ),
 )

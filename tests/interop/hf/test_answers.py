@@ -44,6 +44,7 @@ CLASSES = {
     "data2vec-text": "Data2VecTextForQuestionAnswering",
     "roberta-prelayernorm": "RobertaPreLayerNormForQuestionAnswering",
     "jina_embeddings_v3": "JinaEmbeddingsV3ForQuestionAnswering",
+    "gpt2": "GPT2ForQuestionAnswering",
 }
 
 SINES = "roformer.encoder.embed_positions.weight"
@@ -53,6 +54,7 @@ SINES = "roformer.encoder.embed_positions.weight"
 def small(model_type: str) -> ModelConfig:
     """A model of the family with a head that finds answers."""
     template = FAMILIES[model_type].template
+    [stack] = template.num_layers
     form: dict[str, Any] = {"activation": None} if model_type != "modernbert" else {}
     return dataclasses.replace(
         template,
@@ -60,7 +62,7 @@ def small(model_type: str) -> ModelConfig:
         d_model=24,
         num_heads=4,
         d_ff=37,
-        num_encoder_layers=2,
+        **{f"num_{stack}_layers": 2},
         head=None,
         pooler=dataclasses.replace(template.pooler or Pooler(), token="each", num_classes=2, **form),
     )
