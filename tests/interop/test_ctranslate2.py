@@ -207,7 +207,15 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
         *("pre_norm", "t5/relu_tied", "t5/deep_decoder", "t5_1_1/gated_gelu", "bart/plain", "bart/untied"),
         *("marian/shared", "marian/separate", "gpt2/tied", "llama/mqa_sharded", "mistral/window", "qwen2/plain"),
         *("qwen3/plain", "gemma/hub_layout", "gemma3/scaled", "m2m_100/odd_width", "mbart/fifty"),
-        "mt5/hub_layout",
+        *(
+            "mt5/hub_layout",
+            "phi3/part_window",
+            "glm4/plain",
+            "starcoder2/plain",
+            "stablelm/bias_part",
+            "opt/norms_after",
+        ),
+        *("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "gpt_neo/plain", "opt/plain", "xglm/plain"),
     ],
 )
 def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:

@@ -109,6 +109,9 @@ FOLDERS = [
     *("mt5/hub_layout", "umt5/plain", "xlm_roberta/masked_lm", "camembert/masked_lm"),
     *("t5gemma/uneven", "modernbert/untied_biases", "modernbert/mean_classification", "bert/token_classification"),
     *("eurobert/tied_biases", "eurobert/bos_classification", "gemma3/bidirectional", "hunyuan/bias_yarn"),
+    *("phi3/part_window", "glm/plain", "glm4/classification", "starcoder2/window_untied", "stablelm/bias_part"),
+    *("helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed", "gpt_neo/local_untied"),
+    *("gpt_neo/answers", "opt/norms_after", "xglm/odd_untied"),
     *("electra/discriminator", "electra/classification", "megatron_bert/pretraining", "roformer/classification"),
     *(
         "data2vec_text/classification",

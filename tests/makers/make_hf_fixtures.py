@@ -205,6 +205,8 @@ def forward(model, arguments: dict) -> dict:
     if isinstance(model, transformers.ElectraForPreTraining):  # one class of each token
         said["logits"] = said["logits"][..., None]
     names |= {"pooler_output": "pooled", "encoder_last_hidden_state": "encoder_last_hidden_state"}
+    if "start_logits" in said:
+        found["logits"] = torch.stack([said["start_logits"], said["end_logits"]], -1)
     found |= {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs) is not None}
     return {name: array(tensor) for name, tensor in found.items()}
 
@@ -402,6 +404,41 @@ def hub_hunyuan(tensors: dict, config: dict, generation: dict) -> None:
     config.update(
         {"cla_share_factor": 2, "dense_list": [20, 0], "pool_type": "last", "anyres_vit_max_image_size": None}
     )
+
+
+def hub_part(tensors: dict, config: dict, generation: dict) -> None:
+    parameters = config["rope_parameters"]
+    config["partial_rotary_factor"] = parameters.pop("partial_rotary_factor")
+    hub_rope(tensors, config, generation)
+
+
+def hub_phi3(tensors: dict, config: dict, generation: dict) -> None:
+    hub_part(tensors, config, generation)
+    config.pop("partial_rotary_factor")
+    config["auto_map"] = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "x.Phi3ForCausalLM"}
+
+
+def hub_ernie(tensors: dict, config: dict, generation: dict) -> None:
+    hub_rope(tensors, config, generation)
+    config["auto_map"] = {"AutoConfig": "configuration_ernie4_5.Ernie4_5_Config"}
+
+
+def hub_gpt_neo(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config.pop("attention_layers")
+    config.update({"gradient_checkpointing": False, "summary_type": "cls_index", "summary_first_dropout": 0.1})
+    size = config["max_position_embeddings"]
+    for layer in range(config["num_layers"]):
+        attention = f"transformer.h.{layer}.attn.attention"
+        tensors[f"{attention}.bias"] = torch.tril(torch.ones(size, size, dtype=torch.uint8))[None, None]
+        tensors[f"{attention}.masked_bias"] = torch.tensor(-1e9)
+
+
+def hub_xglm(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    module = transformers.models.xglm.modeling_xglm.XGLMSinusoidalPositionalEmbedding
+    table = module(config["max_position_embeddings"], config["d_model"], config["pad_token_id"]).weights
+    tensors["model.embed_positions.weights"] = table.clone()
 
 
 def hub_gemma(tensors: dict, config: dict, generation: dict) -> None:

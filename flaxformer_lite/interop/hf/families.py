@@ -12,10 +12,13 @@ from flaxformer_lite.interop.hf import (
     eurobert,
     gemma,
     gpt2,
+    gpt_neo,
     llama,
+    llama_relatives,
     mbart,
     modernbert,
     nomic_bert,
+    opt,
     t5,
     t5gemma,
 )
@@ -24,7 +27,23 @@ from flaxformer_lite.interop.hf.family import Family
 Families = Mapping[str, Family]
 """Families by `model_type`. Importing and exporting take one as an argument, so that a family may be added from outside."""
 
-MODULES = (gpt2, llama, gemma, bert, t5, bart, mbart, t5gemma, modernbert, eurobert, electra, nomic_bert)
+MODULES = (
+    gpt2,
+    llama,
+    gemma,
+    llama_relatives,
+    gpt_neo,
+    opt,
+    bert,
+    t5,
+    bart,
+    mbart,
+    t5gemma,
+    modernbert,
+    eurobert,
+    electra,
+    nomic_bert,
+)
 FAMILIES: Families = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """In the order in which they are tried when a model that was trained here is exported."""
 

@@ -31,11 +31,30 @@ from tests.support.quick import quick
 
 GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}
 SIZES = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 4, "intermediate_size": 7}
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "hunyuan_v1_dense")
+NEO = {"vocab_size": 41, "hidden_size": 12, "num_heads": 3, "num_layers": 4, "attention_types": [[["local"], 4]]}
+OPT = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 4, "ffn_dim": 7}
+XGLM = {"vocab_size": 41, "d_model": 12, "attention_heads": 3, "num_layers": 4, "ffn_dim": 7}
+OTHER_WORDS = {"gpt2": GPT2, "gpt_neo": NEO, "opt": OPT, "xglm": XGLM}
+DECODERS = (
+    *(
+        "gpt2",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "hunyuan_v1_dense",
+        "phi3",
+        "glm",
+    ),
+    *("glm4", "starcoder2", "stablelm", "helium", "ernie4_5", "seed_oss", "ministral", "gpt_neo", "opt", "xglm"),
+)
 
 
 def sizes(model_type: str) -> dict[str, Any]:
-    return {"model_type": model_type} | (GPT2 if model_type == "gpt2" else SIZES | {"num_key_value_heads": 1})
+    return {"model_type": model_type} | OTHER_WORDS.get(model_type, SIZES | {"num_key_value_heads": 1})
 
 
 def read(model_type: str, tensors: tuple[str, ...] = (), /, **options: Any) -> ModelConfig:
@@ -58,11 +77,23 @@ SAY_NOTHING = {
     *("reorder_and_upcast_attn", "n_ctx", "_sliding_window_pattern", "eod_token_id"),
     *("cla_share_factor", "dense_list", "pool_type", "anyres_vit_max_image_size"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
+    *(
+        "embd_pdrop",
+        "original_max_position_embeddings",
+        "auto_map",
+        "hidden_dropout",
+        "classifier_dropout",
+        "layerdrop",
+    ),
+    *("decoder_start_token_id", "gradient_checkpointing"),
 }
 """Options that no number of the model depends on."""
 
 SAY_NOTHING_HERE = {
-    "max_position_embeddings": lambda config: True,  # there is a table only in GPT-2, which calls it n_positions
+    # there is a table in GPT-2, which calls it n_positions, and in these two
+    "max_position_embeddings": lambda config: config["model_type"] not in ("gpt_neo", "opt"),
+    "attention_types": lambda config: "attention_layers" in config,
+    "_remove_final_layer_norm": lambda config: not config["do_layer_norm_before"],
     "max_window_layers": lambda config: "layer_types" in config or not config["use_sliding_window"],
     # 0 and 1 token on both sides together are the token alone
     "sliding_window": lambda config: not config.get("use_sliding_window", True) or config["sliding_window"] == 0,

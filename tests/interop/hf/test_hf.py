@@ -25,7 +25,9 @@ QUICK = {
     *("bart/scaled", "bert/pretraining", "distilbert/sinusoidal", "gemma/untied_bias", "gemma2/plain"),
     *("gemma3/scaled", "gpt2/untied", "llama/gqa_llama3", "m2m_100/odd_width", "marian/separate", "mbart/fifty"),
     *("embeddinggemma/two_dense", "minilm/mean", "mistral/window", "qwen2/hub_window", "qwen3/window"),
-    "hunyuan/hub_layout",
+    *("hunyuan/hub_layout", "phi3/part_window", "glm/plain", "glm4/whole_tied", "starcoder2/window_untied"),
+    *("stablelm/bias_part", "helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed"),
+    *("gpt_neo/local_untied", "opt/norms_after", "xglm/odd_untied"),
     *("mt5/hub_layout", "umt5/deep_decoder", "xlm_roberta/masked_lm", "camembert/masked_lm"),
     *(
         "eurobert/tied_biases",

@@ -42,7 +42,13 @@ ROBERTA_TABLE = ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.w
 TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("llama/gqa_llama3", "mistral/no_window", "qwen2/window", "qwen3/bias"), LLAMA),
     **dict.fromkeys(("gemma/plain", "gemma2/plain", "gemma3/plain", "hunyuan/plain"), LLAMA),
-    "gpt2/tied": (("lm_head.weight", "transformer.wte.weight"),),
+    **dict.fromkeys(("phi3/part_window", "glm4/whole_tied", "starcoder2/plain", "stablelm/bias_part"), LLAMA),
+    **dict.fromkeys(
+        ("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "ministral/mixed", "xglm/plain"), LLAMA
+    ),
+    **dict.fromkeys(("gpt2/tied", "gpt_neo/plain"), (("lm_head.weight", "transformer.wte.weight"),)),
+    "opt/plain": (("lm_head.weight", "model.decoder.embed_tokens.weight"),),
+    **dict.fromkeys(("glm/plain", "phi3/tokens", "opt/answers"), ()),
     "bert/masked_lm": (BERT_TABLE, ("cls.predictions.bias", "cls.predictions.decoder.bias")),
     "roberta/masked_lm": (ROBERTA_TABLE, ("lm_head.bias", "lm_head.decoder.bias")),
     "modernbert/masked_lm": (("model.embeddings.tok_embeddings.weight", "decoder.weight"),),
