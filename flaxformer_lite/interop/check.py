@@ -64,10 +64,10 @@ def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyT
     theirs = [getattr(answered, name).numpy() for name in names]
     outputs = answers(model, decode, params, **inputs)
     ours = outputs.last_hidden_state if names == ("last_hidden_state",) else outputs.logits
-    found = theirs[0] if len(theirs) == 1 else np.stack(theirs, -1)
-    if found.shape == ours.shape[:-1]:  # ELECTRA's discriminator: one number of each token
-        found = found[..., None]
-    if not close(found, ours):
+    one = theirs[0] if len(theirs) == 1 else np.stack(theirs, -1)
+    if one.shape == ours.shape[:-1]:  # ELECTRA's discriminator: one number of each token
+        one = one[..., None]
+    if not close(one, ours):
         raise ValueError(f"{library} answers otherwise with this model, by its {' and '.join(names)}: {REPORT}")
     return True
 

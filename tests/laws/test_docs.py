@@ -11,6 +11,8 @@ import pytest
 
 from flaxformer_lite.config import Config, TrainConfig, load_config, to_json
 from flaxformer_lite.core.text import Languages
+from flaxformer_lite.interop import FAMILIES
+from flaxformer_lite.interop.hf.multimodal import HALVES
 from flaxformer_lite.run.run import Run
 from tests.support.paths import ROOT
 
@@ -157,3 +159,15 @@ def test_the_map_of_questions_names_files_that_exist():
         name for name in files if not any((folder / name).exists() for folder in (ROOT, ROOT / "flaxformer_lite"))
     ]
     assert files and not missing
+
+
+def test_the_page_names_every_family_and_the_readme_says_how_many():
+    """A row of the page begins with its families."""
+    page = (ROOT / "docs/systems/huggingface.md").read_text(encoding="utf-8")
+    _, _, rows = page.partition("| `model_type` | such as |")
+    families = re.findall(r"^\|( `[^|]*)\|", rows.partition("\n\n")[0], re.M)
+    named = {name for row in families for name in re.findall(r"`([\w-]+)`", row)}
+    assert named == {*FAMILIES, *HALVES}
+    for file in ("README.md", "CHANGELOG.md"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.findall(r"(\d+) model types", text) == [str(len(named))], file

@@ -179,6 +179,9 @@ OF_MODELS = {
 }
 """The class of the tokenizer in a folder that names none, by `model_type`."""
 
+SHIFTED = ("PegasusTokenizer",)
+"""The classes whose ids are others than those of the SentencePiece model in their folder."""
+
 NOT_READ = {
     "RoFormerTokenizer": "it splits texts by the words of jieba, a program, and no file of the folder has these: give the run ids",
 }

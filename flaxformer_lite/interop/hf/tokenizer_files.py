@@ -34,6 +34,7 @@ from flaxformer_lite.interop.hf.tokenizer_classes import (
     CLASSES,
     NOT_READ,
     PLAIN,
+    SHIFTED,
     TokenizerClass,
     class_name,
     stated_class,
@@ -77,6 +78,7 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
         kind not in (None, "tokenizer.json")
         and not stated_class(folder, config)
         and not CLASSES.get(name, PLAIN).own_ids
+        and name not in SHIFTED
     ):
         name = ""  # a model of another type than the file is usual for: an encoder with SentencePiece
     if name in NOT_READ:

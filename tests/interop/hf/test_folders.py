@@ -53,6 +53,7 @@ from tests.support.hf_folders import (
     with_tensors,
 )
 from tests.support.library_words import words
+from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 from tests.support.torch_files import write_torch
 
@@ -567,3 +568,14 @@ def test_a_tokenizer_that_no_file_holds_is_not_read(tmp_path: Path) -> None:
     assert found.tokenizers is None and found.note.startswith("a RoFormerTokenizer is not read: it splits texts by")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     assert find_tokenizers(tmp_path, {"model_type": "roformer"}).tokenizers is not None
+
+
+def test_pegasuss_ids_are_not_those_of_its_sentencepiece_model(tmp_path: Path) -> None:
+    """The library's class puts 103 tokens before the pieces; its `tokenizer.json` has them."""
+    shutil.copyfile(FIXTURES / "tokenizer_folders/t5.model", tmp_path / "spiece.model")
+    assert find_tokenizers(tmp_path, {"model_type": "bert"}).tokenizers is not None
+    found = find_tokenizers(tmp_path, {"model_type": "pegasus"})
+    assert found.tokenizers is None
+    assert found.note.startswith(
+        "the folder has spiece.model, and a PegasusTokenizer is not read from that: save a tokeniz"
+    )
