@@ -63,7 +63,7 @@ def family_of(model_type: Any, families: Families | None = None) -> Family:
         raise ValueError(f"config.json has no model_type, which names the family: one of {', '.join(families)}")
     if not isinstance(model_type, str) or model_type not in families:
         raise ValueError(
-            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}; a file with another is "
-            "named by --import FILE.py"
+            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}; another is two "
+            "tables, as docs/extending.md has them, in a file that --import FILE.py names"
         )
     return families[model_type]

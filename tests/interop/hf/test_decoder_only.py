@@ -16,9 +16,17 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.core.model import DotProduct, LayerNorm, RMSNorm, Transformer
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, Residual, SlidingWindow
+from flaxformer_lite.core.model.config import POST_NORM, LanguageModelHead, ModelConfig, Residual, SlidingWindow
 from flaxformer_lite.core.model.inputs import example_inputs
-from flaxformer_lite.core.model.positions import ALiBi, Learned, LinearScaling, Llama3Scaling, Rotary, YarnScaling
+from flaxformer_lite.core.model.positions import (
+    ALiBi,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    Rotary,
+    Sinusoidal,
+    YarnScaling,
+)
 from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.interop import FAMILIES, Options, read_folder
 from flaxformer_lite.interop.differences import check_same
@@ -250,6 +258,22 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
     ),
     ("gemma", {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_pytorch_tanh"}, Rotary()),
     ("gemma2", {"hidden_act": "gelu", "hidden_activation": "gelu_new"}, {}, Rotary()),
+    (
+        "glm4",
+        {"rope_theta": 50, "partial_rotary_factor": 0.25},
+        {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.25}, "partial_rotary_factor": 0.75},
+        Rotary(base=50.0, layout="interleaved", fraction=0.25),
+    ),
+    ("glm", {}, {"partial_rotary_factor": 0.5}, Rotary(layout="interleaved", fraction=0.5)),
+    ("stablelm", {"partial_rotary_factor": None}, {"partial_rotary_factor": 1.0}, Rotary()),
+    ("phi3", {"rope_scaling": None, "rope_theta": 50}, {"rope_parameters": {"rope_theta": 50}}, Rotary(base=50.0)),
+    ("ministral", {"sliding_window": 4096}, {"layer_types": ["sliding_attention"] * 4}, Rotary()),
+    (
+        "gpt_neo",
+        {"attention_types": [[["global", "local"], 2]]},
+        {"attention_types": [], "attention_layers": ["global", "local"] * 2},
+        Learned(max_positions=2048),
+    ),
 ]
 
 
@@ -279,6 +303,7 @@ def test_gemma3_has_one_position_scheme_where_all_layers_are_of_one_type() -> No
     assert (mixed.positions, mixed.sliding_window.positions) == (Rotary(base=70), Rotary(base=30))
 
 
+HALF = {"partial_rotary_factor": 0.5}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, r"rope_scaling\.type is \"dynamic\": .*yarn"),
     ("hunyuan_v1_dense", {"rope_scaling": {"type": "dynamic", "factor": 2}}, r"rope_scaling\.alpha is missing"),
@@ -299,6 +324,32 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
     ("mistral", {"layer_types": ["full_attention"] * 4}, "layer_types is "),
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
+    ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5: only 1\.0"),
+    (
+        "stablelm",
+        {"partial_rotary_factor": 0.3},
+        r"partial_rotary_factor is 0\.3: an even number of a head's 4 elements",
+    ),
+    ("stablelm", HALF | {"use_parallel_residual": True}, "use_parallel_residual is true: only false"),
+    ("stablelm", HALF | {"qk_layernorm": True}, "qk_layernorm is true: only false"),
+    ("stablelm", HALF | {"head_dim": 8}, "head_dim is 8: only 4"),
+    ("phi3", {"rope_scaling": {"type": "su"}}, r"rope_scaling\.type is \"su\": only \"default\""),
+    ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, r"\.rope_type is \"yarn\": only \"default\""),
+    ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
+    (
+        "opt",
+        {"word_embed_proj_dim": 6},
+        "word_embed_proj_dim is 6: only embeddings as wide as the model, hidden_size 12",
+    ),
+    ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is false: only true"),
+    (
+        "gpt_neo",
+        {"attention_layers": ["local"] * 3},
+        "attention_layers is .*: it should be global or local, num_layers 4",
+    ),
+    ("gpt_neo", {"attention_types": [5]}, r"attention_types is \[5\]: .*in groups \[\[WORD, …\], NUMBER\]"),
+    ("xglm", {"pad_token_id": 3}, "pad_token_id is 3: only ids below 2 .* at position 1 no position"),
+    ("xglm", {"add_cross_attention": True}, "add_cross_attention is true: only false"),
 ]
 
 
@@ -337,6 +388,26 @@ def test_the_tensors_decide_the_head(
     assert (model.head is not None, model.pooler is not None) == (head, pooler)
     if model.pooler is not None:
         assert model.pooler == Pooler(token="last", activation=None, num_classes=3, class_bias=False)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tensors", "token"),
+    [
+        ("llama", ("score.weight", "score.bias"), "each"),
+        ("gpt2", ("classifier.weight",), "each"),
+        ("opt", ("qa_outputs.weight",), "each"),
+        (
+            "opt",
+            ("score.weight", "score.bias"),
+            "last",
+        ),  # the library has no class for tokens, so that a bias is left over
+        ("ernie4_5", ("lm_head.weight", "score.weight"), None),  # nor has it one for texts here
+    ],
+)
+def test_heads_are_those_of_the_familys_classes(model_type: str, tensors: tuple[str, ...], token: str | None) -> None:
+    model = read(model_type, tensors)
+    assert (model.pooler and model.pooler.token) == token and (model.head is None) == (token is not None)
+    assert token != "each" or model.pooler == Pooler(token="each", activation=None, num_classes=2)
 
 
 def test_tied_matrices_may_be_stored_twice_or_under_the_other_name(tmp_path: Path) -> None:
@@ -394,6 +465,9 @@ LIKE_GEMMA3 = dataclasses.replace(
 )
 WINDOW = {"sliding_window": SlidingWindow(size=4)}
 CLASSES = {"head": None, "pooler": Pooler(token="last", activation=None, num_classes=3, class_bias=False)}
+OF_TOKENS = CLASSES | {"pooler": Pooler(token="each", activation=None, num_classes=3)}
+HALF_TURNED = {"attention": DotProduct(bias=False), "positions": Rotary(fraction=0.5)}
+LOWEST = SlidingWindow(size=4, layers=(0,))
 BIAS_OF_THREE = DotProduct(num_kv_heads=2, out_bias=False)
 
 TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
@@ -425,6 +499,38 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
     "hunyuan": (
         *("HunYuanDenseV1ForCausalLM", LIKE_LLAMA),
         {"attention": DotProduct(qk_norm=RMSNorm(), qk_norm_place="after_rotation")},
+    ),
+    "llama for tokens": ("LlamaForTokenClassification", LIKE_LLAMA, OF_TOKENS),
+    "gpt2 for tokens": ("GPT2ForTokenClassification", LIKE_GPT2, OF_TOKENS),
+    "phi3, a part": (
+        *("Phi3ForCausalLM", LIKE_LLAMA),
+        {"attention": DotProduct(num_kv_heads=2, bias=False, d_key=8), "positions": Rotary(fraction=0.75)},
+    ),
+    "stablelm, a part": ("StableLmForCausalLM", LIKE_LLAMA, {"num_heads": 2, "norm": LayerNorm()} | HALF_TURNED),
+    "starcoder2, a bias": ("Starcoder2ForCausalLM", LIKE_GPT2, {"positions": Rotary()}),
+    "glm4, norms after": (
+        *("Glm4ForCausalLM", LIKE_LLAMA),
+        {"num_heads": 3, "attention": DotProduct(bias=False), "residual": LIKE_GEMMA2.residual}
+        | HALF_TURNED
+        | {"positions": Rotary(layout="interleaved", fraction=0.5)},
+    ),
+    "helium, neighbours": (
+        "HeliumForCausalLM",
+        LIKE_LLAMA,
+        {"positions": Rotary(layout="interleaved", scaling=LinearScaling())},
+    ),
+    "ministral, one window": ("MinistralForCausalLM", LIKE_LLAMA, {"sliding_window": LOWEST}),
+    "gpt_neo, unscaled": (
+        *("GPTNeoForCausalLM", LIKE_GPT2),
+        {"attention": DotProduct(bias=False, out_bias=True, scale=1.0), "sliding_window": LOWEST},
+    ),
+    "opt, norms after": (
+        *("OPTForCausalLM", LIKE_GPT2),
+        {"activation": "relu", "residual": POST_NORM, "positions": Learned(max_positions=13, offset=2)},
+    ),
+    "xglm, sines": (
+        *("XGLMForCausalLM", LIKE_GPT2),
+        {"scale_embeddings": True, "positions": Sinusoidal(layout="fairseq", offset=2)},
     ),
     "gemma": ("GemmaForCausalLM", LIKE_GEMMA, {}),
     "gemma2": ("Gemma2ForCausalLM", LIKE_GEMMA2, {"attention": DotProduct(scale=7**-0.5, soft_cap=3.0)}),
@@ -467,7 +573,7 @@ def test_a_model_trained_here_is_read_again(name: str, tmp_path: Path) -> None:
     assert all(a == b and x.tobytes() == y.tobytes() for (a, x), (b, y) in zip(found, expected, strict=True))
 
 
-LOWEST, ODD = SlidingWindow(size=4, layers=(0,)), {"d_model": 11, "attention": DotProduct(d_key=4)}
+ODD = {"d_model": 11, "attention": DotProduct(d_key=4)}
 # name: (family, a model of its shape, what is another, the message)
 UNLIKE = {
     "rotary": ("gpt2", LIKE_GPT2, {"positions": Rotary()}, r"model\.positions is Rotary.*, not Learned"),
@@ -493,6 +599,12 @@ UNLIKE = {
     ),
     "a cap": ("llama", LIKE_LLAMA, {"head": LanguageModelHead(soft_cap=3.0)}, r"model\.head\.soft_cap is 3\.0"),
     "heads": ("llama", LIKE_LLAMA, ODD, r"needs model\.d_model divisible by model\.num_heads; they are 11 and \d$"),
+    "wide heads": (
+        "helium",
+        LIKE_LLAMA,
+        {"attention": DotProduct(d_key=4, bias=False), "positions": Rotary(layout="interleaved")},
+        r"needs model\.num_heads times model\.attention\.d_key to be model\.d_model, 12; it is 24$",
+    ),
     "an encoder": ("llama", LIKE_LLAMA, {"num_encoder_layers": 1}, r"model\.num_encoder_layers is 1, not 0"),
     "a scale of no whole number": (
         "gemma2",

@@ -19,6 +19,7 @@ from tests.support.quick import quick
 
 PUBLISHED = json.loads((FIXTURES / "published_configs.json").read_text())
 QUICK = (
+    *("facebook/opt-125m", "EleutherAI/gpt-neo-125m", "microsoft/Phi-3-mini-4k-instruct"),
     *("bert-base-uncased", "gpt2", "meta-llama/Llama-3.2-1B", "google/gemma-3-1b-it", "google/t5-v1_1-small"),
     *("Qwen/Qwen3-0.6B", "facebook/bart-large-cnn", "Helsinki-NLP/opus-mt-en-de", "jhu-clsp/mmBERT-base"),
     *("bert-base-chinese", "HuggingFaceTB/SmolLM2-360M-Instruct", "google/umt5-small", "sshleifer/distilbart-cnn-12-6"),
