@@ -470,8 +470,8 @@ class Run:
         task = dataclasses.replace(
             task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()
         )
-        by_jax = reader is None or reader is self.text_model
-        runner: Any = MeshRunner(task, mesh) if by_jax else EngineRunner(reader, self.config)
+        other = None if reader is self.text_model else reader
+        runner: Any = MeshRunner(task, mesh) if other is None else EngineRunner(other, self.config)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def evaluate(

@@ -229,7 +229,7 @@ class EngineRunner:
         places = np.flatnonzero(mask.any(1))
         rows = [EncodedText(tokens[i][mask[i]].tolist(), types[i][mask[i]].tolist()) for i in places]
         answers = self.model.read("class_logits" if objective.rows_independent else "vectors", rows, no_progress)
-        outputs = np.zeros((len(tokens), *tokens.shape[1 : answers[0].ndim], answers[0].shape[-1]), np.float32)
+        outputs: Any = np.zeros((len(tokens), *tokens.shape[1 : answers[0].ndim], answers[0].shape[-1]), np.float32)
         for i, answer in zip(places, answers, strict=True):
             outputs[i, : len(answer)] = answer[: outputs.shape[1]]
         return self.metrics(Outputs(class_logits=outputs, embedding=outputs, log_scale=params.get("log_scale")), batch)

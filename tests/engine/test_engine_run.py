@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.engine.engine_run import open_engine
-from flaxformer_lite.engine.exports import RunWeights, own_config
+from flaxformer_lite.engine.engine_run import open_engine, open_obeying
+from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
+from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.run import load
 from flaxformer_lite.training import train
 from tests.support import needs
@@ -106,3 +107,12 @@ def test_settings_are_read_from_a_config_without_its_classes(folder: Path):
     assert own is not None and own[:2] == ("Translator", run_config().decode)
     (folder / "config.json").write_text(json.dumps({"decode": {"beam": 3}}))
     assert own_config(str(folder)) is None and own_config("nowhere") is None
+
+
+def test_what_no_engine_does_is_told_by_jax_alone():
+    """Law: no line names an engine before the mistake."""
+    wanted, decode = RunWeights("nowhere"), run_config().decode
+    for kind, other in (("Generator", "Translator"), ("Generator", "Encoder"), ("Translator", "Encoder")):
+        assert open_obeying(kind, lambda own: own, wanted, OwnConfig(other, decode, {})) is None
+    with pytest.raises(CannotAnswer, match="translates with encoder–decoders, or choose engine jax"):
+        open_obeying("Translator", lambda own: own, wanted, OwnConfig("Generator", decode, {}))

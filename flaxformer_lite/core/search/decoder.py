@@ -119,6 +119,11 @@ class Decoder:
         other.config = config
         return other
 
+    def drop_programs(self) -> None:
+        """Frees what was compiled for all decoders of these models, which compile it anew when they need it."""
+        for search in (self.search, self.beam_search):
+            search.drop_programs()
+
     def lay_out(self, *variables: VariableDict) -> Weights:
         """Returns the variables of each model as the searches of `generate` and `stream` read them, under these settings."""
         return Weights(variables, laid_out(variables, self._copies(variables, self.config.num_ids)))

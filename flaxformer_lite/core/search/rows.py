@@ -58,6 +58,11 @@ class Search:
         self.grow = jax.jit(self._grow, static_argnames="capacity")
         """For devices other than one CPU: see `resized`."""
 
+    def drop_programs(self) -> None:
+        programs: tuple[Any, ...] = (self.start, self.advance, self.grow)
+        for compiled in programs:
+            compiled.clear_cache()
+
     def _start(
         self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
     ) -> tuple[SearchInputs, Any]:

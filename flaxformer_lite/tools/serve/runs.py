@@ -44,7 +44,7 @@ from flaxformer_lite.tools.serve.requests import DecodingRequest, as_list
 from flaxformer_lite.tools.serve.worker import Job
 
 KEPT_PROGRAMS = 8
-"""The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
+"""The number of settings of decoding (`DecodeConfig.program`) whose programs are kept; one more drops all of them."""
 OPENAI_PATHS = {
     "translate": ("/v1/completions",),
     "generate": ("/v1/completions", "/v1/chat/completions"),
@@ -357,12 +357,13 @@ class ServedRun:
             return None
 
     def decoder(self, program: DecodeConfig) -> Decoder:
-        """Returns the decoder of a program, and drops those that were not used longest."""
-        decoder, kept = self.run.searcher.search(program), self.run.kept.decoders
-        kept[program] = kept.pop(program)
-        while len(kept) > KEPT_PROGRAMS:
-            del kept[next(iter(kept))]
-        return decoder
+        """Returns the decoder of a program. Requests may have any number of settings, and each program takes memory."""
+        kept = self.run.kept.decoders
+        if program not in kept and len(kept) >= KEPT_PROGRAMS:
+            for other in kept.values():
+                other.drop_programs()
+            kept.clear()
+        return self.run.searcher.search(program)
 
     def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> WrittenText:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""

@@ -27,9 +27,10 @@ from flaxformer_lite.files.data import TSV
 from flaxformer_lite.files.records import Classes
 from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.subwords import SentencePiece
-from flaxformer_lite.run import Run
+from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
+from tests.support.engine_runs import write_random_decoder
 from tests.support.experiments import use_one_device
 from tests.support.served import ENDLESS, FakeModel, as_run, runs
 from tests.support.text_runs import of_tokens
@@ -805,3 +806,23 @@ def test_a_source_with_two_special_ids_has_room_for_one_token_less(three_runs: d
     for path, body in (("translate", {"texts": "a" * 19}), ("attention", {"source": "a" * 19, "target": "b"})):
         status, message = served.refused(f"/api/{path}", body)
         assert status == 413 and "has 19 tokens, but pairs reads at most 18" in message
+
+
+@pytest.mark.slow
+def test_a_server_keeps_the_programs_of_few_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: requests with ever new settings leave no more programs than `KEPT_PROGRAMS` settings have, and answer as before."""
+    monkeypatch.setattr("flaxformer_lite.tools.serve.runs.KEPT_PROGRAMS", 2)
+    run = load(write_random_decoder(tmp_path / "run"))
+    served = ServedRun("run", run, Limits())
+
+    def answer(top_k: int) -> str:
+        job = served.generation_job([[7]], DecodingRequest(top_k=top_k, temperature=1.0, seed=1), max_new_tokens=1)
+        ((written,),) = served.answer(job.key, job.items)
+        return str(written.text)
+
+    texts, held = [], []
+    for top_k in (*range(5, 10), 5):
+        texts.append(answer(top_k))
+        compiled: Any = next(iter(run.kept.decoders.values())).search.advance
+        held.append(compiled._cache_size())
+    assert held == [1, 2, 1, 2, 1, 2] and texts[0] == texts[-1]
