@@ -48,6 +48,7 @@ COMMANDS = {
     "import": "import_weights",
     "export": "export",
     "extend": "extend",
+    "trim": "trim",
     "configs": "configs",
     "doctor": "doctor",
 }

@@ -71,6 +71,9 @@ def add_models(parser: argparse.ArgumentParser) -> None:
         "--start", metavar="MODEL", help=f"what the training starts from, {model}; default: a new model"
     )
     parser.add_argument(
+        "--trim", action="store_true", help="leave out the tokens of --start that neither the sentences nor --mono need"
+    )
+    parser.add_argument(
         "--from", dest="source", metavar="CODE", help="the source's language, for all models of several"
     )
     parser.add_argument("--to", dest="target", metavar="CODE", help="the target's language, for all models of several")

@@ -45,6 +45,17 @@ def one_error() -> Iterator[None]:
         raise ValueError(f"the tokenizers library cannot read it: {error}") from None
 
 
+def renumbered(value: Any, new: Mapping[int, int], name: str = "") -> Any:
+    """Returns a value in a post-processor's description with new token ids. `name`: that of its field."""
+    if isinstance(value, dict):
+        return {inner: renumbered(one, new, inner) for inner, one in value.items()}
+    if name in ("sep", "cls"):
+        return [value[0], new[value[1]]]
+    if isinstance(value, list):
+        return [new[one] if name == "ids" else renumbered(one, new) for one in value]
+    return value
+
+
 class JsonTokenizer(Tokenizer):
     """A `tokenizer.json`, with the special ids that its folder names.
 
@@ -67,8 +78,12 @@ class JsonTokenizer(Tokenizer):
     def largest_id(self) -> int:
         """The largest id that a text may get. Ids may have gaps, and a template may have ids of its own."""
         pieces = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        template = (token for items in self._templates for side, token, _ in items if side is None)
-        return max(super().largest_id, *pieces, *template)
+        return max(super().largest_id, *pieces, *self.template_ids)
+
+    @property
+    def template_ids(self) -> set[int]:
+        """The special ids that the template puts around a text, or around two."""
+        return {token for items in self._templates for side, token, _ in items if side is None}
 
     def has_piece(self, i: int) -> bool:
         return self._tokenizer.id_to_token(i) is not None
@@ -284,6 +299,44 @@ class JsonTokenizer(Tokenizer):
                 likely = sum(scores.get(one, lowest) for one in joined)
                 model["vocab"].append([piece, likely + JOINING * (len(joined) - 1)])
         return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
+
+    def with_ids(self, kept: Sequence[int]) -> "JsonTokenizer":
+        """Returns the tokenizer with the pieces of these ids alone, which get the numbers of their order.
+
+        Merges stay between pieces that stay. The ids must have the special ones.
+
+        Raises: ValueError if the library would give a piece another number.
+        """
+        fields = json.loads(self.description)
+        new, model = {i: number for number, i in enumerate(kept)}, fields["model"]
+        fields["post_processor"] = renumbered(fields["post_processor"], new)
+        fields["added_tokens"] = [one | {"id": new[one["id"]]} for one in fields["added_tokens"] if one["id"] in new]
+        vocabulary = model["vocab"]
+        if isinstance(vocabulary, dict):
+            model["vocab"] = {piece: new[i] for piece, i in vocabulary.items() if i in new}
+        else:
+            lowest = min(score for _, score in vocabulary)
+            model["vocab"] = [vocabulary[i] for i in kept if i < len(vocabulary)]
+            if model["unk_id"] is not None:  # unknown text costs as much as before, by the lowest score of the list
+                model["unk_id"] = new[model["unk_id"]]
+                model["vocab"][model["unk_id"]][1] = lowest
+        if "merges" in model:
+            model["merges"] = [pair for pair in self.merges if model["vocab"].keys() >= {*pair, "".join(pair)}]
+        special = [None if i is None else new[i] for i in self.special[:5]]
+        made = JsonTokenizer(json.dumps(fields, ensure_ascii=False), SpecialIds(*special))  # type: ignore[arg-type]
+        for i in self.with_pieces(kept):
+            if made.piece(new[i]) != self.piece(i):
+                raise ValueError(
+                    f"the tokenizers library gives the token {cut(repr(self.piece(i)))} another number than {new[i]}: name no "
+                    "ids to keep that stand for no token"
+                )
+        return made
+
+    @cached_property
+    def merges(self) -> list[tuple[str, str]]:
+        """The pairs that byte-pair encoding joins, the first before the others; [] for another kind."""
+        pairs = json.loads(self.description)["model"].get("merges", ())
+        return [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in pairs]
 
     @cached_property
     def _continuing_prefix(self) -> str | None:

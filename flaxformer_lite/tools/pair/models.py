@@ -13,6 +13,7 @@ from flaxformer_lite.core.text import Languages, LanguageTokenizers
 from flaxformer_lite.files.text.files import file_versions
 from flaxformer_lite.run import Run, load, load_ensemble
 from flaxformer_lite.run.extending import extend
+from flaxformer_lite.run.trimming import trim
 from flaxformer_lite.tools.making.starting import run_path
 from flaxformer_lite.tools.pair.cleaning import Broken, PairRule, Rules
 from flaxformer_lite.workdir import open_run
@@ -43,6 +44,8 @@ class Models:
     """The language of `start` from whose embeddings the new language begins; None: both are languages of `start`."""
     pieces: int | None = None
     """The vocabulary that is learned for the new language."""
+    trim: bool = False
+    """Whether the tokens of `start` that neither the pairs nor `mono` need are left out."""
     filter: str | None = None
     """A run that rates the pairs of people in the training; the worst leave it."""
     best: float | None = None
@@ -57,6 +60,7 @@ class Models:
             "--to": (self.target, "--teacher or --start", translates),
             "--like": (self.like, "--start and --pieces", self.start and self.pieces),
             "--pieces": (self.pieces, "--start and --like", self.start and self.like),
+            "--trim": (self.trim, "--start", self.start),
             "--best": (self.best, "--filter", self.filter),
         }
         for option, (value, others, given) in needed.items():
@@ -79,6 +83,7 @@ class Models:
             "to": self.target,
             "like": self.like,
             "pieces": self.pieces,
+            "trim": self.trim,
             "filter": self.filter,
             "best": self.best,
         }
@@ -167,20 +172,26 @@ class Models:
     def starting_run(self, output: Path, text: Mapping[str, Path]) -> str | None:
         """Returns the run that the training starts from, with the new language if there is one; None without `start`.
 
-        text: files of sentences of the source and of the target. A run with a new language is made in the folder `output`.
+        text: files of sentences of the source and of the target. Runs with a new language, or with fewer tokens, are made in the
+        folder `output`.
         """
         if self.start is None:
             return None
-        run = run_path(self.start)
-        if not (self.like and self.pieces):
-            return run
-        extended = output / "extended"
-        if not extended.is_dir():
-            new = self.new_side(run, open_run(run).config().data.languages)
-            language, old = getattr(self, new), text["source" if new == "target" else "target"]
-            new_text = str(text[new])
-            extend(run, extended, language=language, like=self.like, pieces=self.pieces, text=new_text, old=str(old))
-        return str(extended.absolute())
+        run, extended, trimmed = run_path(self.start), output / "extended", output / "trimmed"
+        if self.like and self.pieces:
+            if not extended.is_dir():
+                new = self.new_side(run, open_run(run).config().data.languages)
+                language, old = getattr(self, new), text["source" if new == "target" else "target"]
+                new_text = str(text[new])
+                extend(
+                    run, extended, language=language, like=self.like, pieces=self.pieces, text=new_text, old=str(old)
+                )
+            run = str(extended.absolute())
+        if self.trim:
+            if not trimmed.is_dir():
+                trim(run, trimmed, text=[*map(str, text.values()), *self.mono])
+            run = str(trimmed.absolute())
+        return run
 
 
 NO_MODELS = Models()

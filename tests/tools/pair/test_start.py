@@ -64,6 +64,20 @@ def test_a_new_language_is_added_to_it_first(nllb: str):
     assert np.array_equal(table["new"][tokens[0]], table["old"][tokens[1]])
 
 
+def test_tokens_that_neither_side_needs_are_left_out(nllb: str):
+    """Oracle: the run that the training starts from reads the sentences as the whole one, in fewer ids."""
+    import_hf(nllb, "base")
+    models = Models(start="base", source="eng_Latn", target="fra_Latn", trim=True)
+    config = preparing.prepare(write(Path(), PAIRS), (), Path("run"), None, (), models)
+    assert config.train.init_from == str(Path("run/start/trimmed").absolute())
+    assert config.data.languages.direction == ("eng_Latn", "fra_Latn")
+    run, base = load(config.train.init_from), load("base")
+    assert config.model == run.config.model and run.config.model.vocab_size < base.config.model.vocab_size
+    sources = [pair.source for pair in PAIRS]
+    new, old = (one.tokenizer.encode_batch(sources) for one in (run, base))
+    assert [run.tokenizer.pieces(row) for row in new] == [base.tokenizer.pieces(row) for row in old]
+
+
 def test_codes_are_for_the_models_that_name_languages(nllb: str):
     """A teacher of one direction beside them has its own; the language of a source that is not read is dropped.
 
