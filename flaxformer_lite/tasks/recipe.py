@@ -102,6 +102,7 @@ def poolers_of_texts(classes: int) -> tuple[Pooler, ...]:
         Pooler(activation="gelu", dense_bias=False, norm=True, num_classes=classes),
         Pooler(token="late_mean", activation="gelu", num_classes=classes),
         Pooler(activation="relu", num_classes=classes),
+        Pooler(activation="gelu", num_classes=classes),
         Pooler(token="last", activation=None, class_bias=False, num_classes=classes),
     )
 

@@ -285,6 +285,7 @@ def test_the_starts_own_data_is_not_taken_over(bert: str, tmp_path: Path):
 
 
 ENCODERS = ("bert/model", "roberta/model", "distilbert/model", "modernbert/masked_lm", "eurobert/model")
+ENCODERS += ("roformer/model", "nomic_bert/model", "megatron_bert/model", "roberta_prelayernorm/model")
 TEXTS_ALONE = ("hunyuan/plain", "gemma3/plain")
 DECODERS = ("gpt2/model", "llama/model", "mistral/window", "qwen2/window", "qwen3/plain", "gemma/plain", *TEXTS_ALONE)
 """Models without a head for classes, by the folders of the fixtures."""
