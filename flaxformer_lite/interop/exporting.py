@@ -96,10 +96,18 @@ def export_hf(
         files.mkdir()
         copy_files(loaded.folder.path / "huggingface", files, SENTENCE_FILES)
         notes = write_tokenizer_files(loaded, origin, files)
-        added = read_json(loaded.folder.path / "imported.json").get("added_languages", ())
+        changes = loaded.folder.imported
         licence = license or origin.get("license")
         name = str(output) if push else folder.name
-        about = About(name, loaded.step, results, licence, loaded.folder.teachers, added)
+        about = About(
+            name,
+            loaded.step,
+            results,
+            licence,
+            loaded.folder.teachers,
+            changes.get("added_languages", ()),
+            changes.get("trimmed_from"),
+        )
         count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
             check.check_hf(folder, config.model, config.decode, loaded.params)

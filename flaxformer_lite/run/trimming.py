@@ -88,6 +88,7 @@ def trim(
     data = replace(config.data, tokenizer=FromRun(path=str(folder.path.absolute())), languages=places)
     params = cut(loaded.params, parameter_shapes(smaller.model), kept)
     origin = with_new_ids(loaded.folder.imported, {i: number for number, i in enumerate(kept)}, size)
+    origin = {"trimmed_from": size} | origin
     with atomic_write(folder.path) as unfinished:
         write_run(
             RunFolder(unfinished),
@@ -96,7 +97,7 @@ def trim(
             params,
             f"{run} with {len(kept)} of {size} ids",
             tokenizers=Tokenizers(tokenizer, tokenizer),
-            imported=origin or None,
+            imported=origin,
             add_files=lambda place: copy_beside(loaded.folder, RunFolder(place)),
         )
     before, after = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (loaded.params, params))

@@ -56,6 +56,7 @@ def test_a_trimmed_run_answers_with_the_same_tokens_here_and_there(kind: str, tm
     gone = [i for i in range(150) if i not in kept]
     same = [list(found[0].tokens) for found in whole.hypotheses_of_ids(before, suppress_ids=tuple(gone), **settings)]
     assert [[kept[i] for i in tokens] for tokens in ours] == same
+    assert f", cut to {size} of 150 tokens and exported" in (tmp_path / "hf/README.md").read_text(encoding="utf-8")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert type(theirs).__name__ == name
     if hasattr(theirs, "src_lang"):

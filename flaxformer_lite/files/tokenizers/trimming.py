@@ -35,7 +35,7 @@ class TextNeeds(NamedTuple):
     held_out: int
     """The number of the lines that are held out."""
     missing: list[set[int]]
-    """The ids of each line held out that no other line has; lines without any are left out."""
+    """The ids that a line held out has and no other line; a line without any may be left out."""
     cut_otherwise: int
     """The lines that the tokenizer's description cuts otherwise than the tokenizer itself."""
 
@@ -77,7 +77,7 @@ def needed_by(tokenizer: Tokenizer, base: JsonTokenizer, lines: Iterator[str]) -
         characters.update("".join(batch))
     if not number:
         raise ValueError("every line of the text is blank: give text of the languages that the run is for")
-    missing = [more - ids for more in missing if more - ids]
+    missing = [more - ids for more in missing]
     return TextNeeds(ids.union(*missing), scripts_of(characters), number // HELD_OUT, missing, otherwise)
 
 

@@ -43,6 +43,8 @@ class About(NamedTuple):
     """The models that taught the run: `RunFolder.teachers`."""
     added: Sequence[str] = ()
     """The languages that were added to the run."""
+    trimmed_from: int | None = None
+    """The number of tokens before some were left out; None: none were."""
 
 
 def model_card(
@@ -64,6 +66,8 @@ def model_card(
         how = f"imported from {base or 'another checkpoint'}"
     if about.added:
         how = f"{how}, extended by the languages {', '.join(f'`{code}`' for code in about.added)}"
+    if about.trimmed_from is not None:
+        how = f"{how}, cut to {config.model.vocab_size:,} of {about.trimmed_from:,} tokens"
     settings = (*SETTINGS, *(() if origin and not origin.get("trained") else TRAINING))
     if config.data.rows is not None:
         settings = tuple("data.rows" if path == "data.tokens_per_batch" else path for path in settings)
