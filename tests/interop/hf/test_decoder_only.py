@@ -506,7 +506,7 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
         *("Phi3ForCausalLM", LIKE_LLAMA),
         {"attention": DotProduct(num_kv_heads=2, bias=False, d_key=8), "positions": Rotary(fraction=0.75)},
     ),
-    "stablelm, a part": ("StableLmForCausalLM", LIKE_LLAMA, {"num_heads": 2, "norm": LayerNorm()} | HALF_TURNED),
+    "stablelm, a part": ("StableLmForCausalLM", LIKE_LLAMA, {"num_heads": 3, "norm": LayerNorm()} | HALF_TURNED),
     "starcoder2, a bias": ("Starcoder2ForCausalLM", LIKE_GPT2, {"positions": Rotary()}),
     "glm4, norms after": (
         *("Glm4ForCausalLM", LIKE_LLAMA),
@@ -517,7 +517,7 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
     "helium, neighbours": (
         "HeliumForCausalLM",
         LIKE_LLAMA,
-        {"positions": Rotary(layout="interleaved", scaling=LinearScaling())},
+        {"feed_forward_bias": True, "positions": Rotary(layout="interleaved")},
     ),
     "ministral, one window": ("MinistralForCausalLM", LIKE_LLAMA, {"sliding_window": LOWEST}),
     "gpt_neo, unscaled": (
