@@ -182,7 +182,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "sentence_embedding": model.sentence_embedding is not None and not reads,
         "layer_mix": model.layer_mix is not None,
         "estimator": model.estimator is not None,
-        "num_token_types": model.num_token_types > 0 and (not reads or model.scale_embeddings),
+        "num_token_types": model.num_token_types > 0 and (not reads or model.embedding_factor != 1),
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
@@ -331,7 +331,7 @@ NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
 
 def norm_places(model: ModelConfig) -> str | None:
     """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
-    if model.residual.first is not None:
+    if model.residual.first is not None or model.residual.scale != 1:
         return None
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
     return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
@@ -423,7 +423,7 @@ def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | No
         "num_heads": int16(model.num_heads),
         "pre_norm": int8(norm_places(model) != "post"),
         "activation": int8(ACTIVATION_NUMBERS[model.activation]),
-        "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
+        "scale_embeddings": float32(model.embedding_factor),
     }
     if type(model.positions) is Learned:
         table = weights[f"{side}/position_encodings/encodings"][model.positions.offset :]

@@ -378,6 +378,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"norm": DeviationNorm()}, "norm"),
         ({"residual": Residual(pre="", post="nda", final="")}, "residual"),
         ({"residual": Residual(pre="n", post="nda", final="n")}, "residual"),
+        ({"residual": Residual(scale=0.5)}, "residual"),
         ({"attention": DotProduct(soft_cap=5.0)}, "attention.soft_cap"),
         ({"attention": DotProduct(d_value=5)}, "attention.d_value"),
         ({"attention": DotProduct(qk_norm=LayerNorm())}, "attention.qk_norm"),

@@ -112,6 +112,8 @@ FOLDERS = [
     *("phi3/part_window", "glm/plain", "glm4/classification", "starcoder2/window_untied", "stablelm/bias_part"),
     *("helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed", "gpt_neo/local_untied"),
     *("gpt_neo/answers", "opt/norms_after", "xglm/odd_untied"),
+    "granite/bias_linear",
+    "granite/model",
     *("electra/discriminator", "electra/classification", "megatron_bert/pretraining", "roformer/classification"),
     *(
         "data2vec_text/classification",

@@ -225,6 +225,9 @@ class Transformer:
     """The layers with the window; None: all."""
     window_turn: Callable | None = None
     """`turn` in those layers; None: the same."""
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor of what a sublayer adds."""
     logit_scale: float = 1.0
     logit_cap: float | None = None
 
@@ -247,7 +250,7 @@ class Transformer:
 
     def embed(self, stack: str, table: np.ndarray, tokens: list[int]) -> np.ndarray:
         width = table.shape[1]
-        factor = math.sqrt(width) if self.scale_embeddings else 1.0
+        factor = self.embedding_scale * (math.sqrt(width) if self.scale_embeddings else 1.0)
         added = self.params[stack].get("positions", {})
         return np.array([factor * table[w] + self.position(added, t, width) for t, w in enumerate(tokens)])
 
@@ -291,9 +294,9 @@ class Transformer:
 
     def sublayer(self, name: str, params: dict, function: Callable, x: np.ndarray) -> np.ndarray:
         if self.post_norm:
-            return self.normalize(x + function(x), params[f"{name}_post_norm"])
+            return self.normalize(x + self.residual_scale * function(x), params[f"{name}_post_norm"])
         y = function(self.normalize(x, params[f"{name}_pre_norm"]))
-        return x + (self.normalize(y, params[f"{name}_post_norm"]) if self.double_norm else y)
+        return x + self.residual_scale * (self.normalize(y, params[f"{name}_post_norm"]) if self.double_norm else y)
 
     def normalize(self, x: np.ndarray, params: dict) -> np.ndarray:
         return np.array([self.norm(v, params) for v in x])

@@ -145,7 +145,15 @@ DECODERS = {
     ),
     "fixed_table": ModelConfig(d_model=10, num_heads=2, positions=FixedTable(max_positions=11), **ALONE),
     "sinusoidal": ModelConfig(d_model=10, num_heads=2, residual=POST_NORM, **ALONE),
-    "no_positions": ModelConfig(d_model=10, num_heads=2, positions=NoPositions(), norm=LayerNorm(bias=False), **ALONE),
+    "no_positions": ModelConfig(
+        d_model=10,
+        num_heads=2,
+        positions=NoPositions(),
+        norm=LayerNorm(bias=False),
+        residual=Residual(scale=0.3),
+        embedding_scale=1.7,
+        **ALONE,
+    ),
 }
 """Decoders alone, at least one for each position scheme."""
 
@@ -224,6 +232,8 @@ def slow(config: ModelConfig) -> reference.Transformer:
         window=window and window.size,
         window_layers=window and window.layers,
         window_turn=turn(window.positions) if window and window.positions else None,
+        embedding_scale=config.embedding_scale,
+        residual_scale=config.residual.scale,
         logit_scale=head.scale,
         logit_cap=head.soft_cap,
         **slow_positions(config),

@@ -38,6 +38,8 @@ class Residual(Checked, at="model.residual"):
     first: str | None = None
     """Commands before the first sublayer of a stack, in place of `pre` (ModernBERT: none, since the embeddings have a norm). The
     norm of that place stays among the parameters, unused. None: those of `pre`."""
+    scale: PositiveFloat = 1.0
+    """Factor of what `a` adds to the residual (Granite: below 1)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +168,8 @@ class ModelConfig(Checked, at="model"):
     """Normalise the sum of the embeddings, before dropout."""
     scale_embeddings: bool = True
     """Multiply token embeddings by sqrt(d_model), to the size of the sinusoidal positions."""
+    embedding_scale: PositiveFloat = 1.0
+    """Further factor of the token embeddings (Granite: 12)."""
     share_source_target: bool = True
     """Use one embedding table for source and target tokens."""
     share_target_output: bool = True
@@ -288,6 +292,11 @@ class ModelConfig(Checked, at="model"):
     def continues_texts(self) -> bool:
         """Whether the model is a decoder alone with a head for tokens."""
         return self.num_encoder_layers == 0 and self.head is not None
+
+    @property
+    def embedding_factor(self) -> float:
+        """Factor of the token embeddings."""
+        return self.embedding_scale * (self.d_model**0.5 if self.scale_embeddings else 1.0)
 
     @property
     def one_table(self) -> bool:

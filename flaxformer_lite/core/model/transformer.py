@@ -149,7 +149,8 @@ class Transformer(nn.Module):
             x = self.looked_up(constrain_sharding(table.embedding, "V D"), tokens)
             if (padding_id := self.config.padding_id) is not None:
                 x = jnp.where((tokens == padding_id)[..., None], jax.lax.stop_gradient(x), x)
-        return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
+        factor = self.config.embedding_factor
+        return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 
     def looked_up(self, table: Float[Array, "V D"], ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Returns the rows of these ids. They are rounded after the look-up: gradients of frequent ids are sums in float32."""
@@ -481,7 +482,7 @@ def residual_commands(
     """Applies residual commands to `x`, with the dropout of a module and by its random key."""
     rates = module.config.dropout
     dropout = functools.partial(apply_dropout, module, rate=rates.residual_rate, scaling=rates.residual_scaling)
-    return apply_commands(commands, x, residual, norm=norm, dropout=dropout)
+    return apply_commands(commands, x, residual, norm=norm, dropout=dropout, scale=module.config.residual.scale)
 
 
 def apply_commands(
@@ -491,6 +492,7 @@ def apply_commands(
     *,
     norm: Callable[[Array], Array],
     dropout: Callable[[Array], Array],
+    scale: float = 1.0,
 ) -> Float[Array, "*B D"]:
     """Applies residual commands (see `Residual`) to `x`, left to right."""
     for command in commands:
@@ -499,7 +501,7 @@ def apply_commands(
         elif command == "d":
             x = dropout(x)
         elif command == "a" and residual is not None:
-            x = x + residual
+            x = (x if scale == 1 else x * jnp.asarray(scale, x.dtype)) + residual
     return x
 
 

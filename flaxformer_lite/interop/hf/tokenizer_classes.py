@@ -170,7 +170,9 @@ OF_MODELS = {
     **dict.fromkeys(("gpt2", "gpt_neo", "opt", "starcoder2"), "GPT2Tokenizer"),
     **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "t5gemma"), "GemmaTokenizer"),
-    **dict.fromkeys(("hunyuan_v1_dense", "glm", "glm4", "stablelm", "ernie4_5", "phi3"), "TokenizersBackend"),
+    **dict.fromkeys(
+        ("hunyuan_v1_dense", "glm", "glm4", "stablelm", "ernie4_5", "phi3", "granite"), "TokenizersBackend"
+    ),
     **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",
     "pegasus": "PegasusTokenizer",

@@ -108,6 +108,12 @@ def test_residual_commands_apply_left_to_right(commands, expected):
     assert apply_commands("dan", jnp.array([2.0]), None, norm=lambda x: 10 * x, dropout=lambda x: x + 1) == 30
 
 
+@pytest.mark.parametrize(("commands", "expected"), [("da", 106), ("nda", 142), ("dan", 1060), ("n", 20)])
+def test_a_factor_is_of_what_joins_the_residual(commands, expected):
+    like = {"norm": lambda x: 10 * x, "dropout": lambda x: x + 1, "scale": 2.0}
+    assert apply_commands(commands, jnp.array([2.0]), jnp.array([100.0]), **like) == expected
+
+
 @pytest.mark.parametrize("place", ["pre", "post", "final"])
 @pytest.mark.parametrize("commands", ["x", "dar", "nan", "N"])
 def test_residual_commands_are_checked(place, commands):

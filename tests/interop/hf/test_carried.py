@@ -41,6 +41,7 @@ FIRST = {
     *("qwen2/hub_window", "qwen3/hub_layout", "roberta/hub_layout", "t5/hub_layout", "t5_1_1/madlad"),
     *("phi3/hub_layout", "glm/plain", "glm4/hub_layout", "starcoder2/plain", "stablelm/hub_layout", "helium/plain"),
     *("ernie4_5/hub_layout", "seed_oss/plain", "ministral/mixed", "gpt_neo/hub_layout", "opt/plain", "xglm/hub_layout"),
+    "granite/hub_layout",
     *("t5gemma/hub_layout", "umt5/plain", "xlm_roberta/classification", "electra/hub_layout", "roformer/masked_lm"),
     *("data2vec_text/masked_lm", "megatron_bert/pretraining", "roberta_prelayernorm/masked_lm", "mvp/plain"),
     *("nomic_bert/masked_lm", "jina_v3/masked_lm", "pegasus/hub_layout"),

@@ -58,6 +58,7 @@ DECODERS = (
         "glm",
     ),
     *("glm4", "starcoder2", "stablelm", "helium", "ernie4_5", "seed_oss", "ministral", "gpt_neo", "opt", "xglm"),
+    "granite",
 )
 
 
@@ -102,6 +103,7 @@ SAY_NOTHING_HERE = {
     "max_position_embeddings": lambda config: config["model_type"] not in ("gpt_neo", "opt"),
     "attention_types": lambda config: "attention_layers" in config,
     "_remove_final_layer_norm": lambda config: not config["do_layer_norm_before"],
+    "logits_scaling": lambda config: config["architectures"] == ["GraniteModel"],  # which has no head
     "max_window_layers": lambda config: "layer_types" in config or not config["use_sliding_window"],
     # 0 and 1 token on both sides together are the token alone
     "sliding_window": lambda config: not config.get("use_sliding_window", True) or config["sliding_window"] == 0,
@@ -324,6 +326,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
     ("mistral", {"layer_types": ["full_attention"] * 4}, "layer_types is "),
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
+    ("granite", {"logits_scaling": 0}, "logits_scaling is 0: it should be above 0"),
+    ("granite", {"residual_multiplier": -1.5}, r"residual_multiplier is -1\.5: it should be above 0"),
     ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5: only 1\.0"),
     (
         "stablelm",
@@ -523,6 +527,15 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
     "gpt_neo, unscaled": (
         *("GPTNeoForCausalLM", LIKE_GPT2),
         {"attention": DotProduct(bias=False, out_bias=True, scale=1.0), "sliding_window": LOWEST},
+    ),
+    "granite, factors": (
+        *("GraniteForCausalLM", LIKE_LLAMA),
+        {
+            "residual": Residual(scale=0.22),
+            "embedding_scale": 12.0,
+            "head": LanguageModelHead(scale=0.125),
+            "attention": DotProduct(num_kv_heads=1, bias=False, scale=0.5),
+        },
     ),
     "opt, norms after": (
         *("OPTForCausalLM", LIKE_GPT2),

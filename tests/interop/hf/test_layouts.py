@@ -49,6 +49,8 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("gpt2/tied", "gpt_neo/plain"), (("lm_head.weight", "transformer.wte.weight"),)),
     "opt/plain": (("lm_head.weight", "model.decoder.embed_tokens.weight"),),
     **dict.fromkeys(("glm/plain", "phi3/tokens", "opt/answers"), ()),
+    "granite/plain": LLAMA,
+    "granite/model": (),
     "bert/masked_lm": (BERT_TABLE, ("cls.predictions.bias", "cls.predictions.decoder.bias")),
     "roberta/masked_lm": (ROBERTA_TABLE, ("lm_head.bias", "lm_head.decoder.bias")),
     "modernbert/masked_lm": (("model.embeddings.tok_embeddings.weight", "decoder.weight"),),
