@@ -48,7 +48,10 @@ def tokenizer_of(kind: str) -> Tokenizer:
         return AddedPieces(model, {121: {"content": "<de>", **FLAGS}}, {}, (False, True), True)
     special: dict[str, Any] = {"special_tokens": ["<unk>", "<s>", "</s>"], "show_progress": False}
     made, trainer = {
-        "bytes": (models.BPE(unk_token="<unk>"), trainers.BpeTrainer(vocab_size=330, **special)),
+        "bytes": (
+            models.BPE(unk_token="<unk>"),
+            trainers.BpeTrainer(vocab_size=330, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **special),
+        ),
         "bpe": (models.BPE(unk_token="<unk>"), trainers.BpeTrainer(vocab_size=110, **special)),
         "unigram": (models.Unigram(), trainers.UnigramTrainer(vocab_size=120, unk_token="<unk>", **special)),
         "words": (models.WordPiece(unk_token="<unk>"), trainers.WordPieceTrainer(vocab_size=120, **special)),
@@ -56,7 +59,6 @@ def tokenizer_of(kind: str) -> Tokenizer:
     whole = library.Tokenizer(made)
     if kind == "bytes":
         whole.pre_tokenizer, whole.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
-        trainer.initial_alphabet = pre_tokenizers.ByteLevel.alphabet()
     elif kind == "words":
         whole.normalizer, whole.pre_tokenizer = normalizers.NFC(), pre_tokenizers.BertPreTokenizer()
         whole.decoder = decoders.WordPiece()

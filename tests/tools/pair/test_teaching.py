@@ -269,6 +269,7 @@ def test_a_teacher_that_has_changed_is_refused(teacher: str, asked: list[str], m
         ("--taught 0.5", "--taught is for --teacher"),
         ("--to de", "--to is for --teacher or --start"),
         ("--start teacher --like de", "--like is for --start and --pieces"),
+        ("--trim", "--trim is for --start: add that, or leave --trim out"),
         ("--start teacher --pieces 9", "--pieces is for --start and --like"),
         ("--start teacher --pieces 9 --like de --to x", "name it and the other one by --from and --to"),
         ("--teacher teacher --taught 1", "--taught is 1.0: it must be a share above 0 and below 1"),
