@@ -411,12 +411,9 @@ def first_fitting(
     heads: see `heads_of`.
     """
     families = known_families() if families is None else families
-    errors: dict[str, CannotExpress] = {}
-    for name, family in families.items():
-        try:
-            return export(model, params, family, heads=heads)
-        except CannotExpress as error:
-            errors[name] = error
+    exported, errors = tried(model, params, families, heads)
+    if exported is not None:
+        return exported
     stacks = model.num_layers.keys()
     alike = [name for name, family in families.items() if family.template.num_layers.keys() == stacks]
     nearest = min(alike or families, key=lambda name: distance(model, families[name]))
@@ -426,6 +423,19 @@ def first_fitting(
         "if you choose it, gives its own reason",
         errors[nearest].settings,
     )
+
+
+def tried(
+    model: ModelConfig, params: PyTree, families: Families, heads: Sequence[str]
+) -> tuple[Exported | None, dict[str, CannotExpress]]:
+    """Returns the model as the first family that can express it has it, None if none can, and the reasons of the others."""
+    errors: dict[str, CannotExpress] = {}
+    for name, family in families.items():
+        try:
+            return export(model, params, family, heads=heads), errors
+        except CannotExpress as error:
+            errors[name] = error
+    return None, errors
 
 
 def distance(model: ModelConfig, family: Family) -> tuple[int, int]:
@@ -470,6 +480,12 @@ def label_maps(names: Sequence[str]) -> dict[str, Any]:
 def fitting_systems(config: Config) -> list[str]:
     """Returns the systems that a run's model can be exported to, as `export` calls them; for hf with the family."""
     return [name for name, obstacles in export_obstacles(config).items() if not obstacles]
+
+
+def has_family(config: Config) -> bool:
+    """Returns whether a family can express a run's model; where none can, the nearest one is not looked for."""
+    model = as_used(config.model)
+    return tried(model, placeholders(model), known_families(), heads_of(config))[0] is not None
 
 
 def exports_in_words(config: Config) -> str:

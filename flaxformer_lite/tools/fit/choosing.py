@@ -20,7 +20,7 @@ from flaxformer_lite.core.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.files.data import DataConfig
 from flaxformer_lite.files.data.reading import reader_of, tokenize
 from flaxformer_lite.files.tokenizers import FromRun
-from flaxformer_lite.interop.exporting import fitting_systems
+from flaxformer_lite.interop.exporting import has_family
 from flaxformer_lite.tasks.recipe import Recipe
 from flaxformer_lite.tools.making.timing import (
     MEASURED_STEPS,
@@ -132,7 +132,7 @@ def exported(recipe: Recipe, base: Config) -> ModelConfig:
     alone = Config(model=base.model, data=data, objective=recipe.objective, decode=base.decode)
 
     def fits(model: ModelConfig) -> bool:
-        return any(system.startswith("hf") for system in fitting_systems(replace(alone, model=model)))
+        return has_family(replace(alone, model=model))
 
     return next(filter(fits, models), models[0])
 
