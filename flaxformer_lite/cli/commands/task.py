@@ -61,15 +61,17 @@ class TaskCommand:
             texts = text_columns(arguments.folder, arguments.files, arguments.column, wanted=form.texts)
         blocks = chosen_blocks(arguments.files, form.verb, texts, arguments.pieces or form.at_once)
         task = form.task(next(task for task in tasks.tasks() if task.name == self.name))
-
-        def check(model: "TextModel") -> None:
-            form.check(model)
-            task.check(model)
-
+        check = functools.partial(check_model, form, task)
         run, model = opened_run(arguments, form, check)
         answering = TaskAnswering(model, task, form)
         check(model)  # before the first line is read
         write(blocks, answering, chosen_output(arguments), run)  # the engine decides the answers
+
+
+def check_model(form: TaskLines[Any], task: "Task[Any, Any]", model: "TextModel") -> None:
+    """Raises: ValueError for what keeps the model from the task, or from the form of its lines."""
+    form.check(model)
+    task.check(model)
 
 
 def opened_run(
