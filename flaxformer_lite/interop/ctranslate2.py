@@ -188,6 +188,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "activation": model.activation not in ACTIVATION_NUMBERS,
         "positions": type(model.positions) not in (schemes if model.num_encoder_layers else (*schemes, ALiBi)),
         "positions.per_layer": model.positions.per_layer,
+        "positions.relative": type(model.positions) is Learned and model.positions.relative is not None,
         "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
         "sliding_window": window is not None
         and (reads or not (window.positions is None or is_known_rotary(window.positions))),

@@ -385,6 +385,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"attention": DotProduct(masking=Penalize(value=-5.0))}, "attention.masking"),
         ({"activation": "linear"}, "activation"),
         ({"positions": ALiBi()}, "positions"),
+        ({"positions": Learned(relative=RelativeBias())}, "positions.relative"),
         ({"positions": Rotary(scaling=YarnScaling(factor=2.0, original_length=8))}, "positions.scaling"),
         ({"num_token_types": 2}, "num_token_types"),
         ({"pooler": Pooler()}, "pooler"),

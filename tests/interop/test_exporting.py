@@ -50,6 +50,7 @@ HF = {
     "megatron_bert/pretraining": ["hf (megatron-bert)", "ctranslate2"],
     "roformer/classification": ["hf (roformer)", "ctranslate2"],
     "nomic_bert/classification": ["hf (nomic_bert)", "ctranslate2"],
+    "mpnet/masked_lm": ["hf (mpnet)"],
     "pegasus/plain": ["hf (pegasus)", "ctranslate2"],
 }
 

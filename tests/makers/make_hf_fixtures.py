@@ -604,6 +604,13 @@ def hub_electra(tensors: dict, config: dict, generation: dict) -> None:
     tensors["electra.embeddings.position_ids"] = torch.arange(config["max_position_embeddings"])[None]
 
 
+def hub_mpnet(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    tensors["mpnet.embeddings.position_ids"] = torch.arange(config["max_position_embeddings"])[None]
+    copy_tensor(tensors, "mpnet.embeddings.word_embeddings.weight", "lm_head.decoder.weight")
+    copy_tensor(tensors, "lm_head.bias", "lm_head.decoder.bias")
+
+
 def hub_pegasus(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     config.update({key: generation[key] for key in ("early_stopping", "length_penalty", "num_beams")})
@@ -763,8 +770,11 @@ def make_sentence(variant: Variant, folder: Path, seed: int) -> dict:
     model = build(variant)
     fill(model, variant, seed)
     letters = [chr(ord("a") + i) for i in range(26)]
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + letter for letter in letters)]
-    tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}, model_max_length=17)
+    kind, special = transformers.BertTokenizerFast, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if isinstance(model, transformers.MPNetModel):
+        kind, special = transformers.MPNetTokenizerFast, ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
+    words = [*special, *letters, *("##" + letter for letter in letters)]
+    tokenizer = kind(vocab={word: i for i, word in enumerate(words)}, model_max_length=17)
     if not isinstance(model, transformers.BertModel):
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
     bare = folder / "bare"

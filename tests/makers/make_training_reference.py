@@ -26,9 +26,13 @@ from tests.support.paths import FIXTURES, ROOT
 MODELS = (
     *("hf/llama/gqa_llama3", "hf/gpt2/untied", "hf/bert/masked_lm", "hf/bart/plain", "hf/marian/shared"),
     *("hf/t5_1_1/gated_gelu", "peft/llama_plain", "peft/bert_default", "peft/t5_rslora"),
+    "hf/mpnet/masked_lm",
 )
 """Folders of tests/fixtures: whole models, and adapters, which alone train then."""
-CLASSES = {"llama": AutoModelForCausalLM, "gpt2": AutoModelForCausalLM, "bert": AutoModelForMaskedLM}
+CLASSES = {
+    **dict.fromkeys(("llama", "gpt2"), AutoModelForCausalLM),
+    **dict.fromkeys(("bert", "mpnet"), AutoModelForMaskedLM),
+}
 STEPS, ROWS, LENGTH = 30, 4, 11
 
 
@@ -42,7 +46,7 @@ def draw(model: torch.nn.Module, rng: np.random.Generator) -> dict[str, np.ndarr
     if model.config.is_encoder_decoder:
         counted = np.arange(LENGTH) < rng.integers(3, LENGTH + 1, ROWS)[:, None]
         labels = np.where(counted, rng.choice(ids, (ROWS, LENGTH)), -100)
-    elif model.config.model_type == "bert":
+    elif CLASSES.get(model.config.model_type) is AutoModelForMaskedLM:
         labels = np.where(mask & (np.arange(LENGTH) % 3 == 1), rng.choice(ids, (ROWS, LENGTH)), -100)
     else:
         labels = np.where(mask & (np.arange(LENGTH) >= prompts[:, None]), tokens, -100)

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tests.support.paths import FIXTURES
 
 BERT, FAIRSEQ = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), ("<s>", "<pad>", "</s>", "<unk>")
+MPNET = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
 LETTERS = ("▁", *"abcdehst")
 TEXTS = ("a cat", "the head sat")
 SPIECE, LLAMA, FAIRSEQ_MODEL = "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"
@@ -74,6 +75,7 @@ CASES = [
     *of_json("T5Tokenizer", ("<pad>", "</s>", "<unk>"), extra_ids=3),
     ClassCase("PegasusTokenizer", "tokenizer.json", special=("<pad>", "</s>", "<unk>")),
     *of_json("ElectraTokenizer", BERT),
+    *of_json("MPNetTokenizer", MPNET),
     *of_json("MBartTokenizer", FAIRSEQ),
     *of_json("NllbTokenizer", FAIRSEQ),
     *of_json("PreTrainedTokenizerFast", FAIRSEQ),
@@ -96,7 +98,7 @@ def write_class_case(case: ClassCase, folder: Path) -> None:
 
 def described(name: str, special: tuple[str, ...]) -> tokenizers.Tokenizer:
     """A tokenizer of single letters, as the class builds its own."""
-    if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"):
+    if name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"):
         pieces = [*special, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
         made = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
         made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()

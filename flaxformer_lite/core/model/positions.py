@@ -127,12 +127,24 @@ class Learned(PositionScheme):
     """Standard deviation of the initial values."""
     offset: NonNegativeInt = 0
     """Number of further rows at the start of the table: position p has row p + offset (BART: 2)."""
+    relative: "RelativeBias | None" = None
+    """Relative bias of the scores besides, shared by all layers (MPNet); None: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.relative is not None and self.relative.per_layer:
+            raise ValueError("model.positions.relative.per_layer is True: it must be False, one bias for all layers")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         check_length(x.shape[1], self.max_positions)
         shape = (self.offset + self.max_positions, x.shape[-1])
         table = param("embedding", nn.initializers.normal(self.stddev), shape, jnp.float32)
         return x + table[positions + self.offset].astype(x.dtype)
+
+    def bias(
+        self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"], num_heads: int, causal: bool, param: Param
+    ) -> Float[Array, "#B N T S"] | None:
+        return None if self.relative is None else self.relative.bias(queries, keys, num_heads, causal, param)
 
 
 @dataclass(frozen=True, kw_only=True)

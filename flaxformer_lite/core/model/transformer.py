@@ -252,7 +252,7 @@ class Stack(nn.Module):
         self, x: Float[Array, "B T D"], context: SequenceContext, mask: Bool[Array, "B T"] | None = None
     ) -> Float[Array, "B T D"]:
         """Returns the last layer for all tokens at once, or the mix of all; `mask` is True at tokens."""
-        embedded, bias = self.with_positions(x, context.positions, context.positions, context.bias)
+        embedded, bias = self.with_positions(x, context.positions, None, context.bias)
         x, outputs = self.layers(embedded, self.kinds, context._replace(bias=bias))
         if outputs is not None:
             x = self.layer_mix(jnp.concatenate([embedded[None], outputs]), mask)
@@ -281,11 +281,16 @@ class Stack(nn.Module):
         self,
         x: Float[Array, "B T D"],
         positions: Int[Array, "#B T"],
-        key_positions: Int[Array, "#B S"],
+        key_positions: Int[Array, "#B S"] | None,
         bias: Float[Array, "..."] | None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "..."] | None]:
-        """Returns the first layer's input, and the addend of all scores: that of the positions, and the given one."""
+        """Returns the first layer's input, and the addend of all scores: that of the positions, and the given one.
+
+        key_positions: None: those of the queries. A token that takes up no position still has a distance from the others.
+        """
         x = constrain_sharding(self.positions(x, positions), "B T D")
+        if key_positions is None:
+            key_positions = positions = positions if self.config.position_padding_id is None else default_positions(x)
         bias = self.position_bias.added_to(bias, positions, key_positions, per_layer=False)
         x = self.embedding_norm(x) if self.config.embedding_norm else x
         self.sow("intermediates", "embedded", x)

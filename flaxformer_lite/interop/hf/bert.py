@@ -67,17 +67,20 @@ def at_least_one_type(num_token_types: int) -> int:
     return num_token_types
 
 
-SIZES = (
+WIDTHS = (
     option("vocab_size", "vocab_size"),
     option("hidden_size", "d_model"),
     option("num_attention_heads", "num_heads"),
     option("intermediate_size", "d_ff"),
     option("num_hidden_layers", "num_encoder_layers"),
-    option("type_vocab_size", "num_token_types", kind=Kind(Options.integer, at_least_one_type)),
     option("layer_norm_eps", "norm.epsilon"),
     option("hidden_dropout_prob", "dropout.residual_rate", "dropout.embedding_rate"),
     option("attention_probs_dropout_prob", "dropout.attention_rate"),
     option("tie_word_embeddings", "share_target_output"),
+)
+SIZES = (
+    *WIDTHS,
+    option("type_vocab_size", "num_token_types", kind=Kind(Options.integer, at_least_one_type)),
 )
 HIDDEN_ACT = option("hidden_act", "activation", kind=ACTIVATION)
 STDDEV = option("initializer_range", "initializer.stddev")

@@ -18,6 +18,7 @@ from flaxformer_lite.interop.hf import (
     llama_relatives,
     mbart,
     modernbert,
+    mpnet,
     nomic_bert,
     opt,
     t5,
@@ -45,6 +46,7 @@ MODULES = (
     eurobert,
     electra,
     nomic_bert,
+    mpnet,
 )
 FAMILIES: Families = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """In the order in which they are tried when a model that was trained here is exported."""

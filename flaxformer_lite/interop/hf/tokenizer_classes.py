@@ -162,6 +162,7 @@ OF_MODELS = {
     **dict.fromkeys(("bert", "electra", "megatron-bert", "nomic_bert"), "BertTokenizer"),
     "distilbert": "DistilBertTokenizer",
     **dict.fromkeys(("roberta", "data2vec-text", "roberta-prelayernorm"), "RobertaTokenizer"),
+    "mpnet": "MPNetTokenizer",
     "roformer": "RoFormerTokenizer",
     "bart": "BartTokenizer",
     "mvp": "MvpTokenizer",

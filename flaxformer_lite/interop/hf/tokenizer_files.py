@@ -6,6 +6,7 @@ the description of a `tokenizer.json`, as the library makes it. The files beside
 and `added_tokens.json` count too. The class of the tokenizer decides the rest (`tokenizer_classes.py`).
 """
 
+import functools
 import itertools
 import json
 import re
@@ -397,8 +398,8 @@ def marian(folder: Path, settings: TokenizerSettings) -> Tokenizers:
     return Tokenizers(side("source.spm", vocabularies[0]), side("target.spm", vocabularies[1]))
 
 
-def word_pieces(folder: Path, settings: TokenizerSettings) -> Library:
-    """Reads BERT's `vocab.txt`: words, in lower case if set, are split into the longest known pieces."""
+def word_pieces(name: str, folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads the `vocab.txt` of a class: words, in lower case if set, are split into the longest known pieces."""
     values = settings.values
     library = Library(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token=content(values["unk_token"])))
     library.normalizer = normalizers.BertNormalizer(
@@ -412,7 +413,7 @@ def word_pieces(folder: Path, settings: TokenizerSettings) -> Library:
     add_tokens(library, settings)
     for name in ("cls_token", "sep_token"):
         numbered(library, settings, name)
-    library.post_processor = frame(CLASSES["BertTokenizer"], library, settings)
+    library.post_processor = frame(CLASSES[name], library, settings)
     return library
 
 
@@ -513,7 +514,10 @@ def byt5(folder: Path, settings: TokenizerSettings) -> Library:
 
 
 VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library]]] = {
-    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), (("vocab.txt",), word_pieces)),
+    **{
+        name: (("vocab.txt",), functools.partial(word_pieces, name))
+        for name in ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
+    },
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "MvpTokenizer"), (("vocab.json", "merges.txt"), roberta)),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
     "ByT5Tokenizer": ((), byt5),

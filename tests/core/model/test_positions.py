@@ -244,6 +244,17 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
         np.testing.assert_array_equal(bias[b, :, t, s], table[row])
 
 
+def test_learned_rows_and_a_relative_bias_are_those_of_either_scheme():
+    relative = RelativeBias(num_buckets=8, max_distance=7)
+    scheme = Learned(max_positions=11, relative=relative)
+    one, other = (biased(each, 3, False) for each in (scheme, relative))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    x = jnp.ones((B, T, D))
+    jax.tree.map(np.testing.assert_array_equal, embedded(scheme, x), embedded(Learned(max_positions=11), x))
+    with pytest.raises(ValueError, match=r"model\.positions\.relative\.per_layer is True: it must be False"):
+        Learned(relative=RelativeBias(per_layer=True))
+
+
 def test_an_offset_moves_the_rows_of_a_position_table():
     table = np.random.default_rng(4).normal(size=(6, 3))
     scheme = Learned(max_positions=4, offset=2)

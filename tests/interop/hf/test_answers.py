@@ -39,6 +39,7 @@ CLASSES = {
     "distilbert": "DistilBertForQuestionAnswering",
     "modernbert": "ModernBertForQuestionAnswering",
     "electra": "ElectraForQuestionAnswering",
+    "mpnet": "MPNetForQuestionAnswering",
     "megatron-bert": "MegatronBertForQuestionAnswering",
     "roformer": "RoFormerForQuestionAnswering",
     "data2vec-text": "Data2VecTextForQuestionAnswering",

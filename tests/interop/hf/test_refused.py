@@ -88,6 +88,7 @@ REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
         ({"embedding_size": size}, ": only embeddings as wide as the layers, hidden_size 15, are implemented")
         for size in (8, None)
     ],
+    ("mpnet/model", "config.json"): [({"relative_attention_num_buckets": 16}, ": only 32 is implemented")],
     ("roformer/model", "config.json"): [({"rotary_value": True}, ": only false"), ({"embedding_size": 9}, ": only 18")],
     ("nomic_bert/model", "config.json"): [
         ({"prenorm": True}, ": only false"),
