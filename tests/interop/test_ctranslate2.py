@@ -46,6 +46,7 @@ from tests.support.tokenizers import gapped
 
 HF = FIXTURES / "hf"
 BOTH = {"vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 29, "num_encoder_layers": 2, "num_decoder_layers": 3}
+OF_ALL_HEADS = DotProduct(qk_norm=LayerNorm(), qk_norm_width="all_heads")
 ALONE = BOTH | {"num_encoder_layers": 0, "num_decoder_layers": 2}
 MODELS = {
     "pre_norm": ModelConfig(**BOTH, share_target_output=False),
@@ -382,6 +383,11 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"attention": DotProduct(soft_cap=5.0)}, "attention.soft_cap"),
         ({"attention": DotProduct(d_value=5)}, "attention.d_value"),
         ({"attention": DotProduct(qk_norm=LayerNorm())}, "attention.qk_norm"),
+        (
+            {"num_encoder_layers": 0, "attention": DotProduct(qk_norm=LayerNorm(), qk_norm_width="all_heads")},
+            "attention.qk_norm_width",
+        ),
+        ({"norm": LayerNorm(bias=False, scale=False)}, "norm.scale"),
         ({"attention": DotProduct(masking=Penalize(value=-5.0))}, "attention.masking"),
         ({"activation": "linear"}, "activation"),
         ({"positions": ALiBi()}, "positions"),

@@ -418,6 +418,13 @@ def hub_phi3(tensors: dict, config: dict, generation: dict) -> None:
     config["auto_map"] = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "x.Phi3ForCausalLM"}
 
 
+def hub_olmo3(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    scaling = config.pop("rope_parameters")["full_attention"]
+    config.pop("layer_types")
+    config.update({"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling})
+
+
 def hub_ernie(tensors: dict, config: dict, generation: dict) -> None:
     hub_rope(tensors, config, generation)
     config["auto_map"] = {"AutoConfig": "configuration_ernie4_5.Ernie4_5_Config"}

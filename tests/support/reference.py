@@ -154,16 +154,22 @@ def attention(
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
+    row_norm: Callable = as_it_is,
     qk_norm: Callable = as_it_is,
     turn: Callable = as_it_is,
 ) -> tuple:
     """Output `[T, D]` and weights `[N, T, S]`; `allowed` and `bias` are `[N, T, S]`.
 
-    `qk_norm(head, params)` normalises a head of queries or keys, `turn(head, position)` then turns it.
+    `row_norm(row, params)` normalises all heads of a query or key together, `qk_norm(head, params)` a head, and
+    `turn(head, position)` then turns it.
     """
     queries, keys, values = (
         np.array([linear(x, params[name]) for x in inputs])
         for name, inputs in (("query", query), ("key", key), ("value", value))
+    )
+    queries, keys = (
+        np.array([row_norm(row, params.get(f"{name}_norm")) for row in rows])
+        for name, rows in (("query", queries), ("key", keys))
     )
     d_key, d_value = queries.shape[1] // num_heads, values.shape[1] // num_kv_heads
     scale = 1 / math.sqrt(d_key) if scale is None else scale
@@ -258,7 +264,7 @@ class Transformer:
         layers = self.params[name]["layers"]
         for layer in range(len(layers["feed_forward"]["up"]["kernel"])):
             x = self.block(name, layer, take(layers, layer), x, memory)
-        return x if self.post_norm else self.normalize(x, self.params[name]["final_norm"])
+        return x if self.post_norm else self.normalize(x, self.params[name].get("final_norm", {}))
 
     def block(self, stack: str, layer: int, params: dict, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
         def cross_attention(x):
@@ -294,9 +300,11 @@ class Transformer:
 
     def sublayer(self, name: str, params: dict, function: Callable, x: np.ndarray) -> np.ndarray:
         if self.post_norm:
-            return self.normalize(x + self.residual_scale * function(x), params[f"{name}_post_norm"])
-        y = function(self.normalize(x, params[f"{name}_pre_norm"]))
-        return x + self.residual_scale * (self.normalize(y, params[f"{name}_post_norm"]) if self.double_norm else y)
+            return self.normalize(x + self.residual_scale * function(x), params.get(f"{name}_post_norm", {}))
+        y = function(self.normalize(x, params.get(f"{name}_pre_norm", {})))
+        return x + self.residual_scale * (
+            self.normalize(y, params.get(f"{name}_post_norm", {})) if self.double_norm else y
+        )
 
     def normalize(self, x: np.ndarray, params: dict) -> np.ndarray:
         return np.array([self.norm(v, params) for v in x])

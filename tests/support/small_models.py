@@ -99,7 +99,7 @@ DECODERS = {
     "rotary": ModelConfig(
         d_model=7,
         num_heads=6,
-        attention=DotProduct(d_key=11, num_kv_heads=2, bias=False, qk_norm=RMSNorm()),
+        attention=DotProduct(d_key=11, num_kv_heads=2, bias=False, qk_norm=RMSNorm(), qk_norm_width="all_heads"),
         positions=Rotary(base=101.0, scaling=Llama3Scaling(original_length=23, factor=3.0)),
         norm=RMSNorm(),
         activation="swiglu",
@@ -149,7 +149,7 @@ DECODERS = {
         d_model=10,
         num_heads=2,
         positions=NoPositions(),
-        norm=LayerNorm(bias=False),
+        norm=LayerNorm(bias=False, scale=False),
         residual=Residual(scale=0.3),
         embedding_scale=1.7,
         **ALONE,
@@ -215,7 +215,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
     def norm(x, params):
         if isinstance(config.norm, RMSNorm):
             return reference.rms_norm(x, config.norm.offset + params["scale"])
-        return reference.layer_norm(x, params["scale"], params.get("bias", np.zeros(len(x))))
+        return reference.layer_norm(x, params.get("scale", np.ones(len(x))), params.get("bias", np.zeros(len(x))))
 
     attention: Any = config.attention
     head, window = config.head, config.sliding_window
@@ -227,7 +227,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
         post_norm=config.residual == POST_NORM,
         scale_embeddings=config.scale_embeddings,
         norm=norm,
-        scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention.qk_norm),
+        scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention),
         double_norm=config.residual.post == "nda",
         window=window and window.size,
         window_layers=window and window.layers,
@@ -240,13 +240,15 @@ def slow(config: ModelConfig) -> reference.Transformer:
     )
 
 
-def qk_norm(norm) -> dict:
+def qk_norm(attention) -> dict:
     """The argument of the reference's attention."""
+    norm = attention.qk_norm
     if norm is None:
         return {}
+    place = "row_norm" if attention.qk_norm_width == "all_heads" else "qk_norm"
     if isinstance(norm, RMSNorm):
-        return {"qk_norm": lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
-    return {"qk_norm": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
+        return {place: lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
+    return {place: lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
 
 
 def slow_positions(config: ModelConfig) -> dict:

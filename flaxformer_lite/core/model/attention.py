@@ -125,7 +125,9 @@ class Attention(Checked, at="model.attention"):
     soft_cap: PositiveFloat | None = None
     """Bend scores to stay within plus and minus this number, `cap * tanh(score / cap)`; None: do not."""
     qk_norm: OptionalNorm = None
-    """Norm over each head of queries and keys; None: no norm."""
+    """Norm of queries and keys, over each head or all; None: no norm."""
+    qk_norm_width: Literal["head", "all_heads"] = "head"
+    """Elements that `qk_norm` normalises together: those of a head (Qwen3, Gemma 3), or of all heads (OLMo 2)."""
     qk_norm_place: Literal["before_rotation", "after_rotation"] = "before_rotation"
     """Place of `qk_norm` and rotary positions: the norm before the rotation (Qwen3, Gemma 3), or after it (Hunyuan)."""
     masking: Masking = EXCLUDE
@@ -138,11 +140,12 @@ class Attention(Checked, at="model.attention"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.qk_norm is None and self.qk_norm_place != "before_rotation":
-            raise ValueError(
-                f"model.attention.qk_norm_place is {self.qk_norm_place!r}, but model.attention.qk_norm is None: set a norm, or "
-                "leave model.attention.qk_norm_place at 'before_rotation'"
-            )
+        for name, usual in (("qk_norm_place", "before_rotation"), ("qk_norm_width", "head")):
+            if self.qk_norm is None and (value := getattr(self, name)) != usual:
+                raise ValueError(
+                    f"model.attention.{name} is {value!r}, but model.attention.qk_norm is None: set a norm, or leave "
+                    f"model.attention.{name} at {usual!r}"
+                )
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
         """Checks that the model can be split into heads. `setting` names the setting that `num_heads` comes from.
@@ -428,10 +431,15 @@ class MultiHeadAttention(nn.Module):
         self, heads: Float[Array, "B T N H"], norm: Callable[[Array], Array] | None, rotate: Rotate | None
     ) -> Float[Array, "B T N H"]:
         """Returns the heads of queries or keys, normalised and rotated in the variant's order."""
-        steps = [norm, rotate] if self.variant.qk_norm_place == "before_rotation" else [rotate, norm]
-        for step in steps:
-            heads = heads if step is None else step(heads)
-        return heads
+        shape = (*heads.shape[:2], -1) if self.variant.qk_norm_width == "all_heads" else heads.shape
+
+        def normalized(heads: Array) -> Array:
+            return heads if norm is None else norm(heads.reshape(shape)).reshape(heads.shape)
+
+        if self.variant.qk_norm_place == "after_rotation":
+            return normalized(heads if rotate is None else rotate(heads))
+        heads = normalized(heads)
+        return heads if rotate is None else rotate(heads)
 
     @nn.compact
     def attend(

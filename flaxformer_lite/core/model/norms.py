@@ -30,14 +30,15 @@ def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
 
 @functools.partial(jax.checkpoint, static_argnums=3, prevent_cse=False)
 def layer_norm(
-    x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"] | None, epsilon: float
+    x: Float[Array, "*B D"], scale: Float[Array, "D"] | None, bias: Float[Array, "D"] | None, epsilon: float
 ) -> Float[Array, "*B D"]:
     """Returns `scale * (x - mean) / sqrt(var + epsilon) + bias` over the last axis, with the biased variance.
 
     Reference: Ba et al. 2016, arXiv:1607.06450, section 3.
     """
     y = centred(x)
-    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon) * scale
+    y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
+    y = y if scale is None else y * scale
     return (y if bias is None else y + bias).astype(x.dtype)
 
 
@@ -86,16 +87,18 @@ class BaseNorm(Checked, at="model.norm"):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorm(BaseNorm):
-    """Layer normalisation with a learned scale and, usually, a learned bias."""
+    """Layer normalisation, usually with a learned scale and a learned bias."""
 
     kind: Literal["layer_norm"] = "layer_norm"
     epsilon: NonNegativeFloat = 1e-6
     """Addend of the variance."""
     bias: bool = True
-    """Learn a bias in addition to the scale."""
+    """Learn a bias."""
+    scale: bool = True
+    """Learn a scale (OLMo 1: neither of the two)."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
-        scale = param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32)
+        scale = param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32) if self.scale else None
         bias = param("bias", nn.initializers.zeros, x.shape[-1:], jnp.float32) if self.bias else None
         return layer_norm(x, scale, bias, self.epsilon)
 

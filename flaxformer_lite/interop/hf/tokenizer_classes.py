@@ -172,7 +172,8 @@ OF_MODELS = {
     **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "t5gemma"), "GemmaTokenizer"),
     **dict.fromkeys(
-        ("hunyuan_v1_dense", "glm", "glm4", "stablelm", "ernie4_5", "phi3", "granite"), "TokenizersBackend"
+        ("hunyuan_v1_dense", "glm", "glm4", "stablelm", "ernie4_5", "phi3", "granite", "olmo2", "olmo3"),
+        "TokenizersBackend",
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",

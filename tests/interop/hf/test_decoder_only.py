@@ -58,6 +58,9 @@ DECODERS = (
         "glm",
     ),
     *("glm4", "starcoder2", "stablelm", "helium", "ernie4_5", "seed_oss", "ministral", "gpt_neo", "opt", "xglm"),
+    "olmo3",
+    "olmo2",
+    "olmo",
     "granite",
 )
 
@@ -326,6 +329,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
     ("mistral", {"layer_types": ["full_attention"] * 4}, "layer_types is "),
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
+    ("olmo", {"clip_qkv": 8.0}, r"clip_qkv is 8\.0: that is not implemented"),
     ("granite", {"logits_scaling": 0}, "logits_scaling is 0: it should be above 0"),
     ("granite", {"residual_multiplier": -1.5}, r"residual_multiplier is -1\.5: it should be above 0"),
     ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5: only 1\.0"),
@@ -527,6 +531,22 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
     "gpt_neo, unscaled": (
         *("GPTNeoForCausalLM", LIKE_GPT2),
         {"attention": DotProduct(bias=False, out_bias=True, scale=1.0), "sliding_window": LOWEST},
+    ),
+    "olmo, norms alone": ("OlmoForCausalLM", LIKE_LLAMA, {"norm": LayerNorm(epsilon=1e-5, bias=False, scale=False)}),
+    "olmo2, a norm of all heads": (
+        *("Olmo2ForCausalLM", LIKE_LLAMA),
+        {
+            "attention": DotProduct(num_kv_heads=1, bias=False, qk_norm=RMSNorm(), qk_norm_width="all_heads"),
+            "residual": Residual(pre="", post="nda", final="n"),
+        },
+    ),
+    "olmo3, one window": (
+        *("Olmo3ForCausalLM", LIKE_LLAMA),
+        {
+            "attention": DotProduct(num_kv_heads=1, bias=False, qk_norm=RMSNorm(), qk_norm_width="all_heads"),
+            "residual": Residual(pre="", post="nda", final="n"),
+            "sliding_window": LOWEST,
+        },
     ),
     "granite, factors": (
         *("GraniteForCausalLM", LIKE_LLAMA),
