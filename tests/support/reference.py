@@ -224,6 +224,8 @@ class Transformer:
     """`bias(params, n, offset, causal)` is added to head n's score of a key `offset` places after its query."""
     scores: dict = field(default_factory=dict)
     """More arguments of `attention`."""
+    branches: str = "sequential"
+    """"parallel": all sublayers read the layer's input; "parallel_one_norm": they read it after the attention's norm."""
     double_norm: bool = False
     """Whether a pre-norm sublayer's output is normalised too, before it joins the residual."""
     window: int | None = None
@@ -270,15 +272,17 @@ class Transformer:
         def cross_attention(x):
             return self.attend("cross", params["cross_attention"], x, memory, np.ones((len(x), len(memory)), bool))
 
-        x = self.sublayer("attention", params, lambda x: self.attend_to_own(stack, layer, params["attention"], x), x)
+        def own_attention(x):
+            return self.attend_to_own(stack, layer, params["attention"], x)
+
+        def each(x):
+            return np.array([feed_forward(v, params["feed_forward"], self.activation) for v in x])
+
+        start = x
+        x = self.sublayer("attention", params, own_attention, x, start)
         if memory is not None:
-            x = self.sublayer("cross_attention", params, cross_attention, x)
-        return self.sublayer(
-            "feed_forward",
-            params,
-            lambda x: np.array([feed_forward(v, params["feed_forward"], self.activation) for v in x]),
-            x,
-        )
+            x = self.sublayer("cross_attention", params, cross_attention, x, start)
+        return self.sublayer("feed_forward", params, each, x, start)
 
     def attend_to_own(self, stack: str, layer: int, params: dict, x: np.ndarray) -> np.ndarray:
         """A target position sees itself and what came before, within the window; positions matter here only."""
@@ -298,10 +302,11 @@ class Transformer:
         self.weights[name].append(weights)
         return out
 
-    def sublayer(self, name: str, params: dict, function: Callable, x: np.ndarray) -> np.ndarray:
+    def sublayer(self, name: str, params: dict, function: Callable, x: np.ndarray, start: np.ndarray) -> np.ndarray:
         if self.post_norm:
             return self.normalize(x + self.residual_scale * function(x), params.get(f"{name}_post_norm", {}))
-        y = function(self.normalize(x, params.get(f"{name}_pre_norm", {})))
+        norm = "attention" if self.branches == "parallel_one_norm" else name
+        y = function(self.normalize(x if self.branches == "sequential" else start, params.get(f"{norm}_pre_norm", {})))
         return x + self.residual_scale * (
             self.normalize(y, params.get(f"{name}_post_norm", {})) if self.double_norm else y
         )

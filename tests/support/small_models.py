@@ -59,6 +59,7 @@ CONFIGS = {
         attention=DotProduct(d_key=5, num_kv_heads=2, bias=False),
         share_target_output=False,
         norm=RMSNorm(),
+        residual=Residual(branches="parallel"),
         positions=Sinusoidal(layout="half_split"),
         activation="swiglu",
         **SHAPE,
@@ -113,6 +114,7 @@ DECODERS = {
         num_heads=3,
         attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm()),
         sliding_window=SlidingWindow(size=WINDOW),
+        residual=Residual(branches="parallel_one_norm"),
         positions=Rotary(layout="interleaved", fraction=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
         activation="geglu_tanh",
         head=LanguageModelHead(soft_cap=2.3, bias=True),
@@ -130,7 +132,13 @@ DECODERS = {
         **ALONE,
     ),
     "alibi": ModelConfig(
-        d_model=7, num_heads=3, attention=DotProduct(d_key=5), positions=ALiBi(), share_target_output=False, **ALONE
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=5),
+        positions=ALiBi(),
+        residual=Residual(branches="parallel"),
+        share_target_output=False,
+        **ALONE,
     ),
     "relative_bias": ModelConfig(
         d_model=7,
@@ -228,6 +236,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
         scale_embeddings=config.scale_embeddings,
         norm=norm,
         scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention),
+        branches=config.residual.branches,
         double_norm=config.residual.post == "nda",
         window=window and window.size,
         window_layers=window and window.layers,

@@ -40,6 +40,10 @@ class Residual(Checked, at="model.residual"):
     norm of that place stays among the parameters, unused. None: those of `pre`."""
     scale: PositiveFloat = 1.0
     """Factor of what `a` adds to the residual (Granite: below 1)."""
+    branches: Literal["sequential", "parallel", "parallel_one_norm"] = "sequential"
+    """Input of a layer's later sublayers. sequential: the sum before each. parallel: the layer's own input, so that the outputs of
+    all sublayers are added to it (GPT-NeoX). parallel_one_norm: also the commands of `pre` apply to it once, and all sublayers read
+    the result (GPT-J)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +54,11 @@ class Residual(Checked, at="model.residual"):
                     f"model.residual.{name} is {commands!r}: use the letters n (norm, at most once), d (dropout) and "
                     "a (add the residual), for example 'n', 'da' or 'dan'"
                 )
+        if self.branches != "sequential" and not self.post.endswith("a"):
+            raise ValueError(
+                f"model.residual.branches is {self.branches!r}, but model.residual.post is {self.post!r}, which changes the sum of "
+                "the branches: end model.residual.post with 'a', or set model.residual.branches to 'sequential'"
+            )
 
 
 PRE_NORM = Residual(pre="n", post="da", final="n")

@@ -415,16 +415,16 @@ class Block(nn.Module):
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
 
-        h = self.before_first(self.attention_pre_norm, x, kind.is_first)
-        key_value = self.attention.key_value(h, rotate=rotate)
-        h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate)
+        start, first = x, self.before_first(self.attention_pre_norm, x, kind.is_first)
+        key_value = self.attention.key_value(first, rotate=rotate)
+        h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate)
         x = self.after(self.attention_post_norm, h, x)
         if context.memory is not None:
-            h = self.before(self.cross_attention_pre_norm, x)
+            h = self.before_later(self.cross_attention_pre_norm, x, start, first)
             memory = self.cross_attention.key_value(context.memory)
             h = self.cross_attention.attend(h, memory, mask=context.memory_mask)
             x = self.after(self.cross_attention_post_norm, h, x)
-        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        h = self.feed_forward(self.before_later(self.feed_forward_pre_norm, x, start, first))
         x = self.after(self.feed_forward_post_norm, h, x)
         self.sow("intermediates", "output", x)
         return x, None if self.config.layer_mix is None or self.causal else x
@@ -437,16 +437,16 @@ class Block(nn.Module):
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
-        h = self.before_first(self.attention_pre_norm, x, kind.is_first)
-        key_value, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
-        h = self.attention.attend(h, key_value, mask=mask, bias=bias, rotate=rotate, cached=True)
+        start, first = x, self.before_first(self.attention_pre_norm, x, kind.is_first)
+        key_value, filled = cache.own.read_and_write(self.attention.key_value(first, rotate=rotate), context)
+        h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate, cached=True)
         x = self.after(self.attention_post_norm, h, x)
         if cache.memory is not None:
-            h = self.before(self.cross_attention_pre_norm, x)
+            h = self.before_later(self.cross_attention_pre_norm, x, start, first)
             memory = cache.memory.by_slot()
             h = self.cross_attention.attend(h, memory, mask=context.memory_mask, cached=True)
             x = self.after(self.cross_attention_post_norm, h, x)
-        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        h = self.feed_forward(self.before_later(self.feed_forward_pre_norm, x, start, first))
         return self.after(self.feed_forward_post_norm, h, x), filled
 
     def memory_key_value(self, carry: None, kind: None, memory: Float[Array, "B S D"]) -> tuple[None, CachedKeyValue]:
@@ -474,6 +474,14 @@ class Block(nn.Module):
             return usual
         first = residual_commands(self, commands, x, norm)
         return jnp.where(is_first, first, usual)
+
+    def before_later(self, norm: Normalize, x: Array, start: Array, first: Array) -> Array:
+        """Returns a later sublayer's input, as `residual.branches` says.
+
+        x: the sum before the sublayer. start: the layer's input. first: the first sublayer's input.
+        """
+        branches = self.config.residual.branches
+        return first if branches == "parallel_one_norm" else self.before(norm, x if branches == "sequential" else start)
 
     def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
         """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""

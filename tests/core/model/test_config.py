@@ -121,3 +121,12 @@ def test_residual_commands_are_checked(place, commands):
         ValueError, match=rf"^model\.residual\.{place} is '{commands}': use the letters n .* d .* a .*\Z"
     ):
         Residual(**{place: commands})
+
+
+@pytest.mark.parametrize("branches", ["parallel", "parallel_one_norm"])
+def test_nothing_changes_the_sum_of_parallel_branches(branches):
+    Residual(post="nda", branches=branches)
+    with pytest.raises(
+        ValueError, match=rf"branches is '{branches}', but .*post is 'dan', .*: end model\.residual\.post with 'a'"
+    ):
+        Residual(post="dan", branches=branches)
