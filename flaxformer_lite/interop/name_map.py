@@ -49,8 +49,8 @@ class WeightName(NamedTuple):
     names: tuple[str, ...]
     """Their name; of a parameter of a stack one name for each layer, first layer first."""
     layout: Layout = Layout.SAME
-    part: slice | None = None
-    """Our slice of the last axis of their array in our layout, where they fuse several parameters, in the order of the list."""
+    part: slice | np.ndarray | None = None
+    """Our part of the last axis of their array in our layout, a slice or indices, where they fuse several parameters."""
 
     @property
     def stacked(self) -> bool:
@@ -71,7 +71,7 @@ Names = Mapping[str, str | Tensor]
 """Their name of each module of ours that any model of the system may have; a row that a model does not need is not read.
 
 key      the path of a module, or of one parameter. `{query,key}` stands for several paths: their array holds our outputs one after
-         the other
+         the other. `{query|key|value}`: it holds them by key/value head, the queries that read it, its key and its value
 value    their name of the module, without the ends of `Leaves`, or of the parameter. `{i}` stands for the layer's number, from 0
 """
 
@@ -106,18 +106,21 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
     for key, theirs in names.items():
         before, _, rest = key.partition("{")
         choices, _, after = rest.partition("}")
-        modules = [f"{before}{choice}{after}" for choice in choices.split(",")]
+        groups = model.for_decoder.heads.num_kv_heads if "|" in choices else 1
+        modules = [f"{before}{choice}{after}" for choice in choices.replace("|", ",").split(",")]
         for leaf, end in leaves.ends(of_norm=f"{modules[0]}/scale" in shapes).items():
-            start = 0
-            for path in (f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes):
+            paths = [f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes]
+            start, columns = 0, np.arange(sum(shapes[path][-1] for path in paths)).reshape(groups, -1)
+            for path in paths:
                 layout = leaves.layout if path.endswith("/kernel") else Layout.SAME
                 name, layout = theirs if isinstance(theirs, Tensor) else (theirs + end, layout)
-                columns = slice(start, start + shapes[path][-1]) if len(modules) > 1 else None
-                weight = WeightName(path, (name,), layout, columns)
+                stop = start + shapes[path][-1] // groups
+                places = slice(start, stop) if groups == 1 else columns[:, start:stop].ravel()
+                weight = WeightName(path, (name,), layout, places if len(modules) > 1 else None)
                 if weight.stacked:
                     weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
                 weights.append(weight)
-                start += shapes[path][-1]
+                start = stop
     return weights
 
 
@@ -207,14 +210,20 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> Tensors:
     complaints = [listed("without a name in that system", flat.keys() - paths), listed("missing", paths - flat.keys())]
     if reasons := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(reasons) + ": it cannot hold this model")
-    parts: dict[str, list[np.ndarray]] = {}
+    parts: dict[str, list[tuple[slice | np.ndarray | None, np.ndarray]]] = {}
     layouts = {name: weight.layout for weight in names for name in weight.names}
     for weight in names:
         array = np.asarray(flat[weight.path])
         for name, x in zip(weight.names, array if weight.stacked else (array,), strict=True):
-            parts.setdefault(name, []).append(x)
-    whole = {name: columns[0] if len(columns) == 1 else np.concatenate(columns, -1) for name, columns in parts.items()}
-    return {name: layouts[name].to_theirs(x) for name, x in whole.items()}
+            parts.setdefault(name, []).append((weight.part, x))
+    return {name: layouts[name].to_theirs(fused(columns)) for name, columns in parts.items()}
+
+
+def fused(parts: Sequence[tuple[slice | np.ndarray | None, np.ndarray]]) -> np.ndarray:
+    """Returns the array that has these columns, one after the other or at their indices; a single one as it is."""
+    whole = parts[0][1] if len(parts) == 1 else np.concatenate([x for _, x in parts], -1)
+    indices = [places for places, _ in parts if isinstance(places, np.ndarray)]
+    return whole[..., np.argsort(np.concatenate(indices))] if indices else whole
 
 
 def check_sizes(weights: Arrays, model: ModelConfig) -> None:

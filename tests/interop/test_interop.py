@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import LanguageModelHead, ModelConfig
+from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig
 from flaxformer_lite.interop.name_map import from_params, name_map, to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_weights
@@ -63,6 +63,21 @@ def test_a_parameter_has_one_row() -> None:
         ("head/kernel", ("lm_head.weight",)),
         ("head/bias", ("lm_head.bias",)),
     ]
+
+
+def test_a_matrix_holds_queries_keys_and_values_by_key_head() -> None:
+    """By hand: four query heads and two key heads of width 2, with the number of its column in each place of the array."""
+    attention = DotProduct(num_kv_heads=2)
+    model = ModelConfig(
+        vocab_size=5, d_model=8, num_heads=4, d_ff=4, num_encoder_layers=0, num_decoder_layers=1, attention=attention
+    )
+    names = name_map({"decoder/layers/attention/{query|key|value}": "{i}.qkv"}, model)
+    columns = {"query": [0, 1, 2, 3, 8, 9, 10, 11], "key": [4, 5, 12, 13], "value": [6, 7, 14, 15]}
+    assert {row.path.split("/")[3]: [*row.part] for row in names} == columns
+    ours = {role: {"bias": np.array([own]), "kernel": np.tile(own, (1, 8, 1))} for role, own in columns.items()}
+    theirs = from_params({"decoder": {"layers": {"attention": ours}}}, names)
+    np.testing.assert_array_equal(theirs["0.qkv.bias"], np.arange(16))
+    np.testing.assert_array_equal(theirs["0.qkv.weight"], np.repeat(np.arange(16)[:, None], 8, 1))
 
 
 def test_a_renamed_array_is_listed_twice_and_numbers_that_cannot_be_right_are_refused() -> None:
