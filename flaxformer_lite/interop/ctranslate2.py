@@ -173,6 +173,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         model.has_two_stacks,
         not model.num_decoder_layers,
     )
+    place = norm_places(model)
     schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
     answers = not reads and (type(model.head) is not LanguageModelHead or model.head.transform is not None)
     wrong = {
@@ -183,7 +184,9 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "layer_mix": model.layer_mix is not None,
         "estimator": model.estimator is not None,
         "num_token_types": model.num_token_types > 0 and (not reads or model.embedding_factor != 1),
-        "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
+        "residual": place is None
+        or (place == "both" and both)
+        or (place.startswith("parallel") and model.num_encoder_layers > 0),
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "norm.scale": type(model.norm) is LayerNorm and not model.norm.scale,
         "activation": model.activation not in ACTIVATION_NUMBERS,
@@ -333,11 +336,16 @@ NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
 
 
 def norm_places(model: ModelConfig) -> str | None:
-    """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
+    """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None.
+
+    Norms before parallel branches have the name of these.
+    """
     if model.residual.first is not None or model.residual.scale != 1:
         return None
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
-    return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
+    place = {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
+    branches = model.residual.branches
+    return place if branches == "sequential" else branches if place == "pre" else None
 
 
 def variables(model: ModelConfig, params: PyTree, room: int) -> Tensors:
@@ -450,16 +458,27 @@ def attention_attributes(model: ModelConfig) -> Tensors:
     return attributes | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
 
 
+OF_LAYER = {
+    "both": {
+        "attention_pre_norm": "input_layer_norm",
+        "attention_post_norm": "post_attention_layer_norm",
+        "feed_forward_pre_norm": "pre_feedforward_layer_norm",
+        "feed_forward_post_norm": "post_feedforward_layer_norm",
+    },
+    "parallel": {
+        "attention_pre_norm": "input_layer_norm",
+        "feed_forward_pre_norm": "post_attention_layer_norm",
+    },
+    "parallel_one_norm": {"attention_pre_norm": "shared_layer_norm"},
+}
+"""The names of norms that belong to the layer and not to a sublayer, by the value of `norm_places`."""
+
+
 def norm_names(model: ModelConfig) -> dict[str, str]:
     """Returns the names of the norms within a layer, by ours."""
     place = norm_places(model)
-    if place == "both":
-        return {
-            "attention_pre_norm": "input_layer_norm",
-            "attention_post_norm": "post_attention_layer_norm",
-            "feed_forward_pre_norm": "pre_feedforward_layer_norm",
-            "feed_forward_post_norm": "post_feedforward_layer_norm",
-        }
+    if place in OF_LAYER:
+        return OF_LAYER[place]
     sublayers = {"attention": "self_attention", "cross_attention": "attention", "feed_forward": "ffn"}
     return {f"{ours}_{place}_norm": f"{theirs}/layer_norm" for ours, theirs in sublayers.items()}
 
