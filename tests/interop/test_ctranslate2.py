@@ -102,6 +102,10 @@ MORE_MODELS = {
     "alone_part_turned": ModelConfig(**ALONE, positions=Rotary(fraction=0.5, layout="interleaved"), activation="tanh"),
     "alone_alibi": ModelConfig(**ALONE | {"num_heads": 6}, positions=ALiBi()),
     "alone_bias": ModelConfig(**ALONE, positions=RelativeBias(num_buckets=8, max_distance=9), residual=POST_NORM),
+    "alone_branches": ModelConfig(**ALONE, residual=Residual(branches="parallel"), positions=Rotary(fraction=0.5)),
+    "alone_one_norm": ModelConfig(
+        **ALONE, residual=Residual(branches="parallel_one_norm"), head=LanguageModelHead(bias=True, scale=0.3)
+    ),
     "alone_four_norms": ModelConfig(
         **ALONE, norm=RMSNorm(offset=1.0), residual=Residual(pre="n", post="nda", final="n"), positions=Rotary()
     ),
@@ -217,6 +221,7 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
             "opt/norms_after",
         ),
         *("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "gpt_neo/plain", "opt/plain", "xglm/plain"),
+        *("gpt_neox/plain", "gptj/plain", "phi/plain", "falcon/plain", "falcon/grouped", "cohere/bias_untied"),
     ],
 )
 def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
@@ -380,6 +385,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"residual": Residual(pre="", post="nda", final="")}, "residual"),
         ({"residual": Residual(pre="n", post="nda", final="n")}, "residual"),
         ({"residual": Residual(scale=0.5)}, "residual"),
+        ({"residual": Residual(branches="parallel")}, "residual"),
         ({"attention": DotProduct(soft_cap=5.0)}, "attention.soft_cap"),
         ({"attention": DotProduct(d_value=5)}, "attention.d_value"),
         ({"attention": DotProduct(qk_norm=LayerNorm())}, "attention.qk_norm"),

@@ -111,7 +111,6 @@ FOLDERS = [
     *("eurobert/tied_biases", "eurobert/bos_classification", "gemma3/bidirectional", "hunyuan/bias_yarn"),
     *("phi3/part_window", "glm/plain", "glm4/classification", "starcoder2/window_untied", "stablelm/bias_part"),
     *("helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed", "gpt_neo/local_untied"),
-    *("gpt_neo/answers", "opt/norms_after", "xglm/odd_untied"),
     "olmo3/two_rotaries",
     "olmo3/classification",
     "olmo2/bias_yarn",
@@ -120,6 +119,8 @@ FOLDERS = [
     "olmo/classification",
     "granite/bias_linear",
     "granite/model",
+    *("gpt_neo/answers", "opt/norms_after", "xglm/odd_untied", "gpt_neox/sequential_tied", "gptj/whole_tied"),
+    *("phi/grouped_norms", "falcon/grouped", "falcon/sequential", "cohere/bias_untied"),
     *("electra/discriminator", "electra/classification", "megatron_bert/pretraining", "roformer/classification"),
     *(
         "data2vec_text/classification",

@@ -441,6 +441,51 @@ def hub_gpt_neo(tensors: dict, config: dict, generation: dict) -> None:
         tensors[f"{attention}.masked_bias"] = torch.tensor(-1e9)
 
 
+def hub_gpt_neox(tensors: dict, config: dict, generation: dict) -> None:
+    parameters = config["rope_parameters"]
+    config["rotary_pct"] = parameters.pop("partial_rotary_factor")
+    hub_rope(tensors, config, generation)
+    config["rotary_emb_base"] = config.pop("rope_theta")
+    config.pop("rope_scaling")
+    config.pop("attention_bias")
+    rotated = int(config["hidden_size"] // config["num_attention_heads"] * config["rotary_pct"])
+    store_masks(tensors, "gpt_neox.layers.{}.attention", config["num_hidden_layers"], config["max_position_embeddings"])
+    for layer in range(config["num_hidden_layers"]):
+        rates = 1.0 / config["rotary_emb_base"] ** (torch.arange(0, rotated, 2).float() / rotated)
+        tensors[f"gpt_neox.layers.{layer}.attention.rotary_emb.inv_freq"] = rates
+
+
+def hub_gptj(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config.update({"gradient_checkpointing": False, "rotary": True, "scale_attn_weights": True})
+    config.update({"summary_type": "cls_index", "summary_first_dropout": 0.1})
+    store_masks(tensors, "transformer.h.{}.attn", config["n_layer"], config["n_positions"])
+
+
+def store_masks(tensors: dict, module: str, layers: int, size: int) -> None:
+    for layer in range(layers):
+        tensors[f"{module.format(layer)}.bias"] = torch.tril(torch.ones(size, size, dtype=torch.bool))[None, None]
+        tensors[f"{module.format(layer)}.masked_bias"] = torch.tensor(-1e9)
+
+
+def hub_falcon(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    for name in (
+        "rope_parameters",
+        "activation",
+        "ffn_hidden_size",
+        "max_position_embeddings",
+        "num_ln_in_parallel_attn",
+    ):
+        config.pop(name, None)
+    config.pop("num_kv_heads")
+    config.update({"apply_residual_connection_post_layernorm": False, "n_head": 6, "n_layer": 2, "ff_factor": 4})
+    config["auto_map"] = {
+        "AutoConfig": "configuration_falcon.FalconConfig",
+        "AutoModelForCausalLM": "x.FalconForCausalLM",
+    }
+
+
 def hub_xglm(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     module = transformers.models.xglm.modeling_xglm.XGLMSinusoidalPositionalEmbedding

@@ -22,6 +22,7 @@ from flaxformer_lite.interop.hf import (
     nomic_bert,
     olmo,
     opt,
+    parallel_branches,
     t5,
     t5gemma,
 )
@@ -39,6 +40,7 @@ MODULES = (
     olmo,
     gpt_neo,
     opt,
+    parallel_branches,
     bert,
     t5,
     bart,

@@ -33,9 +33,14 @@ TEMPLATE = ModelConfig(
 )
 
 
-def read_inner_width(options: Options, draft: Draft) -> None:
-    inner = options.optional_integer("n_inner")
-    draft["d_ff"] = 4 * draft["d_model"] if inner is None else inner
+def inner_width(name: str) -> Entry:
+    """Returns the entry of the inner width of feed-forward layers: null stands for four times the model's."""
+
+    def read(options: Options, draft: Draft) -> None:
+        inner = options.optional_integer(name)
+        draft["d_ff"] = 4 * draft["d_model"] if inner is None else inner
+
+    return Entry(read, lambda model: {name: model.d_ff})
 
 
 def read_scale(options: Options, draft: Draft) -> None:
@@ -46,25 +51,29 @@ def is_scaled(model: ModelConfig) -> bool:
     return model.attention.scale in (None, model.heads.d_key**-0.5)
 
 
-TABLE = (
+SHARED = (
     option("vocab_size", "vocab_size"),
     option("n_embd", "d_model"),
     option("n_head", "num_heads"),
     option("n_layer", "num_decoder_layers"),
-    Entry(read_inner_width, lambda model: {"n_inner": model.d_ff}),
-    option("n_positions", "positions.max_positions"),
+    inner_width("n_inner"),
     option("activation_function", "activation", kind=ACTIVATION),
     option("layer_norm_epsilon", "norm.epsilon"),
-    Entry(read_scale, lambda model: {"scale_attn_weights": is_scaled(model)}),
     option("embd_pdrop", "dropout.embedding_rate"),
     option("attn_pdrop", "dropout.attention_rate"),
     option("resid_pdrop", "dropout.residual_rate"),
-    option("initializer_range", "positions.stddev", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
-    only("scale_attn_by_inverse_layer_idx", False),
-    ignored("reorder_and_upcast_attn", "n_ctx"),  # the order of a computation, and another name of n_positions
     # The second head of GPT2DoubleHeadsModel, which is not read: its tensors would be left over.
     ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))),
+)
+"""The options of this family that GPT-J has too."""
+TABLE = (
+    *SHARED,
+    option("n_positions", "positions.max_positions"),
+    Entry(read_scale, lambda model: {"scale_attn_weights": is_scaled(model)}),
+    option("initializer_range", "positions.stddev", "initializer.stddev"),
+    only("scale_attn_by_inverse_layer_idx", False),
+    ignored("reorder_and_upcast_attn", "n_ctx"),  # the order of a computation, and another name of n_positions
 )
 
 

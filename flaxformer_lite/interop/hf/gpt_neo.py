@@ -8,6 +8,7 @@ from typing import Any
 from flaxformer_lite.core.model import DotProduct, DropoutRates, LayerNorm, Learned, ModelConfig, Normal, SlidingWindow
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import ClassNames, never_read
+from flaxformer_lite.interop.hf.gpt2 import inner_width
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL, decoder_family, layer_types
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
 from flaxformer_lite.interop.name_map import Names, prefixed
@@ -57,17 +58,12 @@ def attention_options(model: ModelConfig) -> dict[str, Any]:
     return {"attention_types": [[words, 1]], "attention_layers": words, **size}
 
 
-def read_inner_width(options: Options, draft: Draft) -> None:
-    inner = options.optional_integer("intermediate_size")
-    draft["d_ff"] = 4 * draft["d_model"] if inner is None else inner
-
-
 TABLE = (
     option("vocab_size", "vocab_size"),
     option("hidden_size", "d_model"),
     option("num_heads", "num_heads"),
     option("num_layers", "num_decoder_layers"),
-    Entry(read_inner_width, lambda model: {"intermediate_size": model.d_ff}),
+    inner_width("intermediate_size"),
     option("max_position_embeddings", "positions.max_positions"),
     option("activation_function", "activation", kind=ACTIVATION),
     option("layer_norm_epsilon", "norm.epsilon"),

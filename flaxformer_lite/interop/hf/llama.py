@@ -54,7 +54,7 @@ from flaxformer_lite.interop.options import (
 # Heads ----------------------------------------------------------------------------------------------------------------
 
 
-HEAD_PREFIXES = ("lm_head.", "score.", "classifier.", "qa_outputs.")
+HEAD_PREFIXES = ("lm_head.", "embed_out.", "score.", "classifier.", "qa_outputs.")
 
 
 def read_head(base: str, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
@@ -70,9 +70,9 @@ def read_head(base: str, embedding: str, head: str, options: Options, draft: Dra
         draft["head"] = None
 
 
-def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Draft, tensors: Arrays) -> None:
-    """Sets the heads. `embedding` is the name of the embedding table."""
-    read_head(classes.base, embedding, "lm_head.weight", options, draft, tensors)
+def read_heads(classes: ClassNames, embedding: str, head: str, options: Options, draft: Draft, tensors: Arrays) -> None:
+    """Sets the heads. `embedding` and `head` are the names of the embedding table and of the language model's matrix."""
+    read_head(classes.base, embedding, head, options, draft, tensors)
     of_tokens = {"score.weight", "score.bias"} <= tensors.keys() or "classifier.weight" in tensors
     if (classes.of_tokens and of_tokens) or (classes.of_answers and ANSWERS in tensors):
         draft["head"], draft["pooler"] = None, labels_of_tokens(options)
@@ -81,12 +81,12 @@ def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Dra
         draft["head"], draft["pooler"] = None, classifier
 
 
-def head_names(architecture: str, of_tokens: str = "score") -> Names:
-    """Returns the names of the heads of a class; `of_tokens` is the layer that scores the classes of tokens."""
+def head_names(architecture: str, of_tokens: str = "score", head: str = "lm_head") -> Names:
+    """Returns the names of the heads of a class; `of_tokens` scores the classes of tokens, `head` the vocabulary."""
     usual = of_tokens if architecture.endswith(OF_TOKENS) else "score"
     layer = ANSWERS.removesuffix(".weight") if architecture.endswith(ANSWERING) else usual
     classes = {"pooler/classes/kernel": Tensor(f"{layer}.weight"), "pooler/classes/bias": Tensor(f"{layer}.bias")}
-    return {"head/kernel": Tensor("lm_head.weight"), **classes}
+    return {"head/kernel": Tensor(f"{head}.weight"), "head/bias": Tensor(f"{head}.bias"), **classes}
 
 
 OF_TOKENS = "ForTokenClassification"
@@ -101,10 +101,10 @@ def read_rotary(options: Options, draft: Draft) -> None:
     set_rotary(options, draft, 1.0)
 
 
-def set_rotary(options: Options, draft: Draft, fraction: float) -> None:
-    """Sets rotary positions of a fraction of each head; the order of its elements is the template's."""
-    base = options.number("rope_theta", draft["positions.base"])
-    scheme = read_scheme(options, rope_group(options), base, fraction)
+def set_rotary(options: Options, draft: Draft, fraction: float, base: str = "rope_theta") -> None:
+    """Sets rotary positions of a fraction of each head; the order of its elements is the template's, `base` an option."""
+    usual = options.number(base, draft["positions.base"])
+    scheme = read_scheme(options, rope_group(options), usual, fraction)
     draft["positions"] = dataclasses.replace(scheme, layout=draft["positions.layout"])
 
 
@@ -113,19 +113,19 @@ def read_partial_rotary(options: Options, draft: Draft) -> None:
     set_rotary(options, draft, read_fraction(options, draft))
 
 
-def read_fraction(options: Options, draft: Draft) -> float:
-    """Returns the fraction of each head that rotates; that of the group of options comes first.
+def read_fraction(options: Options, draft: Draft, name: str = "partial_rotary_factor") -> float:
+    """Returns the fraction of each head that rotates; that of the group of options comes first, then the option `name`.
 
     As in the library, a fraction that is null is 1, and one that is absent is the template's.
     """
     group = rope_group(options)
-    usual = options.optional_number("partial_rotary_factor", draft["positions.fraction"])
+    usual = options.optional_number(name, draft["positions.fraction"])
     fraction = group.number("partial_rotary_factor", 1.0 if usual is None else usual)
     width = draft["attention.d_key"] or draft["d_model"] // draft["num_heads"]
     if int(width * fraction) % 2:
-        stated = group if group.has("partial_rotary_factor") else options
+        stated, name = (group, "partial_rotary_factor") if group.has("partial_rotary_factor") else (options, name)
         rule = f"an even number of a head's {width} elements (head_dim, or hidden_size / num_attention_heads) has to rotate"
-        raise stated.wrong("partial_rotary_factor", rule)
+        raise stated.wrong(name, rule)
     return fraction
 
 
@@ -310,6 +310,15 @@ ACTIVATION = option("hidden_act", "activation", kind=GATED_ACTIVATION)
 ATTENTION_BIAS = option("attention_bias", "attention.bias", "attention.out_bias")
 
 
+def parallel_residual(branches: str) -> Entry:
+    """Returns the entry of an option that is true where a layer has such `residual.branches`, and false where it has none."""
+    kind = Kind(
+        lambda options, name, default: branches if options.flag(name, default) else "sequential",
+        lambda ours: ours == branches,
+    )
+    return option("use_parallel_residual", "residual.branches", kind=kind)
+
+
 def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
     if model.d_model % model.num_heads:
         raise CannotExpress(
@@ -397,9 +406,10 @@ def decoder_family(
     names: Names,
     *ignorable: IgnorableTensor,
     of_tokens: str = "score",
+    head: str = "lm_head",
     **more: Any,
 ) -> Family:
-    """Returns a family of decoders with the library's usual heads; `of_tokens` is the layer that scores the classes of tokens."""
+    """Returns a family of decoders with the library's usual heads; `of_tokens` and `head` as for `head_names`."""
     embedding = f"{names['embedding']}.weight"
     return Family(
         model_type=model_type,
@@ -409,10 +419,10 @@ def decoder_family(
         head_prefixes=HEAD_PREFIXES,
         template=template,
         table=table,
-        read_heads=functools.partial(read_heads, classes, embedding),
+        read_heads=functools.partial(read_heads, classes, embedding, f"{head}.weight"),
         architecture=classes.of,
-        names=lambda model, architecture: {**names, **head_names(architecture, of_tokens)},
-        ignorable=(*tied_copies(embedding, "lm_head.weight"), *ignorable),
+        names=lambda model, architecture: {**names, **head_names(architecture, of_tokens, head)},
+        ignorable=(*tied_copies(embedding, f"{head}.weight"), *ignorable),
         **more,
     )
 

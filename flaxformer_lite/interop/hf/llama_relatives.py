@@ -88,6 +88,8 @@ SIZES = (
     option("initializer_range", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
 )
+USUAL_WIDTH = Entry(lambda options, draft: options.only("head_dim", draft["d_model"] // draft["num_heads"]))
+"""The entry of a width of heads that follows from others."""
 STARCODER2 = replaced(
     llama.TEMPLATE,
     {
@@ -174,8 +176,8 @@ FAMILIES = (
         option("layer_norm_eps", "norm.epsilon"),
         option("use_qkv_bias", "attention.bias"),
         PARTIAL_ROTARY,
-        Entry(lambda options, draft: options.only("head_dim", draft["d_model"] // draft["num_heads"])),
-        only("use_parallel_residual", False),
+        USUAL_WIDTH,
+        llama.parallel_residual("parallel_one_norm"),
         only("qk_layernorm", False),
         ignored("hidden_dropout", "auto_map"),  # the rate is that of feed-forward layers alone
         table=SIZES,

@@ -45,6 +45,7 @@ FIRST = {
     "olmo2/hub_layout",
     "olmo/hub_layout",
     "granite/hub_layout",
+    *("gpt_neox/hub_layout", "gptj/hub_layout", "phi/hub_layout", "falcon/hub_layout", "cohere/hub_layout"),
     *("t5gemma/hub_layout", "umt5/plain", "xlm_roberta/classification", "electra/hub_layout", "roformer/masked_lm"),
     *("data2vec_text/masked_lm", "megatron_bert/pretraining", "roberta_prelayernorm/masked_lm", "mvp/plain"),
     *("nomic_bert/masked_lm", "jina_v3/masked_lm", "pegasus/hub_layout", "mpnet/hub_layout"),

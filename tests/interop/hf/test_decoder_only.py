@@ -42,7 +42,10 @@ SIZES = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hid
 NEO = {"vocab_size": 41, "hidden_size": 12, "num_heads": 3, "num_layers": 4, "attention_types": [[["local"], 4]]}
 OPT = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 4, "ffn_dim": 7}
 XGLM = {"vocab_size": 41, "d_model": 12, "attention_heads": 3, "num_layers": 4, "ffn_dim": 7}
-OTHER_WORDS = {"gpt2": GPT2, "gpt_neo": NEO, "opt": OPT, "xglm": XGLM}
+NEOX = SIZES | {"rotary_pct": 0.5}
+FALCON = {name: size for name, size in SIZES.items() if name != "intermediate_size"}
+OTHER_WORDS = {"gpt2": GPT2, "gpt_neo": NEO, "opt": OPT, "xglm": XGLM, "gpt_neox": NEOX, "falcon": FALCON}
+OTHER_WORDS |= {"gptj": GPT2 | {"rotary_dim": 4}}
 DECODERS = (
     *(
         "gpt2",
@@ -62,6 +65,7 @@ DECODERS = (
     "olmo2",
     "olmo",
     "granite",
+    *("gpt_neox", "gptj", "phi", "falcon", "cohere"),
 )
 
 
@@ -97,7 +101,7 @@ SAY_NOTHING = {
         "classifier_dropout",
         "layerdrop",
     ),
-    *("decoder_start_token_id", "gradient_checkpointing"),
+    *("decoder_start_token_id", "gradient_checkpointing", "rotary", "ff_factor"),
 }
 """Options that no number of the model depends on."""
 
@@ -112,6 +116,12 @@ SAY_NOTHING_HERE = {
     "sliding_window": lambda config: not config.get("use_sliding_window", True) or config["sliding_window"] == 0,
     "use_sliding_window": lambda config: "sliding_attention" not in config.get("layer_types", ["sliding_attention"]),
     "attn_logit_softcapping": lambda config: config["model_type"] == "gemma3_text",
+    **dict.fromkeys(("n_head", "n_layer", "attention_dropout"), lambda config: config["model_type"] == "falcon"),
+    "n_positions": lambda config: config["model_type"] == "gptj",
+    "scale_attn_weights": lambda config: config["model_type"] == "gptj",
+    "multi_query": lambda config: config["new_decoder_architecture"],
+    "num_kv_heads": lambda config: config["multi_query"] and not config["new_decoder_architecture"],
+    "num_ln_in_parallel_attn": lambda config: not config["parallel_attn"],
 }
 """Options that say nothing in some configs."""
 
@@ -203,6 +213,7 @@ def test_absent_options_of_gpt2_have_the_defaults_of_the_library() -> None:
 
 
 AMPLITUDE = (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)  # mscale 2, mscale_all_dim 1, factor 4
+HALF_OF_50 = Rotary(base=50.0, fraction=0.5)
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8}
 # older and newer words for the same, and a part of the model that they make
 SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
@@ -272,6 +283,15 @@ SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
     ("glm", {}, {"partial_rotary_factor": 0.5}, Rotary(layout="interleaved", fraction=0.5)),
     ("stablelm", {"partial_rotary_factor": None}, {"partial_rotary_factor": 1.0}, Rotary()),
     ("phi3", {"rope_scaling": None, "rope_theta": 50}, {"rope_parameters": {"rope_theta": 50}}, Rotary(base=50.0)),
+    (
+        "gpt_neox",
+        {"rotary_emb_base": 50},
+        {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}},
+        HALF_OF_50,
+    ),
+    ("gptj", {"rotary_dim": 2}, {"rotary_dim": 2, "n_inner": 48}, Rotary(layout="interleaved", fraction=0.5)),
+    ("falcon", {"rope_theta": 50}, {"rope_parameters": {"rope_theta": 50.0}}, Rotary(base=50.0)),
+    ("cohere", {}, {"rope_theta": 5e5}, Rotary(base=5e5, layout="interleaved")),
     ("ministral", {"sliding_window": 4096}, {"layer_types": ["sliding_attention"] * 4}, Rotary()),
     (
         "gpt_neo",
@@ -338,9 +358,25 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"partial_rotary_factor": 0.3},
         r"partial_rotary_factor is 0\.3: an even number of a head's 4 elements",
     ),
-    ("stablelm", HALF | {"use_parallel_residual": True}, "use_parallel_residual is true: only false"),
     ("stablelm", HALF | {"qk_layernorm": True}, "qk_layernorm is true: only false"),
     ("stablelm", HALF | {"head_dim": 8}, "head_dim is 8: only 4"),
+    ("gpt_neox", {"rotary_pct": 0.3}, r"rotary_pct is 0\.3: an even number of a head's 4 elements"),
+    ("gptj", {"rotary_dim": 3}, "rotary_dim is 3: it should be even and at most the width of a head, .* = 4"),
+    ("gptj", {"rotary_dim": None}, "rotary_dim is null: it should be even and at most the width of a head"),
+    ("falcon", {"alibi": True}, "alibi is true: only false is implemented"),
+    ("falcon", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn is 2: .*new_decoder_architecture"),
+    (
+        "falcon",
+        {"new_decoder_architecture": True, "parallel_attn": False},
+        "parallel_attn is false: .*new_decoder_architecture",
+    ),
+    (
+        "falcon",
+        {"multi_query": False, "num_kv_heads": 1},
+        "num_kv_heads is 1: only 3 goes with this num_attention_heads",
+    ),
+    ("falcon", {"apply_residual_connection_post_layernorm": True}, "post_layernorm is true: only false"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm is true: only false is implemented"),
     ("phi3", {"rope_scaling": {"type": "su"}}, r"rope_scaling\.type is \"su\": only \"default\""),
     ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, r"\.rope_type is \"yarn\": only \"default\""),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
@@ -403,6 +439,10 @@ def test_the_tensors_decide_the_head(
     [
         ("llama", ("score.weight", "score.bias"), "each"),
         ("gpt2", ("classifier.weight",), "each"),
+        ("falcon", ("classifier.weight",), "each"),
+        ("gptj", ("qa_outputs.weight",), "each"),
+        ("gpt_neox", ("score.weight",), "last"),
+        ("cohere", ("lm_head.weight", "score.weight"), None),
         ("opt", ("qa_outputs.weight",), "each"),
         (
             "opt",
@@ -476,6 +516,7 @@ CLASSES = {"head": None, "pooler": Pooler(token="last", activation=None, num_cla
 OF_TOKENS = CLASSES | {"pooler": Pooler(token="each", activation=None, num_classes=3)}
 HALF_TURNED = {"attention": DotProduct(bias=False), "positions": Rotary(fraction=0.5)}
 LOWEST = SlidingWindow(size=4, layers=(0,))
+ONE_NORM = Residual(branches="parallel_one_norm")
 BIAS_OF_THREE = DotProduct(num_kv_heads=2, out_bias=False)
 
 TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
@@ -565,6 +606,34 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
         *("XGLMForCausalLM", LIKE_GPT2),
         {"scale_embeddings": True, "positions": Sinusoidal(layout="fairseq", offset=2)},
     ),
+    "gpt_neox, parallel": (
+        *("GPTNeoXForCausalLM", LIKE_GPT2),
+        {"positions": HALF_OF_50, "residual": Residual(branches="parallel"), "num_heads": 3},
+    ),
+    "gptj, one norm": (
+        *("GPTJForCausalLM", LIKE_GPT2),
+        {"attention": DotProduct(bias=False), "residual": ONE_NORM, "head": LanguageModelHead(bias=True)}
+        | {"positions": Rotary(layout="interleaved")},
+    ),
+    "phi, one norm": (
+        *("PhiForCausalLM", LIKE_GPT2),
+        {"attention": DotProduct(num_kv_heads=2), "residual": ONE_NORM, "head": LanguageModelHead(bias=True)}
+        | {"positions": Rotary()},
+    ),
+    "falcon, groups": (
+        *("FalconForCausalLM", LIKE_GPT2),
+        {"attention": DotProduct(num_kv_heads=2), "residual": Residual(branches="parallel"), "positions": Rotary()},
+    ),
+    "falcon, groups with one norm": (
+        *("FalconForCausalLM", LIKE_GPT2),
+        {"attention": DotProduct(num_kv_heads=3), "residual": ONE_NORM, "positions": Rotary()},
+    ),
+    "cohere, one norm": (
+        *("CohereForCausalLM", LIKE_LLAMA),
+        {"norm": LayerNorm(bias=False), "residual": ONE_NORM, "head": LanguageModelHead(scale=0.3)}
+        | {"positions": Rotary(layout="interleaved")},
+    ),
+    "stablelm, one norm": ("StableLmForCausalLM", LIKE_LLAMA, {"norm": LayerNorm(), "residual": ONE_NORM}),
     "gemma": ("GemmaForCausalLM", LIKE_GEMMA, {}),
     "gemma2": ("Gemma2ForCausalLM", LIKE_GEMMA2, {"attention": DotProduct(scale=7**-0.5, soft_cap=3.0)}),
     "gemma2 without windows": ("Gemma2ForCausalLM", LIKE_GEMMA2, {"sliding_window": None}),
@@ -637,6 +706,16 @@ UNLIKE = {
         LIKE_LLAMA,
         {"attention": DotProduct(d_key=4, bias=False), "positions": Rotary(layout="interleaved")},
         r"needs model\.num_heads times model\.attention\.d_key to be model\.d_model, 12; it is 24$",
+    ),
+    "one norm": (
+        *("gpt_neox", LIKE_GPT2),
+        {"positions": Rotary(), "residual": ONE_NORM},
+        r"model\.residual\.branches is 'parallel_one_norm', not 'sequential'",
+    ),
+    "grouped and sequential": (
+        *("falcon", LIKE_GPT2),
+        {"positions": Rotary(), "attention": DotProduct(num_kv_heads=2)},
+        r"model\.attention\.num_kv_heads is 2, not 6",
     ),
     "an encoder": ("llama", LIKE_LLAMA, {"num_encoder_layers": 1}, r"model\.num_encoder_layers is 1, not 0"),
     "a scale of no whole number": (

@@ -47,6 +47,10 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
         ("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "ministral/mixed", "xglm/plain"), LLAMA
     ),
     **dict.fromkeys(("gpt2/tied", "gpt_neo/plain"), (("lm_head.weight", "transformer.wte.weight"),)),
+    "gpt_neox/sequential_tied": (("embed_out.weight", "gpt_neox.embed_in.weight"),),
+    "gptj/whole_tied": (("lm_head.weight", "transformer.wte.weight"),),
+    "falcon/plain": (("lm_head.weight", "transformer.word_embeddings.weight"),),
+    **dict.fromkeys(("phi/grouped_norms", "cohere/plain", "stablelm/parallel"), LLAMA),
     "opt/plain": (("lm_head.weight", "model.decoder.embed_tokens.weight"),),
     **dict.fromkeys(("glm/plain", "phi3/tokens", "opt/answers"), ()),
     "olmo3/two_rotaries": LLAMA,
