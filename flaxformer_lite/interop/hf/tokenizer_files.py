@@ -411,8 +411,8 @@ def word_pieces(name: str, folder: Path, settings: TokenizerSettings) -> Library
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     add_tokens(library, settings)
-    for name in ("cls_token", "sep_token"):
-        numbered(library, settings, name)
+    for token in ("cls_token", "sep_token"):
+        numbered(library, settings, token)
     library.post_processor = frame(CLASSES[name], library, settings)
     return library
 
