@@ -1,5 +1,6 @@
 """A run with the tokens alone that texts of one's languages need: `trim`."""
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,15 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.core.model.transformer import parameter_shapes
 from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.core.parallel import MeshConfig
+from flaxformer_lite.core.reading.objectives import AnsweredTexts
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
 from flaxformer_lite.core.text.special_ids import check_token_ids
+from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import DEFAULT, read_object, template_sources
+from flaxformer_lite.files.chats.form import Form
+from flaxformer_lite.files.chats.messages import Conversation
 from flaxformer_lite.files.tokenizers import FromRun
+from flaxformer_lite.files.tokenizers.json_tokenizer import JsonTokenizer
 from flaxformer_lite.files.tokenizers.kinds import CHAT_TEMPLATE, CHAT_TEMPLATES, SENTENCE_FILES, copy_files
 from flaxformer_lite.files.tokenizers.trimming import basic_ids, needed_by, to_trim, with_parts
 from flaxformer_lite.run.extending import lines_of
@@ -45,9 +51,10 @@ def trim(
 ) -> Path:
     """Writes a new run folder whose vocabulary has only the tokens that the lines of the files `text` need.
 
-    Special and added tokens stay, bytes, digits, signs, and the letters of ASCII and of the texts' scripts. The ids are numbered
-    anew, in their order, in the tokenizer, the rows of the parameters and the settings. A text whose tokens all stay is read as
-    before. Every tenth line is held out from a count: how many lines need a token that the others lack.
+    Special and added tokens stay, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the words of the run's
+    own prompts and chat template. The ids are numbered anew, in their order, in the tokenizer, the rows of the parameters and the
+    settings. A text whose tokens all stay is read as before. Every tenth line is held out from a count: how many lines need a token
+    that the others lack.
 
     `languages`: the codes whose tokens stay, of a run of several languages; (): all. `keep_ids`: further ids that stay.
     Returns the new run folder. `weights`: last, best, ema or average:N; None: the config's.
@@ -76,6 +83,7 @@ def trim(
     with Progress() as progress:
         progress.update("reading the text")
         needed = needed_by(whole.source, base, lines_of(text))
+    stay |= own_ids(config.objective, loaded.translator.form, base)
     stay |= (basic_ids(base, needed.scripts) - gone.keys()) | {*keep_ids}
     kept = with_parts(base, needed.ids | stay)
     if len(kept) == size:
@@ -142,6 +150,15 @@ def language_ids(run: Run, chosen: Collection[str]) -> tuple[set[int], dict[int,
     stay = {i for code in chosen or languages.codes for i in tokenizers.token_ids(code)}
     ids = {tokenizers.token_id(code): code for code in languages.codes}
     return stay, {i: code for i, code in ids.items() if i not in stay}
+
+
+def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[int]:
+    """Returns the ids of what a run itself adds to a text: its prompts, and the words of its chat template around a question."""
+    rows = base.encode_batch([text for _, text in getattr(objective, "prompts", ())])
+    if isinstance(form, Asking):
+        with contextlib.suppress(ValueError):  # a template that refuses a question alone
+            rows += form.prompts([Conversation(form.messages("a"))])
+    return {i for row in rows for i in row}
 
 
 def named_ids(config: Config) -> dict[str, Any]:

@@ -10,14 +10,19 @@ import pytest
 
 from flaxformer_lite import load
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
-from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.objectives import MaskedLM, SpanCorruption
+from flaxformer_lite.core.model import Learned, ModelConfig
+from flaxformer_lite.core.objectives import MaskedLM, SentenceEmbeddings, SpanCorruption
+from flaxformer_lite.core.reading.heads import SentenceEmbedding
 from flaxformer_lite.core.search import DecodeConfig
 from flaxformer_lite.core.text import Characters, Tokenizers
+from flaxformer_lite.files.chats.asking import Asking
+from flaxformer_lite.files.chats.chat import chat_template
+from flaxformer_lite.files.chats.translation_prompt import SOURCE_ALONE
 from flaxformer_lite.files.data.store import train_tokenizers
 from flaxformer_lite.run import write_run
-from flaxformer_lite.run.trimming import named_ids, trim, with_new_ids, with_numbers
+from flaxformer_lite.run.trimming import named_ids, own_ids, trim, with_new_ids, with_numbers
 from flaxformer_lite.workdir import RunFolder
+from tests.support.chats import NAMES, TEMPLATES, ours, without_generation
 from tests.support.commands import Command
 from tests.support.hf_folders import ENCODER, HEAD, config_of, random_params
 from tests.support.language_runs import language_config
@@ -130,6 +135,25 @@ def test_sentinels_stay_side_by_side(tmp_path: Path) -> None:
     assert size < 48 and new.config.objective == SpanCorruption(first_sentinel=size - 1, num_sentinels=4)
     rows = [leaves_by_path(one.params)["embedding/embedding"] for one in (old, new)]
     np.testing.assert_array_equal(rows[0][-4:], rows[1][-4:])
+
+
+def test_the_prompts_of_a_run_are_read_as_before(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one two\n")
+    sizes = ENCODER | {"vocab_size": 53, "positions": Learned(max_positions=64)}
+    model = ModelConfig(**sizes, head=None, sentence_embedding=SentenceEmbedding())
+    run = drawn_run(tmp_path, model=model, objective=SentenceEmbeddings(prompts=(("query", "sechs "),)))
+    old, new = (one.tokenizer for one in (load(run), load(trim(run, tmp_path / "new", text=str(tmp_path / "text")))))
+    assert new.pieces(new.encode("sechs one")) == old.pieces(old.encode("sechs one"))
+    assert new.vocab_size < old.vocab_size
+
+
+def test_the_words_of_a_chat_template_stay() -> None:
+    """By hand: the template writes the two roles; "an", "is" and "ll" are pieces."""
+    tokenizer = ours()
+    template = chat_template(without_generation(TEMPLATES["chatml"]), tokenizer, NAMES)
+    form = Asking(Tokenizers(tokenizer, tokenizer), DecodeConfig(), 10**3, template, SOURCE_ALONE)
+    pieces = {*tokenizer.pieces(sorted(own_ids(SentenceEmbeddings(prompts=(("query", "all"),)), form, tokenizer)))}
+    assert pieces == {"<|im_start|>", "<|im_end|>", "Ċ", *"userat", "is", "an", "ll"}
 
 
 def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The tokens that stay when a vocabulary is cut to what texts need.
 
 A text whose pieces all stay is cut as before. A unigram model still has the most probable cut, and unknown text costs as much. With
-BPE, every piece stays that is joined on the way to a kept one. With WordPiece, the longest piece is still the longest.
+BPE, every character and every piece stays that is joined on the way to a kept one. With WordPiece, the longest piece is still the
+longest.
 """
 
 import itertools
@@ -121,12 +122,13 @@ def is_basic(character: str, scripts: Collection[str], by_bytes: bool) -> bool:
 
 
 def with_parts(tokenizer: JsonTokenizer, ids: Iterable[int]) -> list[int]:
-    """Returns the ids in their order, with those of the pieces that byte-pair encoding joins on the way to theirs."""
+    """Returns the ids in their order, with those of all that byte-pair encoding joins on the way to their pieces."""
     ranks = {pair: rank for rank, pair in enumerate(tokenizer.merges)}
     kept, never = {*ids}, len(ranks)
     numbers = {tokenizer.piece(i): i for i in tokenizer.with_pieces(range(tokenizer.largest_id + 1))}
     for piece in tokenizer.pieces(tokenizer.with_pieces([*kept])) if ranks else ():
         word = [*piece]
+        kept |= {numbers[character] for character in word if character in numbers}
         while len(word) > 1:
             rank, place = min((ranks.get(pair, never), place) for place, pair in enumerate(itertools.pairwise(word)))
             if rank == never:

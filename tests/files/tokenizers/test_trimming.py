@@ -118,6 +118,17 @@ def test_a_merge_stays_with_all_that_it_joins() -> None:
     assert [new.pieces(new.encode(text)) for text in ("abcd", "bc", "aé")] == [["abcd"], ["b", "c"], ["a", "<unk>"]]
 
 
+def test_the_letters_of_a_kept_piece_stay_whatever_their_script() -> None:
+    """By hand: "λό" is joined from its letters, which are of no script of the texts; ж is in no kept piece."""
+    pieces = [*"abλόж", "λό", "<unk>"]
+    made = library.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [("λ", "ό")], unk_token="<unk>"))
+    old = JsonTokenizer.of(made.to_str(), {"unk_token": "<unk>"})
+    kept = with_parts(old, basic_ids(old, {"LATIN"}) | {*old.encode("λό")})
+    assert old.pieces(kept) == [*"abλό", "λό", "<unk>"]
+    new = old.with_ids(kept)
+    assert new.pieces(new.encode("aλόb")) == ["a", "λό", "b"]
+
+
 def test_unknown_text_costs_as_much_as_before() -> None:
     """By hand: the lowest score -20 sets the cost of an unknown character, -30; so x beside it is cheaper in "ax" than alone."""
     scored = [("<unk>", 0.0), ("a", -1.0), ("b", -20.0), ("aé", -25.0), ("é", -40.0), ("ж", -20.0)]
