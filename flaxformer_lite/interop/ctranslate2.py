@@ -192,6 +192,8 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "activation": model.activation not in ACTIVATION_NUMBERS,
         "positions": type(model.positions) not in (schemes if model.num_encoder_layers else (*schemes, ALiBi)),
         "positions.per_layer": model.positions.per_layer,
+        "positions.layers": model.positions.layers is not None
+        and (model.num_encoder_layers > 0 or 0 not in model.positions.layers),
         "positions.relative": type(model.positions) is Learned and model.positions.relative is not None,
         "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
         "sliding_window": window is not None
@@ -494,7 +496,7 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
     if type(scheme) is RelativeBias:
         assert bias is not None
         attributes |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
-    if type(scheme) is Rotary:
+    if type(scheme) is Rotary and (scheme.layers is None or number in scheme.layers):
         width = model.heads.d_key
         attributes |= {
             "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),

@@ -222,6 +222,7 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
         ),
         *("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "gpt_neo/plain", "opt/plain", "xglm/plain"),
         *("gpt_neox/plain", "gptj/plain", "phi/plain", "falcon/plain", "falcon/grouped", "cohere/bias_untied"),
+        "smollm3/plain",
     ],
 )
 def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
@@ -386,6 +387,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"residual": Residual(pre="n", post="nda", final="n")}, "residual"),
         ({"residual": Residual(scale=0.5)}, "residual"),
         ({"residual": Residual(branches="parallel")}, "residual"),
+        ({"num_encoder_layers": 0, "positions": Rotary(layers=(1,))}, "positions.layers"),
         ({"attention": DotProduct(soft_cap=5.0)}, "attention.soft_cap"),
         ({"attention": DotProduct(d_value=5)}, "attention.d_value"),
         ({"attention": DotProduct(qk_norm=LayerNorm())}, "attention.qk_norm"),

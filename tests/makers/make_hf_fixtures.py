@@ -425,6 +425,16 @@ def hub_olmo3(tensors: dict, config: dict, generation: dict) -> None:
     config.update({"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling})
 
 
+def hub_smollm3(tensors: dict, config: dict, generation: dict) -> None:
+    hub_rope(tensors, config, generation)
+    config.update({"max_window_layers": 28, "pretraining_tp": 2})
+
+
+def hub_exaone4(tensors: dict, config: dict, generation: dict) -> None:
+    hub_rope(tensors, config, generation)
+    config["sliding_window_pattern"] = "LLLG"
+
+
 def hub_ernie(tensors: dict, config: dict, generation: dict) -> None:
     hub_rope(tensors, config, generation)
     config["auto_map"] = {"AutoConfig": "configuration_ernie4_5.Ernie4_5_Config"}

@@ -236,6 +236,8 @@ class Transformer:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     """Factor of what a sublayer adds."""
+    turn_layers: tuple[int, ...] | None = None
+    """The layers that turn; None: all."""
     logit_scale: float = 1.0
     logit_cap: float | None = None
 
@@ -289,6 +291,7 @@ class Transformer:
         causal, places = stack == "decoder", range(len(x))
         local = self.window is not None and (self.window_layers is None or layer in self.window_layers)
         window, turn = (self.window, self.window_turn or self.turn) if local else (len(x), self.turn)
+        turn = turn if self.turn_layers is None or layer in self.turn_layers else as_it_is
         allowed = [[not causal or t - window < s <= t for s in places] for t in places]
         added = self.params[stack].get("position_bias", {})
         bias = [[[self.bias(added, n, s - t, causal) for s in places] for t in places] for n in range(self.num_heads)]

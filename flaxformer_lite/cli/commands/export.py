@@ -13,7 +13,8 @@ from flaxformer_lite.cli.options import SYSTEMS, add_run
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 FAMILIES = (
     "gpt2, llama, mistral, qwen2, qwen3, hunyuan_v1_dense, gemma, gemma2, gemma3_text, phi3, glm, glm4, "
-    "starcoder2, stablelm, helium, ernie4_5, seed_oss, ministral, granite, olmo, olmo2, olmo3, gpt_neo, opt, xglm, "
+    "starcoder2, stablelm, helium, ernie4_5, seed_oss, ministral, granite, olmo, olmo2, olmo3, smollm3, "
+    "exaone4, gpt_neo, opt, xglm, "
     "gpt_neox, gptj, phi, falcon, cohere, bert, roberta, distilbert, xlm-roberta, camembert, data2vec-text, megatron-bert, "
     "roberta-prelayernorm, t5, mt5, umt5, bart, mvp, marian, mbart, m2m_100, pegasus, t5gemma, modernbert, eurobert, "
     "electra, roformer, nomic_bert, jina_embeddings_v3, mpnet"

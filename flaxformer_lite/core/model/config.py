@@ -115,6 +115,11 @@ class SlidingWindow(Checked, at="model.sliding_window"):
                 "model.sliding_window.positions is set, but model.sliding_window.layers is None: list the layers, or set "
                 "model.positions, which then holds for all layers"
             )
+        if self.positions is not None and self.positions.layers is not None:
+            raise ValueError(
+                f"model.sliding_window.positions.layers is {self.positions.layers}: set it to None, since the scheme is of "
+                "model.sliding_window.layers"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +241,12 @@ class ModelConfig(Checked, at="model"):
             raise ValueError(
                 f"model.sliding_window.layers is {window.layers}, but model.num_{stack}_layers is {num_layers}: name layers of the "
                 f"{stack}, counted from 0"
+            )
+        most = max(self.num_layers.values())
+        if any(not 0 <= i < most for i in self.positions.layers or ()):
+            raise ValueError(
+                f"model.positions.layers is {self.positions.layers}, but a stack has at most {most} layers: name layers counted "
+                "from 0"
             )
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(

@@ -70,6 +70,8 @@ class PositionScheme(Checked, at="model.positions"):
     """Rows of the scheme's table that come before the row of position 0."""
     per_layer: bool = False
     """Whether each layer calls `bias`, with parameters of its own."""
+    layers: tuple[int, ...] | None = None
+    """The layers that call `rotate`; None: all."""
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         """Returns the embeddings with their positions added."""
@@ -305,6 +307,8 @@ class Rotary(PositionScheme):
     """Fraction of each head that is rotated, from its first element on."""
     scaling: OptionalRotaryScaling = None
     """Change of the angles for texts longer than those of the original training; None: no change."""
+    layers: tuple[int, ...] | None = None
+    """Layers that rotate, counted from 0; the others know no positions (SmolLM3, EXAONE 4). None: all layers."""
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
         pairs = int(x.shape[-1] * self.fraction) // 2

@@ -309,7 +309,9 @@ class Stack(nn.Module):
             is_local = jnp.asarray([i in window.layers for i in layers])
         if c.residual.first is not None:
             is_first = jnp.asarray([i == 0 for i in layers])
-        return LayerKind(is_local, is_first)
+        rotated = c.positions.layers
+        is_rotated = None if rotated is None else jnp.asarray([i in rotated for i in layers])
+        return LayerKind(is_local, is_first, is_rotated)
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
         """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
@@ -374,6 +376,8 @@ class LayerKind(NamedTuple):
     """Whether the layer has the sliding window, where only some layers have one; None: all layers are alike."""
     is_first: Bool[Array, "*L"] | None = None
     """Whether it is the first layer, where that has commands of its own; None: it has none."""
+    is_rotated: Bool[Array, "*L"] | None = None
+    """Whether its queries and keys rotate by `model.positions`, where only some layers do; None: all layers are alike."""
 
 
 class Block(nn.Module):
@@ -411,7 +415,7 @@ class Block(nn.Module):
         self, x: Float[Array, "B T D"], kind: LayerKind, context: SequenceContext
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         """Returns the layer's output for all tokens at once, and the same for the mix of an encoder's layers, if it has one."""
-        rotate = functools.partial(self.rotate, is_local=kind.is_local, positions=context.positions)
+        rotate = functools.partial(self.rotate, kind=kind, positions=context.positions)
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
 
@@ -433,7 +437,7 @@ class Block(nn.Module):
         self, x: Float[Array, "B T D"], cache: LayerCache, kind: LayerKind, context: StepContext
     ) -> tuple[Float[Array, "B T D"], CachedKeyValue]:
         """Returns the layer's output for the next tokens, and its keys and values, the new ones among them."""
-        rotate = functools.partial(self.rotate, is_local=kind.is_local, positions=context.positions)
+        rotate = functools.partial(self.rotate, kind=kind, positions=context.positions)
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.key_positions, per_layer=True)
 
@@ -454,14 +458,16 @@ class Block(nn.Module):
         return carry, CachedKeyValue.of(self.cross_attention.key_value(memory))
 
     def rotate(
-        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, positions: Int[Array, "#B T"]
+        self, heads: Float[Array, "B T N H"], kind: LayerKind, positions: Int[Array, "#B T"]
     ) -> Float[Array, "B T N H"]:
         """Returns the heads of queries or keys, rotated by their positions with the scheme of this layer."""
         rotated = self.config.positions.rotate(heads, positions)
+        if kind.is_rotated is not None:
+            rotated = jnp.where(kind.is_rotated, rotated, heads)
         window = self.config.sliding_window
-        if is_local is None or window is None or window.positions is None:
+        if kind.is_local is None or window is None or window.positions is None:
             return rotated
-        return jnp.where(is_local, window.positions.rotate(heads, positions), rotated)
+        return jnp.where(kind.is_local, window.positions.rotate(heads, positions), rotated)
 
     def before(self, norm: Normalize, x: Array) -> Array:
         """Returns a sublayer's input: the commands of `residual.pre`."""

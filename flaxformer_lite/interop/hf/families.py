@@ -23,6 +23,7 @@ from flaxformer_lite.interop.hf import (
     olmo,
     opt,
     parallel_branches,
+    smollm3,
     t5,
     t5gemma,
 )
@@ -38,6 +39,7 @@ MODULES = (
     llama_relatives,
     granite,
     olmo,
+    smollm3,
     gpt_neo,
     opt,
     parallel_branches,

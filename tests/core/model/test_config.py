@@ -1,5 +1,7 @@
 """Oracles: settings that cannot be, and the one line that each is answered with; hand-worked residual commands."""
 
+import re
+
 import jax.numpy as jnp
 import pytest
 
@@ -130,3 +132,21 @@ def test_nothing_changes_the_sum_of_parallel_branches(branches):
         ValueError, match=rf"branches is '{branches}', but .*post is 'dan', .*: end model\.residual\.post with 'a'"
     ):
         Residual(post="dan", branches=branches)
+
+
+@pytest.mark.parametrize("layers", [(-1,), (0, 6)])
+def test_layers_that_rotate_are_layers_of_a_stack(layers):
+    with pytest.raises(
+        ValueError, match=rf"^model\.positions\.layers is {re.escape(str(layers))}, but .* at most 6 layers"
+    ):
+        ModelConfig(vocab_size=7, positions=Rotary(layers=layers))
+
+
+def test_the_scheme_of_windows_names_no_layers():
+    with pytest.raises(ValueError, match=r"^model\.sliding_window\.positions\.layers is \(0,\): set it to None"):
+        SlidingWindow(size=3, layers=(0,), positions=Rotary(layers=(0,)))
+
+
+def test_a_norm_of_all_heads_needs_a_norm():
+    with pytest.raises(ValueError, match=r"^model\.attention\.qk_norm_width is 'all_heads', but .*qk_norm is None"):
+        DotProduct(qk_norm_width="all_heads")

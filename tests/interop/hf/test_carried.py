@@ -41,6 +41,8 @@ FIRST = {
     *("qwen2/hub_window", "qwen3/hub_layout", "roberta/hub_layout", "t5/hub_layout", "t5_1_1/madlad"),
     *("phi3/hub_layout", "glm/plain", "glm4/hub_layout", "starcoder2/plain", "stablelm/hub_layout", "helium/plain"),
     *("ernie4_5/hub_layout", "seed_oss/plain", "ministral/mixed", "gpt_neo/hub_layout", "opt/plain", "xglm/hub_layout"),
+    "exaone4/hub_layout",
+    "smollm3/hub_layout",
     "olmo3/hub_layout",
     "olmo2/hub_layout",
     "olmo/hub_layout",

@@ -61,6 +61,8 @@ DECODERS = (
         "glm",
     ),
     *("glm4", "starcoder2", "stablelm", "helium", "ernie4_5", "seed_oss", "ministral", "gpt_neo", "opt", "xglm"),
+    "exaone4",
+    "smollm3",
     "olmo3",
     "olmo2",
     "olmo",
@@ -110,6 +112,9 @@ SAY_NOTHING_HERE = {
     "max_position_embeddings": lambda config: config["model_type"] not in ("gpt_neo", "opt"),
     "attention_types": lambda config: "attention_layers" in config,
     "_remove_final_layer_norm": lambda config: not config["do_layer_norm_before"],
+    # EXAONE 4's files state the types of their layers
+    "sliding_window_pattern": lambda config: config["model_type"] == "exaone4",
+    "no_rope_layer_interval": lambda config: config.get("no_rope_layers") is not None,
     "logits_scaling": lambda config: config["architectures"] == ["GraniteModel"],  # which has no head
     "max_window_layers": lambda config: "layer_types" in config or not config["use_sliding_window"],
     # 0 and 1 token on both sides together are the token alone
@@ -350,6 +355,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mistral", {"layer_types": ["full_attention"] * 4}, "layer_types is "),
     ("llama", {"hidden_size": None}, "hidden_size is missing"),
     ("olmo", {"clip_qkv": 8.0}, r"clip_qkv is 8\.0: that is not implemented"),
+    ("smollm3", {"no_rope_layers": [1, 0, 2, 1]}, "no_rope_layers is .*: it should be 0 or 1, num_hidden_layers 4"),
+    ("smollm3", {"no_rope_layer_interval": 0}, "no_rope_layer_interval is 0: it should be at least 1"),
+    ("exaone4", {"sliding_window_pattern": "LLLG"}, "sliding_window_pattern is .*, without layer_types"),
     ("granite", {"logits_scaling": 0}, "logits_scaling is 0: it should be above 0"),
     ("granite", {"residual_multiplier": -1.5}, r"residual_multiplier is -1\.5: it should be above 0"),
     ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5: only 1\.0"),
@@ -586,6 +594,16 @@ TRAINED: dict[str, tuple[str, ModelConfig, dict[str, Any]]] = {
         {
             "attention": DotProduct(num_kv_heads=1, bias=False, qk_norm=RMSNorm(), qk_norm_width="all_heads"),
             "residual": Residual(pre="", post="nda", final="n"),
+            "sliding_window": LOWEST,
+        },
+    ),
+    "smollm3, one layer": ("SmolLM3ForCausalLM", LIKE_LLAMA, {"positions": Rotary(layers=(1,))}),
+    "exaone4, one layer": (
+        *("Exaone4ForCausalLM", LIKE_LLAMA),
+        {
+            "attention": DotProduct(num_kv_heads=1, bias=False, qk_norm=RMSNorm()),
+            "residual": Residual(pre="", post="nda", final="n"),
+            "positions": Rotary(layers=(0,)),
             "sliding_window": LOWEST,
         },
     ),

@@ -28,6 +28,8 @@ QUICK = {
     *("hunyuan/hub_layout", "phi3/part_window", "glm/plain", "glm4/whole_tied", "starcoder2/window_untied"),
     *("stablelm/bias_part", "helium/bias_tied", "ernie4_5/bias_untied", "seed_oss/out_bias", "ministral/mixed"),
     *("gpt_neo/local_untied", "opt/norms_after", "xglm/odd_untied"),
+    "exaone4/plain",
+    "smollm3/bias_window",
     "olmo3/two_rotaries",
     "olmo2/bias_yarn",
     "olmo/bias_tied",
