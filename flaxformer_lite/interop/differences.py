@@ -88,7 +88,7 @@ def resolved_attention(model: ModelConfig) -> Attention:
     """Returns the attention variant with every None replaced by the value that it stands for."""
     attention, heads = model.attention, model.heads
     values: dict[str, Any] = {
-        "scale": heads.d_key**-0.5 if attention.scale is None else attention.scale,
+        "scale": attention.score_scale(heads.d_key),
         "out_bias": attention.bias if attention.out_bias is None else attention.out_bias,
     }
     if type(attention) is DotProduct:

@@ -20,7 +20,7 @@ from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.core.data.batch_plan import BatchPlan
 from flaxformer_lite.core.data.dataset import zero_batch
 from flaxformer_lite.core.model import ModelConfig
-from flaxformer_lite.core.model.attention import SharedProjection
+from flaxformer_lite.core.model.attention import Disentangled, SharedProjection
 from flaxformer_lite.core.objectives import Batch
 
 compilations: list[float] = []
@@ -106,6 +106,7 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
         times = positions(path)
         if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
             times *= model.num_heads
+        times *= "/relative_" not in path  # of rows of a table, once for all rows of a batch
         is_table = path == "embedding/embedding" or path == "target_embedding/embedding"
         if path.endswith("/kernel") or (is_table and model.share_target_output and model.head is not None):
             total += times * x.size
@@ -113,14 +114,15 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
 
 
 def head_sum(model: ModelConfig) -> int:
-    """Returns the multiplications for one query and one key in all heads: for the score, and for the value."""
-    return model.num_heads * (model.heads.d_key + model.heads.d_value)
+    """Returns the multiplications for one query and one key in all heads: for each part of the score, and for the value."""
+    parts = model.attention.parts if isinstance(model.attention, Disentangled) else 1
+    return model.num_heads * (parts * model.heads.d_key + model.heads.d_value)
 
 
 def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:
     """Returns the operations of a training step: 2 for each multiplication, times 3 for the gradient.
 
-    Queries count with all keys, masked or not.
+    Queries count with all keys, masked or not. The projected table of relative positions does not count.
 
     Reference: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
     """

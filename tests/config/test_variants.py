@@ -112,7 +112,7 @@ def test_a_variant_of_the_package_that_its_union_lacks_is_named_with_the_union(m
         to_json(outside())
     assert str(caught.value) == (
         "model.attention is of the class flaxformer_lite.core.model.attention.NamedAttention, which is in no union of "
-        "settings: add it to the one of DotProduct, SharedProjection"
+        "settings: add it to the one of DotProduct, SharedProjection, Disentangled"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
@@ -30,7 +31,7 @@ from flaxformer_lite.core.model.masks import (
     padding_mask,
     structured_mask,
 )
-from flaxformer_lite.core.model.norms import Normalize, OptionalNorm, Param
+from flaxformer_lite.core.model.norms import LayerNorm, Normalize, OptionalNorm, Param
 
 
 def attention_scores(
@@ -281,13 +282,85 @@ class SharedProjection(Attention):
         return project(x.reshape(*x.shape[:2], num_heads, d_head))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Disentangled(Attention):
+    """Disentangled attention, of an encoder alone: contents have scores with each other and with relative positions.
+
+    A relative position is a row of a table that all layers of a stack share. `key` and `query` of a row are its projections:
+
+        score(t, s) = scale * (query_t key_s + query_t key(row(t - s)) + key_s query(row(t - s)))
+
+    Reference: He et al. 2020, arXiv:2006.03654, section 3.1; of the buckets and the shared projections section 5 of version 6.
+    """
+
+    kind: Literal["disentangled"] = "disentangled"
+    scale: PositiveFloat | None = None
+    """Factor of the scores; None: `1 / sqrt(parts * H)`, where a score is a sum of so many parts, 2 or 3."""
+    max_distance: PositiveInt = 512
+    """Distance in tokens from which on all distances of one side share a row."""
+    num_buckets: PositiveInt | None = 256
+    """Number of rows for each side: half of them for one distance each, the others for distances that grow logarithmically up to
+    `max_distance`. None: one for each distance below `max_distance`."""
+    content_to_position: bool = True
+    """Add the product of the query with the projected row."""
+    position_to_content: bool = True
+    """Add the product of the key with the projected row."""
+    share_projections: bool = True
+    """Project the rows as the tokens, by `query` and `key` of the layer; else by matrices of their own."""
+    table_norm: OptionalNorm = LayerNorm()
+    """Norm of each row of the table; None: no norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parts == 1:
+            raise ValueError(
+                "model.attention.content_to_position and model.attention.position_to_content are both False: set one of them to "
+                "True, or choose dot_product"
+            )
+        if self.num_buckets is not None and not 2 <= self.num_buckets <= 2 * (self.max_distance - 2):
+            raise ValueError(
+                f"model.attention.num_buckets is {self.num_buckets} and model.attention.max_distance is {self.max_distance}: "
+                "num_buckets must be at least 2, and max_distance at least half of it plus 2"
+            )
+
+    @property
+    def parts(self) -> int:
+        """The number of products that a score is the sum of."""
+        return 1 + self.content_to_position + self.position_to_content
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the table."""
+        return 2 * (self.num_buckets or self.max_distance)
+
+    def score_scale(self, width: int) -> float:
+        return super().score_scale(width * self.parts)
+
+    def rows(self, offsets: np.ndarray) -> np.ndarray:
+        """Returns the row of a key that stands so many tokens before its query."""
+        distance = np.abs(offsets)
+        if self.num_buckets is not None:
+            exact = self.num_buckets // 2
+            growth = np.log(np.maximum(distance, exact) / exact) / np.log((self.max_distance - 1) / exact)
+            # Rounding must not move a whole number up.
+            distance = np.minimum(distance, exact) + np.ceil((exact - 1) * growth - 1e-6).astype(int)
+        return np.clip(self.num_rows // 2 + np.sign(offsets) * distance, 0, self.num_rows - 1)
+
+
+def by_offset(x: Float[Array, "B N T 2*T"]) -> Float[Array, "B N T T"]:
+    """Returns `x[t, s - t + T - 1]` at t and s. One reshape shifts all rows: faster than a gather, as is its gradient."""
+    length = x.shape[2]
+    flat = x.reshape(*x.shape[:2], -1)[..., length - 1 :][..., : length * (2 * length - 1)]
+    return flat.reshape(*x.shape[:3], -1)[..., :length]
+
+
 def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "") -> None:
     """Raises: ValueError where `num_heads` does not divide `d_model`."""
     if d_model % num_heads:
         raise ValueError(f"model.d_model {d_model} is not divisible by {setting} {num_heads}: change one" + also)
 
 
-AttentionVariant = DotProduct | SharedProjection
+AttentionVariant = DotProduct | SharedProjection | Disentangled
 """The variants that config.json can hold."""
 
 CHECKED_LENGTH = 128
@@ -404,6 +477,9 @@ class MultiHeadAttention(nn.Module):
         self.out = dense(self.d_model, v.bias if v.out_bias is None else v.out_bias)
         self.query_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
         self.key_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
+        if isinstance(v, Disentangled) and not v.share_projections:
+            self.relative_query = dense(v.width(self.num_heads, heads.d_key), v.bias)
+            self.relative_key = dense(v.width(self.num_heads, heads.d_key), v.bias)
 
     def __call__(
         self,
@@ -451,11 +527,18 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Array, "..."] | None = None,
         rotate: Rotate | None = None,
         cached: bool = False,
+        table: Float[Array, "R D"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the attention of `query` to keys and values that are in heads already; `cached`: they are a decode cache."""
+        """Returns the attention of `query` to keys and values that are in heads already.
+
+        cached: they are a decode cache. table: the rows of relative positions, which `Disentangled` needs.
+        """
         v = self.variant
         heads = v.split(query, self.query, self.num_heads, key_value.key.shape[-1])
         heads = self.positioned(heads, self.query_norm, rotate)
+        if isinstance(v, Disentangled):
+            added = self.relative_scores(v, heads, key_value.key, table)
+            bias = added if bias is None else bias + added
         call = kernels.AttentionCall(
             heads,
             *key_value,
@@ -489,6 +572,55 @@ class MultiHeadAttention(nn.Module):
             )
         return self.out(mixed.reshape(*mixed.shape[:2], -1))
 
+    def relative_scores(
+        self,
+        variant: Disentangled,
+        query: Float[Array, "B T N H"],
+        key: Float[Array, "B T N H"],
+        table: Float[Array, "R D"] | None,
+    ) -> Float[Array, "B N T T"]:
+        """Returns the scores of contents with relative positions. Only the rows that these lengths reach are projected."""
+        length, width = query.shape[1], query.shape[-1]
+        if table is None or key.shape[1] != length:
+            raise ValueError(
+                "model.attention is disentangled, which is self-attention in the encoder of a Transformer: a layer or a memory "
+                "alone has no table of relative positions; choose dot_product"
+            )
+        offsets = np.arange(2 * length) - (length - 1)
+        first, last = variant.rows(np.array([-length, length]))
+
+        def scores(content: Array, project: Callable[[Array], Array], offsets: np.ndarray) -> Array:
+            """Returns the products of each content with the projected rows of these offsets, of each with those that it meets."""
+            rows = variant.split(table[None, first : last + 1], project, self.num_heads, width)[0]
+            rows = rows[variant.rows(offsets) - first]
+            products = jnp.einsum("BTNH,RNH->BNTR", content, rows, preferred_element_type=accumulation_dtype(content))
+            return by_offset(products)
+
+        shared = variant.share_projections
+        total: Array | float = 0.0
+        if variant.content_to_position:
+            total = scores(query, self.key if shared else self.relative_key, -offsets)
+        if variant.position_to_content:
+            of_keys = scores(key, self.query if shared else self.relative_query, offsets)
+            total = total + of_keys.swapaxes(-1, -2)
+        return jnp.asarray(variant.score_scale(width) * total)
+
     def choose_kernel(self, call: kernels.AttentionCall) -> kernels.KernelChoice:
         """Returns what computes this attention. `kernels.report_choices` listens to this method."""
         return kernels.choose_kernel(self.variant.implementation, call)
+
+
+class RelativeTable(nn.Module):
+    """Module for the table of relative positions of `Disentangled`; parameters `embedding` `[R, D]` and perhaps `norm`."""
+
+    variant: Disentangled
+    d_model: int
+    embedding_init: nn.initializers.Initializer
+    dtype: Any
+
+    @nn.compact
+    def __call__(self) -> Float[Array, "R D"]:
+        x: Array = self.param("embedding", self.embedding_init, (self.variant.num_rows, self.d_model), jnp.float32)
+        if self.variant.table_norm is not None:
+            x = Normalize(self.variant.table_norm, name="norm")(x)
+        return x.astype(self.dtype)

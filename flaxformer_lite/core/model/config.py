@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.core.base.annotations import Answers, Resume, SavedAs
 from flaxformer_lite.core.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Width
-from flaxformer_lite.core.model.attention import Attention, AttentionVariant, DotProduct, Heads
+from flaxformer_lite.core.model.attention import Attention, AttentionVariant, Disentangled, DotProduct, Heads
 from flaxformer_lite.core.model.estimation import Estimator, LayerMix
 from flaxformer_lite.core.model.layers import DropoutRates, Initializer, XavierUniform
 from flaxformer_lite.core.model.lora import LoRA
@@ -236,6 +236,11 @@ class ModelConfig(Checked, at="model"):
         if self.decoder is not None and self.decoder.num_heads is not None:
             self.attention.check(self.d_model, self.decoder.num_heads, "model.decoder.num_heads")
         window = self.sliding_window
+        if isinstance(self.attention, Disentangled) and (self.num_decoder_layers or window is not None):
+            raise ValueError(
+                "model.attention is disentangled, which is for an encoder that reads whole texts, but model.num_decoder_layers is "
+                f"{self.num_decoder_layers} and model.sliding_window is {window}: set them to 0 and None, or choose dot_product"
+            )
         stack, num_layers = [*self.num_layers.items()][-1]
         if window is not None and any(not 0 <= i < num_layers for i in window.layers or ()):
             raise ValueError(

@@ -49,6 +49,8 @@ class SequenceContext(NamedTuple):
     """The encoder's last layer; None: no cross-attention."""
     memory_mask: AttentionMask = EVERY_KEY
     """Mask of cross-attention."""
+    table: Float[Array, "R D"] | None = None
+    """Rows of relative positions, which `Disentangled` attention has."""
 
 
 def encoder_context(config: ModelConfig, inputs: Inputs, tokens: Array) -> SequenceContext:

@@ -16,7 +16,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.core.model import fast
-from flaxformer_lite.core.model.attention import MultiHeadAttention
+from flaxformer_lite.core.model.attention import Disentangled, MultiHeadAttention, RelativeTable
 from flaxformer_lite.core.model.config import ModelConfig
 from flaxformer_lite.core.model.contexts import (
     CachedKeyValue,
@@ -243,6 +243,10 @@ class Stack(nn.Module):
             unroll=unroll,
             methods=["__call__", "memory_key_value"],
         )(self.config, self.cross, self.causal)
+        c = self.config
+        if isinstance(c.attention, Disentangled):
+            init = c.initializer.embedding(c.d_model)
+            self.relative_positions = RelativeTable(c.attention, c.d_model, init, DTYPES[c.dtype])
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
         if self.config.layer_mix is not None and not self.causal:
@@ -253,7 +257,8 @@ class Stack(nn.Module):
     ) -> Float[Array, "B T D"]:
         """Returns the last layer for all tokens at once, or the mix of all; `mask` is True at tokens."""
         embedded, bias = self.with_positions(x, context.positions, None, context.bias)
-        x, outputs = self.layers(embedded, self.kinds, context._replace(bias=bias))
+        table = self.relative_positions() if isinstance(self.config.attention, Disentangled) else None
+        x, outputs = self.layers(embedded, self.kinds, context._replace(bias=bias, table=table))
         if outputs is not None:
             x = self.layer_mix(jnp.concatenate([embedded[None], outputs]), mask)
         return self.final(x)
@@ -418,10 +423,13 @@ class Block(nn.Module):
         rotate = functools.partial(self.rotate, kind=kind, positions=context.positions)
         mask = context.masks.of_layer(kind.is_local)
         bias = self.position_bias.added_to(context.bias, context.positions, context.positions, per_layer=True)
+        table = context.table
+        if table is not None:
+            table = apply_dropout(self, table, self.config.dropout.embedding_rate)
 
         start, first = x, self.before_first(self.attention_pre_norm, x, kind.is_first)
         key_value = self.attention.key_value(first, rotate=rotate)
-        h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate)
+        h = self.attention.attend(first, key_value, mask=mask, bias=bias, rotate=rotate, table=table)
         x = self.after(self.attention_post_norm, h, x)
         if context.memory is not None:
             h = self.before_later(self.cross_attention_pre_norm, x, start, first)

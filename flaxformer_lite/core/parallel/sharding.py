@@ -43,9 +43,9 @@ HEADS = "model.num_heads (or model.attention.num_kv_heads) times the head's widt
 
 PARAMETERS = (
     Rule(r"(source_|target_|)embedding/embedding", (VOCABULARY, WIDTH), ("tensor", "fsdp")),
-    Rule(r"(token_type_embedding|.*/positions)/embedding", ("rows", WIDTH), (None, "fsdp")),
-    Rule(r".*/(query|key|value)/kernel", (WIDTH, HEADS), ("fsdp", "tensor")),
-    Rule(r".*/(query|key|value)/bias", (HEADS,), ("tensor",)),
+    Rule(r"(token_type_embedding|.*/(relative_|)positions)/embedding", ("rows", WIDTH), (None, "fsdp")),
+    Rule(r".*/(relative_|)(query|key|value)/kernel", (WIDTH, HEADS), ("fsdp", "tensor")),
+    Rule(r".*/(relative_|)(query|key|value)/bias", (HEADS,), ("tensor",)),
     Rule(r".*/out/kernel", (HEADS, WIDTH), ("tensor", "fsdp")),
     Rule(r".*/(up|gate)/kernel", (WIDTH, INNER), ("fsdp", "tensor")),
     Rule(r".*/(up|gate)/bias", (INNER,), ("tensor",)),
@@ -54,8 +54,8 @@ PARAMETERS = (
     Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
     Rule(r"(head/transform|pooler/dense)/kernel", (WIDTH, WIDTH), ("fsdp", None)),
     # Adapters: the side that they share with the kernel, divided as it is.
-    Rule(r".*/(query|key|value|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
-    Rule(r".*/(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),
+    Rule(r".*/((relative_|)(query|key|value)|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
+    Rule(r".*/(relative_|)(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),
     Rule(r".*/(up|gate)/lora_b/kernel", (RANK, INNER), (None, "tensor")),
     Rule(r".*/out/lora_a/kernel", (HEADS, RANK), ("tensor", None)),
     Rule(r".*/down/lora_a/kernel", (INNER, RANK), ("tensor", None)),
