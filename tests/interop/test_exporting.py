@@ -48,6 +48,7 @@ HF = {
     "embeddinggemma/two_dense": ["hf (gemma3_text)"],
     "electra/masked_lm": ["hf (electra)", "ctranslate2"],
     "megatron_bert/pretraining": ["hf (megatron-bert)", "ctranslate2"],
+    "deberta_v2/classification": ["hf (deberta-v2)"],
     "roformer/classification": ["hf (roformer)", "ctranslate2"],
     "nomic_bert/classification": ["hf (nomic_bert)", "ctranslate2"],
     "mpnet/masked_lm": ["hf (mpnet)"],

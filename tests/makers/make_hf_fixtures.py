@@ -673,6 +673,21 @@ def hub_mpnet(tensors: dict, config: dict, generation: dict) -> None:
     copy_tensor(tensors, "lm_head.bias", "lm_head.decoder.bias")
 
 
+def hub_deberta(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config["pos_att_type"] = "|".join(config["pos_att_type"])
+    width = config["hidden_size"]
+    shapes = {
+        "dense.weight": (width, width),
+        "dense.bias": (width,),
+        "LayerNorm.weight": (width,),
+        "LayerNorm.bias": (width,),
+    }
+    shapes |= {"classifier.weight": (1, width), "classifier.bias": (1,)}
+    tensors |= {f"mask_predictions.{name}": torch.ones(shape) for name, shape in shapes.items()}
+    tensors["deberta.embeddings.position_embeddings.weight"] = torch.ones(config["max_position_embeddings"], width)
+
+
 def hub_pegasus(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     config.update({key: generation[key] for key in ("early_stopping", "length_penalty", "num_beams")})

@@ -43,7 +43,7 @@ CHAT_TEMPLATES = (CHAT_TEMPLATE, "additional_chat_templates/*.jinja")
 HUB_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
     *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("source.spm", "target.spm", *CHAT_TEMPLATES),
+    *("source.spm", "target.spm", "spm.model", *CHAT_TEMPLATES),
 )
 """The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
 TEMPLATE_FILES = (*CHAT_TEMPLATES, *(f"huggingface/{name}" for name in HUB_FILES))

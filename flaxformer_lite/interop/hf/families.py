@@ -8,6 +8,7 @@ from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import (
     bart,
     bert,
+    deberta,
     electra,
     eurobert,
     gemma,
@@ -51,6 +52,7 @@ MODULES = (
     modernbert,
     eurobert,
     electra,
+    deberta,
     nomic_bert,
     mpnet,
 )

@@ -164,6 +164,7 @@ OF_MODELS = {
     **dict.fromkeys(("roberta", "data2vec-text", "roberta-prelayernorm"), "RobertaTokenizer"),
     "mpnet": "MPNetTokenizer",
     "roformer": "RoFormerTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "bart": "BartTokenizer",
     "mvp": "MvpTokenizer",
     **dict.fromkeys(("xlm-roberta", "jina_embeddings_v3"), "XLMRobertaTokenizer"),

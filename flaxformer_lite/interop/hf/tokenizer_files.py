@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.core.base.bounds import cut
@@ -430,6 +430,23 @@ def roberta(folder: Path, settings: TokenizerSettings) -> Library:
     return library
 
 
+def deberta(folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads the pieces of DeBERTa's `spm.model`; the class normalizes texts by itself."""
+    plain, values = SentencePieceTokenizer((folder / "spm.model").read_bytes()), settings.values
+    scored = plain.scored_pieces()
+    pieces = [scored.get(i, (piece, 0.0)) for i, piece in enumerate(plain.pieces(range(plain.vocab_size)))]
+    library = Library(models.Unigram(pieces, plain.unk_id))
+    clean = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
+    lower = [normalizers.Lowercase()] if values.get("do_lower_case") else []
+    library.normalizer = normalizers.Sequence([*lower, *clean])
+    split = [pre_tokenizers.Punctuation()] if values.get("split_by_punct") else []
+    library.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace()])
+    library.decoder = decoders.Metaspace()
+    add_tokens(library, settings)
+    library.post_processor = frame(CLASSES["DebertaV2Tokenizer"], library, settings)
+    return library
+
+
 def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads GPT-2's `vocab.json` and `merges.txt`: byte-level BPE, between the special tokens that are set to be added."""
     library = byte_level_bpe(folder, settings.values)
@@ -520,6 +537,7 @@ VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings]
     },
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "MvpTokenizer"), (("vocab.json", "merges.txt"), roberta)),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
+    "DebertaV2Tokenizer": (("spm.model",), deberta),
     "ByT5Tokenizer": ((), byt5),
 }
 """The files and the way to read them, by `tokenizer_class`."""

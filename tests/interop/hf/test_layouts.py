@@ -87,6 +87,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     "mpnet/masked_lm": (table_of("mpnet", "lm_head.decoder"), HEAD_BIASES),
     "jina_v3/masked_lm": (ROBERTA_TABLE, HEAD_BIASES),
     "megatron_bert/pretraining": (BERT_TABLE, BERT_BIASES),
+    "deberta_v2/masked_lm": (table_of("deberta", "cls.predictions.decoder"), BERT_BIASES),
     "roformer/masked_lm": (table_of("roformer", "cls.predictions.decoder"), BERT_BIASES),
     "nomic_bert/masked_lm": (table_of("nomic_bert", "cls.predictions.decoder"), BERT_BIASES),
     "electra/masked_lm": (table_of("electra", "generator_lm_head"),),

@@ -89,6 +89,15 @@ REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
         for size in (8, None)
     ],
     ("mpnet/model", "config.json"): [({"relative_attention_num_buckets": 16}, ": only 32 is implemented")],
+    ("deberta_v2/masked_lm", "config.json"): [
+        ({"relative_attention": False}, ": it should be true"),
+        ({"conv_kernel_size": 3}, ": only 0 is implemented"),
+        ({"embedding_size": 8}, ": only 15"),
+        ({"attention_head_size": 7}, ": only 5"),
+        ({"pooler_hidden_size": 7}, ": only 15"),
+        *(({"pos_att_type": value}, ": it should be ") for value in ("p2p", ["c2p", 3], 4, None)),
+        ({"norm_rel_ebd": "rms_norm"}, ": it should be one or several of none, layer_norm"),
+    ],
     ("roformer/model", "config.json"): [({"rotary_value": True}, ": only false"), ({"embedding_size": 9}, ": only 18")],
     ("nomic_bert/model", "config.json"): [
         ({"prenorm": True}, ": only false"),
