@@ -326,7 +326,8 @@ def write_hf(
     }
     notes = []
     if model.num_decoder_layers and model.head is not None:
-        written = generation_config(config.decode, model, config.data.max_source_length)
+        positions = options.get(family.length)
+        written = generation_config(config.decode, model, config.data.max_source_length, positions)
         alone = not model.num_encoder_layers
         documents["generation_config.json"] = carried_generation(origin, written, dropped, alone=alone)
         notes = export_notes(config.decode)

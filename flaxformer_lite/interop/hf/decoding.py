@@ -209,10 +209,14 @@ def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
     return {"pad_token_id": decode.pad_id, "eos_token_id": ends, start: decode.bos_id}
 
 
-def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: int) -> dict[str, Any]:
+def generation_config(
+    decode: DecodeConfig, model: ModelConfig, longest_source: int, positions: int | None = None
+) -> dict[str, Any]:
     """Returns `generation_config.json`: `decode_config` backwards.
 
     The file has no length that depends on the source, so the limit is that of the longest source.
+
+    positions: those that config.json states. The library makes a table with a row for each, also where positions are computed here.
 
     Raises: ValueError for a length penalty that the library does not have.
     """
@@ -222,7 +226,7 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
     longest = decode.max_new_tokens
     if model.num_encoder_layers:
         longest = decode.max_length(longest_source)
-        longest = min(longest, model.positions.max_positions or longest)
+        longest = min(longest, model.positions.max_positions or positions or longest)
     settings = special_ids(decode, model) | write_table(TABLE, decode)
     settings |= {
         "length_penalty": decode.alpha if decode.length_penalty == "average" else 0.0,

@@ -10,6 +10,7 @@ import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model.config import ModelConfig
+from flaxformer_lite.core.model.positions import Sinusoidal
 from flaxformer_lite.core.search.settings import DecodeConfig, Sampling
 from flaxformer_lite.files.data.config import DataConfig
 from flaxformer_lite.interop import FAMILIES, read_folder
@@ -200,6 +201,9 @@ def test_exported_settings_of_generation_are_those_of_the_run() -> None:
     found = generation_config(decode, model, 10)
     assert (found["max_new_tokens"], found["suppress_tokens"], found["renormalize_logits"]) == (13, [7, 9], True)
     assert generation_config(decode, model, 10 * places)["max_new_tokens"] == places
+    computed = dataclasses.replace(model, positions=Sinusoidal())  # the library has a table of them
+    lengths = [generation_config(decode, computed, 100, stated)["max_new_tokens"] for stated in (None, 64)]
+    assert lengths == [103, 64]
     assert "decode.finish_at_limit is False" in export_notes(decode)[0]
     assert export_notes(dataclasses.replace(decode, finish_at_limit=True)) == export_notes(DecodeConfig()) == []
     assert not generation_config(DecodeConfig(sampling=Sampling(temperature=0.0)), model, 10)["do_sample"]
