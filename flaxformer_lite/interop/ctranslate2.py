@@ -178,6 +178,8 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
     answers = not reads and (type(model.head) is not LanguageModelHead or model.head.transform is not None)
     wrong = {
         "vocab_size": model.vocab_size == 0,
+        "embedding_projection": model.num_encoder_layers > 0 and model.embedding_projection is not None,
+        "embedding_projection.of": not model.num_encoder_layers and model.embedding_width != model.output_width,
         "head": answers,
         "pooler": model.pooler is not None and not reads,
         "sentence_embedding": model.sentence_embedding is not None and not reads,
@@ -320,6 +322,8 @@ STACK = {
     "position_bias/embedding": "position_bias",
     "embedding_norm": "layernorm_embedding",
     "final_norm": "layer_norm",
+    "embedding_projection": "project_in",
+    "output_projection": "project_out",
 }
 LAYER = {
     "attention/{query,key,value}": "self_attention/linear_0",

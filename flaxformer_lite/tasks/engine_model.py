@@ -121,7 +121,8 @@ def config_of(tree: Mapping[str, Any]) -> Any:
         vector = SentenceEmbedding(**vector | {"dense": tuple(DenseLayer(**layer) for layer in vector["dense"])})
     return SimpleNamespace(
         model=SimpleNamespace(
-            **{name: model[name] for name in ("d_model", "num_token_types", "position_padding_id")},
+            **{name: model[name] for name in ("num_token_types", "position_padding_id")},
+            output_width=model["d_model"],
             estimator=None,
             pooler=None if pooler is None else Pooler(**pooler),
             sentence_embedding=vector,

@@ -102,7 +102,8 @@ class TextModel(ABC):
     def vector_width(self) -> int:
         """The number of values of a text's vector."""
         model = self.config.model
-        return model.d_model if model.sentence_embedding is None else model.sentence_embedding.width(model.d_model)
+        width: int = model.output_width
+        return width if model.sentence_embedding is None else model.sentence_embedding.width(width)
 
     def predict(self, wanted: Wanted, texts: Sequence[str | Sequence[str]], report: Report) -> list[Any]:
         """Returns what is wanted of each text or pair of texts."""

@@ -30,5 +30,5 @@ def cost_of(config: Config) -> Cost:
 def weights_met(model: ModelConfig) -> float:
     """Returns about how many weights a position is multiplied with, in the mean of the stacks."""
     layers = sum(model.num_layers.values()) * (4 * model.d_model**2 + 2 * model.d_model * model.d_ff)
-    words = model.d_model * model.vocab_size if model.num_decoder_layers and model.head is not None else 0
+    words = model.embedding_width * model.vocab_size if model.num_decoder_layers and model.head is not None else 0
     return (layers + words) / len(model.num_layers)

@@ -13,7 +13,14 @@ import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.core.model import DotProduct, Transformer
-from flaxformer_lite.core.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Residual
+from flaxformer_lite.core.model.config import (
+    POST_NORM,
+    DecoderSize,
+    EmbeddingProjection,
+    LanguageModelHead,
+    ModelConfig,
+    Residual,
+)
 from flaxformer_lite.core.model.inputs import example_inputs
 from flaxformer_lite.core.model.masks import Penalize
 from flaxformer_lite.core.model.norms import DeviationNorm, LayerNorm, RMSNorm
@@ -222,7 +229,7 @@ def test_beams_are_equal(name: str, tmp_path: Path) -> None:
         ),
         *("helium/bias_tied", "ernie4_5/plain", "seed_oss/out_bias", "gpt_neo/plain", "opt/plain", "xglm/plain"),
         *("gpt_neox/plain", "gptj/plain", "phi/plain", "falcon/plain", "falcon/grouped", "cohere/bias_untied"),
-        "smollm3/plain",
+        *("smollm3/plain", "opt/narrow"),
     ],
 )
 def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
@@ -398,6 +405,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"norm": LayerNorm(bias=False, scale=False)}, "norm.scale"),
         ({"attention": DotProduct(masking=Penalize(value=-5.0))}, "attention.masking"),
         ({"activation": "linear"}, "activation"),
+        ({"embedding_projection": EmbeddingProjection(width=5, of="tokens")}, "embedding_projection"),
         ({"positions": ALiBi()}, "positions"),
         ({"positions": Learned(relative=RelativeBias())}, "positions.relative"),
         ({"positions": Rotary(scaling=YarnScaling(factor=2.0, original_length=8))}, "positions.scaling"),

@@ -5,6 +5,7 @@ The alphabet of every shape in this package:
     B batch        T query or target length    S key or source length    D model width
     N query heads  K key/value heads           G query heads per key/value head (N / K)
     H head width   F feed-forward width        V vocabulary              L layers
+    E width of embeddings, and of the vector of a text                   O width of a stack's output
 
 `transformer.py` and `attention.py` are the forward pass. Its parts, a file each: `layers.py` (dense, dropout, feed-forward),
 `heads.py` (what reads the last layer), `estimation.py` (the parts of COMET), `norms.py`, `positions.py`, `masks.py`, `contexts.py`
@@ -19,6 +20,7 @@ from flaxformer_lite.core.model.attention import Attention, DotProduct, MultiHea
 from flaxformer_lite.core.model.config import (
     POST_NORM,
     PRE_NORM,
+    EmbeddingProjection,
     LanguageModelHead,
     ModelConfig,
     Residual,
@@ -48,6 +50,7 @@ __all__ = [
     "DecoderLayer",
     "DotProduct",
     "DropoutRates",
+    "EmbeddingProjection",
     "EncoderLayer",
     "Estimator",
     "FeedForward",

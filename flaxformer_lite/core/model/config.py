@@ -123,6 +123,21 @@ class SlidingWindow(Checked, at="model.sliding_window"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbeddingProjection(Checked, at="model.embedding_projection"):
+    """Embeddings of another width than the layers, with a dense layer between both.
+
+    References: Lan et al. 2019, arXiv:1909.11942, section 3.1; Zhang et al. 2022, arXiv:2205.01068 (OPT-350m).
+    """
+
+    width: Width
+    """Width of the embeddings."""
+    of: Literal["sum", "tokens"] = "sum"
+    """Input of the dense layer. sum: all embeddings, after their norm and dropout (ELECTRA, ALBERT). tokens: the embeddings of
+    tokens alone, without a bias; positions are as wide as the layers, and a second dense layer gives the output of the stack the
+    width of the embeddings (OPT)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderSize(Checked, at="model.decoder"):
     """Sizes of a decoder that differ from the encoder's."""
 
@@ -145,6 +160,8 @@ class ModelConfig(Checked, at="model"):
     """Number of target token ids where source and target have a vocabulary each; None: one vocabulary for both."""
     d_model: Width = 512
     """Width of the embeddings and of every layer's input and output."""
+    embedding_projection: EmbeddingProjection | None = None
+    """Embeddings of another width, and their projection to `d_model`; None: they are as wide as the layers."""
     num_heads: Width = 8
     """Number of query heads."""
     d_ff: Width = 2048
@@ -253,6 +270,16 @@ class ModelConfig(Checked, at="model"):
                 f"model.positions.layers is {self.positions.layers}, but a stack has at most {most} layers: name layers counted "
                 "from 0"
             )
+        if (
+            self.output_width != self.embedding_width
+            and self.share_target_output
+            and self.head is not None
+            and self.head.transform is None
+        ):
+            raise ValueError(
+                "model.embedding_projection.of is 'sum', but model.head.transform is None, and the head shares the narrower table: "
+                "set model.head.transform, or model.share_target_output to False"
+            )
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(
                 f"model.target_vocab_size is {self.target_vocab_size}, but source and target share one embedding table: "
@@ -279,6 +306,17 @@ class ModelConfig(Checked, at="model"):
         return dataclasses.replace(
             self, num_heads=sizes.num_heads or self.num_heads, d_ff=sizes.d_ff or self.d_ff, decoder=None
         )
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the tables of embeddings."""
+        return self.d_model if self.embedding_projection is None else self.embedding_projection.width
+
+    @property
+    def output_width(self) -> int:
+        """Width of the output of a stack."""
+        projection = self.embedding_projection
+        return self.d_model if projection is None or projection.of == "sum" else projection.width
 
     @property
     def heads(self) -> Heads:

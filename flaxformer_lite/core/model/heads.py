@@ -30,15 +30,15 @@ class Head(nn.Module):
     vocab_size: int
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V E"] | None) -> LazyLogits:
         c, settings, vocab_size = self.config, self.settings, self.vocab_size
         if settings.transform is not None:
-            h = dense(c, c.d_model, "transform", settings.transform_bias)(hidden)
+            h = dense(c, c.embedding_width, "transform", settings.transform_bias)(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         if self.has_variable("step", "kernel"):
             kernel: Array = self.get_variable("step", "kernel")
         elif table is None:
-            kernel = self.param("kernel", c.initializer.kernel(), (c.d_model, vocab_size), jnp.float32)
+            kernel = self.param("kernel", c.initializer.kernel(), (hidden.shape[-1], vocab_size), jnp.float32)
         else:
             kernel = table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, DTYPES[c.dtype])
@@ -74,8 +74,8 @@ class Pooling(nn.Module):
         return pooled(settings, hidden, mask, last, layers, FUNCTIONS)
 
 
-def dense(config: ModelConfig, width: int, name: str, use_bias: bool) -> nn.Dense:
-    """Returns a dense layer of a head, with the model's settings of such layers."""
+def dense(config: ModelConfig, width: int, name: str | None, use_bias: bool) -> nn.Dense:
+    """Returns a dense layer beside the layers of a stack, with the model's settings of such layers."""
     like = {"dtype": DTYPES[config.dtype], "kernel_init": config.initializer.kernel(), "lora": config.lora}
     return Dense(width, use_bias=use_bias, name=name, precision=config.matmul_dtype, **like)
 

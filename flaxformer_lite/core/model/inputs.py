@@ -110,9 +110,13 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         if num_layers == 0:
             continue
         tokens = tokens_of(inputs, side)
-        width = () if config.vocab_size else (config.d_model,)
+        width = () if config.vocab_size else (config.embedding_width,)
         if tokens.ndim < 2 or tokens.shape[2:] != width:
-            kind = "token ids [batch, length]" if config.vocab_size else f"vectors [batch, length, {config.d_model}]"
+            kind = (
+                "token ids [batch, length]"
+                if config.vocab_size
+                else f"vectors [batch, length, {config.embedding_width}]"
+            )
             raise ValueError(f"{side}_tokens have shape {tokens.shape}: they must be {kind}")
     if config.has_two_stacks and (inputs.source_segments is None) != (inputs.target_segments is None):
         present, missing = ("source", "target") if inputs.target_segments is None else ("target", "source")
@@ -149,7 +153,7 @@ def for_each_target(
 
 def example_inputs(config: ModelConfig) -> Inputs:
     """Returns the smallest inputs that the model reads, for initializing its parameters."""
-    tokens = jnp.zeros((1, 1), jnp.int32) if config.vocab_size else jnp.zeros((1, 1, config.d_model))
+    tokens = jnp.zeros((1, 1), jnp.int32) if config.vocab_size else jnp.zeros((1, 1, config.embedding_width))
     return Inputs(
         source_tokens=tokens if config.num_encoder_layers else None,
         target_tokens=tokens if config.num_decoder_layers else None,

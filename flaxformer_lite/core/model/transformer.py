@@ -29,7 +29,7 @@ from flaxformer_lite.core.model.contexts import (
     step_context,
 )
 from flaxformer_lite.core.model.estimation import Estimation, MixedLayers
-from flaxformer_lite.core.model.heads import Head, Pooling, TextVector
+from flaxformer_lite.core.model.heads import Head, Pooling, TextVector, dense
 from flaxformer_lite.core.model.inputs import (
     Inputs,
     LazyLogits,
@@ -59,8 +59,8 @@ class Transformer(nn.Module):
         c = self.config
 
         def embedding(ids: int) -> nn.Embed:
-            like = {"dtype": DTYPES[c.dtype], "embedding_init": c.initializer.embedding(c.d_model)}
-            return nn.Embed(self.padded_ids(ids), c.d_model, **like)
+            like = {"dtype": DTYPES[c.dtype], "embedding_init": c.initializer.embedding(c.embedding_width)}
+            return nn.Embed(self.padded_ids(ids), c.embedding_width, **like)
 
         if c.vocab_size and c.one_table:
             self.embedding = embedding(c.vocab_size)
@@ -209,7 +209,7 @@ def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None
 
     With `num_ids` the head scores the first so many ids alone: no other id has a part in a softmax.
     """
-    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
+    hidden = jnp.zeros((1, 1, model.config.output_width), DTYPES[model.config.dtype])
     kernel = model.bind(variables).scores(hidden).kernel
     dtype = product_dtype(hidden, kernel)
     if num_ids is None and kernel.dtype == dtype and not model.config.share_target_output:
@@ -249,12 +249,17 @@ class Stack(nn.Module):
             self.relative_positions = RelativeTable(c.attention, c.d_model, init, DTYPES[c.dtype])
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
+        projection = self.config.embedding_projection
+        if projection is not None:
+            self.embedding_projection = dense(self.config, self.config.d_model, None, projection.of == "sum")
+            if projection.of == "tokens":
+                self.output_projection = dense(self.config, projection.width, None, False)
         if self.config.layer_mix is not None and not self.causal:
             self.layer_mix = MixedLayers(self.config.layer_mix)
 
     def __call__(
-        self, x: Float[Array, "B T D"], context: SequenceContext, mask: Bool[Array, "B T"] | None = None
-    ) -> Float[Array, "B T D"]:
+        self, x: Float[Array, "B T E"], context: SequenceContext, mask: Bool[Array, "B T"] | None = None
+    ) -> Float[Array, "B T O"]:
         """Returns the last layer for all tokens at once, or the mix of all; `mask` is True at tokens."""
         embedded, bias = self.with_positions(x, context.positions, None, context.bias)
         table = self.relative_positions() if isinstance(self.config.attention, Disentangled) else None
@@ -264,8 +269,8 @@ class Stack(nn.Module):
         return self.final(x)
 
     def step(
-        self, x: Float[Array, "B T D"], cache: DecodeCache, context: StepContext
-    ) -> tuple[Float[Array, "B T D"], DecodeCache]:
+        self, x: Float[Array, "B T E"], cache: DecodeCache, context: StepContext
+    ) -> tuple[Float[Array, "B T O"], DecodeCache]:
         """Returns the last layer for the next tokens, and the cache with them in it; no loop over the layers.
 
         A loop would copy each layer's cache from the array of all.
@@ -284,7 +289,7 @@ class Stack(nn.Module):
 
     def with_positions(
         self,
-        x: Float[Array, "B T D"],
+        x: Float[Array, "B T E"],
         positions: Int[Array, "#B T"],
         key_positions: Int[Array, "#B S"] | None,
         bias: Float[Array, "..."] | None,
@@ -293,17 +298,21 @@ class Stack(nn.Module):
 
         key_positions: None: those of the queries. A token that takes up no position still has a distance from the others.
         """
+        projects = None if self.config.embedding_projection is None else self.config.embedding_projection.of
+        x = self.embedding_projection(x) if projects == "tokens" else x
         x = constrain_sharding(self.positions(x, positions), "B T D")
         if key_positions is None:
             key_positions = positions = positions if self.config.position_padding_id is None else default_positions(x)
         bias = self.position_bias.added_to(bias, positions, key_positions, per_layer=False)
         x = self.embedding_norm(x) if self.config.embedding_norm else x
         self.sow("intermediates", "embedded", x)
-        return apply_dropout(self, x, self.config.dropout.embedding_rate), bias
+        x = apply_dropout(self, x, self.config.dropout.embedding_rate)
+        return self.embedding_projection(x) if projects == "sum" else x, bias
 
-    def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Returns the last layer after the commands of `residual.final`."""
-        return residual_commands(self, self.config.residual.final, x, self.final_norm)
+    def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T O"]:
+        """Returns the last layer after the commands of `residual.final`, with the width of the model's output."""
+        x = residual_commands(self, self.config.residual.final, x, self.final_norm)
+        return x if self.config.output_width == self.config.d_model else self.output_projection(x)
 
     @property
     def kinds(self) -> "LayerKind":

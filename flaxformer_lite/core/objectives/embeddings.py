@@ -112,7 +112,7 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
                 f"objective.temperature is {self.temperature}, but model.sentence_embedding.learned_temperature starts with it and "
                 f"has at least {LOWEST}: raise it"
             )
-        if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.d_model)):
+        if self.widths and max(self.widths) > (width := model.sentence_embedding.width(model.output_width)):
             raise ValueError(f"objective.widths is {self.widths}, but vectors have the width {width}: lower them")
 
     def require_negatives(self, number: int) -> None:

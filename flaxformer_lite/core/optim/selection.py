@@ -128,7 +128,7 @@ def depth_below_head(path: str, num_layers: Mapping[str, int]) -> int:
     if stack in num_layers:
         if layer := re.match(r"layers/(\d+)/", rest):
             return num_layers[stack] - int(layer[1])
-        return 0 if rest.startswith("final_norm/") else num_layers[stack] + 1
+        return 0 if rest.startswith(("final_norm/", "output_projection/")) else num_layers[stack] + 1
     return max(num_layers.values()) + 1 if stack.endswith("embedding") else 0
 
 

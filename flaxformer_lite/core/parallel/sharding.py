@@ -39,20 +39,21 @@ class Rule(NamedTuple):
 
 
 VOCABULARY, WIDTH, INNER, RANK = "model.vocab_size", "model.d_model", "model.d_ff", "model.lora.rank"
+EMBEDDED = "model.d_model (or model.embedding_projection.width)"
 HEADS = "model.num_heads (or model.attention.num_kv_heads) times the head's width"
 
 PARAMETERS = (
-    Rule(r"(source_|target_|)embedding/embedding", (VOCABULARY, WIDTH), ("tensor", "fsdp")),
-    Rule(r"(token_type_embedding|.*/(relative_|)positions)/embedding", ("rows", WIDTH), (None, "fsdp")),
+    Rule(r"(source_|target_|)embedding/embedding", (VOCABULARY, EMBEDDED), ("tensor", "fsdp")),
+    Rule(r"(token_type_embedding|.*/(relative_|)positions)/embedding", ("rows", EMBEDDED), (None, "fsdp")),
     Rule(r".*/(relative_|)(query|key|value)/kernel", (WIDTH, HEADS), ("fsdp", "tensor")),
     Rule(r".*/(relative_|)(query|key|value)/bias", (HEADS,), ("tensor",)),
     Rule(r".*/out/kernel", (HEADS, WIDTH), ("tensor", "fsdp")),
     Rule(r".*/(up|gate)/kernel", (WIDTH, INNER), ("fsdp", "tensor")),
     Rule(r".*/(up|gate)/bias", (INNER,), ("tensor",)),
     Rule(r".*/down/kernel", (INNER, WIDTH), ("tensor", "fsdp")),
-    Rule(r"head/kernel", (WIDTH, VOCABULARY), ("fsdp", "tensor")),
+    Rule(r"head/kernel", (EMBEDDED, VOCABULARY), ("fsdp", "tensor")),
     Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
-    Rule(r"(head/transform|pooler/dense)/kernel", (WIDTH, WIDTH), ("fsdp", None)),
+    Rule(r"(head/transform|pooler/dense|.*/(embedding|output)_projection)/kernel", (EMBEDDED, WIDTH), ("fsdp", None)),
     # Adapters: the side that they share with the kernel, divided as it is.
     Rule(r".*/((relative_|)(query|key|value)|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
     Rule(r".*/(relative_|)(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),

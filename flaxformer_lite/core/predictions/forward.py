@@ -106,8 +106,8 @@ def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
     first = next(iter(arrays))
     for name, array in arrays.items():
         vectors = name.endswith("inputs_embeds")
-        wanted = f"vectors [batch, length, {config.d_model}]" if vectors else "numbers [batch, length]"
-        if array.ndim != 2 + vectors or 0 in array.shape or (vectors and array.shape[2] != config.d_model):
+        wanted = f"vectors [batch, length, {config.embedding_width}]" if vectors else "numbers [batch, length]"
+        if array.ndim != 2 + vectors or 0 in array.shape or (vectors and array.shape[2] != config.embedding_width):
             raise ValueError(
                 f"{name} has the shape {array.shape}: it must be {wanted}, with a row and a token at least"
             )

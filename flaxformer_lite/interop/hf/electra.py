@@ -1,7 +1,7 @@
 """ELECTRA and RoFormer: BERT's encoder with other heads; RoFormer has rotary positions.
 
 ELECTRA's discriminator scores each token, by how likely it was replaced; its generator fills in masked tokens. The embeddings of a
-small ELECTRA are narrower than its layers, which is not implemented.
+small ELECTRA are narrower than its layers.
 
 References: Clark et al. 2020, arXiv:2003.10555; Su et al. 2021, arXiv:2104.09864.
 """
@@ -9,8 +9,9 @@ References: Clark et al. 2020, arXiv:2003.10555; Su et al. 2021, arXiv:2104.0986
 import functools
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
-from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Pooler, Rotary
+from flaxformer_lite.core.model import EmbeddingProjection, LanguageModelHead, ModelConfig, Pooler, Rotary
 from flaxformer_lite.core.reading.heads import Activation
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.bart import sinusoidal_table
@@ -18,6 +19,17 @@ from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, posit
 from flaxformer_lite.interop.hf.options import UsualIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only
+
+
+def read_embedding_width(usual: int | None, options: Options, draft: Draft) -> None:
+    """Reads the width of the embeddings; `usual`: where the option is absent, None: that of the layers."""
+    width = options.integer("embedding_size", usual or draft["d_model"])
+    draft["embedding_projection"] = None if width == draft["d_model"] else EmbeddingProjection(width=width)
+
+
+def width_options(model: ModelConfig) -> dict[str, Any]:
+    return {"embedding_size": model.embedding_width}
+
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 
@@ -50,13 +62,6 @@ DISCRIMINATES = "ElectraForPreTraining"
 CLASSES = classes_of("Electra")
 
 
-def read_embedding_width(options: Options, draft: Draft) -> None:
-    """Refuses embeddings of another width than that of the layers."""
-    if options.integer("embedding_size", 128) != draft["d_model"]:
-        rule = f"only embeddings as wide as the layers, hidden_size {draft['d_model']}, are implemented"
-        raise options.wrong("embedding_size", rule)
-
-
 def read_electra_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     read_heads(GENERATOR, "gelu", options, draft, tensors)
     if f"{DISCRIMINATOR}.dense.weight" in tensors:
@@ -73,6 +78,7 @@ def electra_names(model: ModelConfig, architecture: str) -> Names:
     discriminator = {"pooler/dense": f"{DISCRIMINATOR}.dense", "pooler/classes": f"{DISCRIMINATOR}.dense_prediction"}
     return {
         **bert.base_names("electra"),
+        "encoder/embedding_projection": "electra.embeddings_project",
         "head/transform": f"{GENERATOR}.dense",
         "head/norm": f"{GENERATOR}.LayerNorm",
         "head": "generator_lm_head",
@@ -89,7 +95,7 @@ ELECTRA = Family(
     template=replace(bert.TEMPLATE, d_model=256, num_heads=4, d_ff=1024),
     table=(
         *bert.TABLE,
-        Entry(read_embedding_width, lambda model: {"embedding_size": model.d_model}),
+        Entry(functools.partial(read_embedding_width, 128), width_options),
         # The head of multiple choice, which is not read: its tensors would be left over.
         ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "last_dropout", "first_dropout"))),
         ignored("summary_proj_to_labels"),
@@ -108,7 +114,8 @@ ELECTRA = Family(
 
 def roformer_names(model: ModelConfig, architecture: str) -> Names:
     output = bert.head_output(model, "cls.predictions")
-    return {**bert.base_names("roformer"), **bert.HEADS, **output, **class_names(model, architecture)}
+    base = {**bert.base_names("roformer"), "encoder/embedding_projection": "roformer.embeddings_project"}
+    return {**base, **bert.HEADS, **output, **class_names(model, architecture)}
 
 
 ROFORMER = Family(
@@ -122,7 +129,7 @@ ROFORMER = Family(
         *bert.SIZES,
         bert.HIDDEN_ACT,
         bert.STDDEV,
-        Entry(lambda options, draft: options.only("embedding_size", draft["d_model"])),
+        Entry(functools.partial(read_embedding_width, None), width_options),
         only("rotary_value", False),
         ignored("max_position_embeddings"),  # any length is allowed: positions are computed
     ),

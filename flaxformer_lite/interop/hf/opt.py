@@ -1,14 +1,23 @@
 """OPT and XGLM: decoders with LayerNorm before each sublayer, and positions that are counted from 2.
 
 OPT's are learned, XGLM's are sinusoids. The library has a second form of OPT, with norms after each residual sum. The model of 350
-million parameters has that form, and embeddings narrower than the model, which are not implemented.
+million parameters has that form, and embeddings narrower than its layers.
 
 References: Zhang et al. 2022, arXiv:2205.01068; Lin et al. 2021, arXiv:2112.10668 (XGLM).
 """
 
 from typing import Any
 
-from flaxformer_lite.core.model import POST_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal, Residual
+from flaxformer_lite.core.model import (
+    POST_NORM,
+    DropoutRates,
+    EmbeddingProjection,
+    LayerNorm,
+    Learned,
+    ModelConfig,
+    Normal,
+    Residual,
+)
 from flaxformer_lite.core.model.positions import Sinusoidal
 from flaxformer_lite.interop.hf import bart
 from flaxformer_lite.interop.hf.family import ClassNames, never_read
@@ -61,11 +70,10 @@ def norm_options(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def check_embedding_width(options: Options, draft: Draft) -> None:
+def read_embedding_width(options: Options, draft: Draft) -> None:
     width = options.integer("word_embed_proj_dim", draft["d_model"])
-    if width != draft["d_model"]:
-        rule = f"only embeddings as wide as the model, hidden_size {draft['d_model']}, are implemented"
-        raise options.wrong("word_embed_proj_dim", rule)
+    same = width == draft["d_model"]
+    draft["embedding_projection"] = None if same else EmbeddingProjection(width=width, of="tokens")
 
 
 TABLE = (
@@ -79,7 +87,7 @@ TABLE = (
     option("enable_bias", "attention.bias", "attention.out_bias", "feed_forward_bias"),
     Entry(read_norms, norm_options),
     only("layer_norm_elementwise_affine", True),
-    Entry(check_embedding_width),
+    Entry(read_embedding_width, lambda model: {"word_embed_proj_dim": model.embedding_width}),
 )
 
 
@@ -126,6 +134,8 @@ NAMES: Names = {
     "decoder/positions": "model.decoder.embed_positions",
     **prefixed("decoder/layers/", "model.decoder.layers.{i}.", LAYER),
     "decoder/final_norm": "model.decoder.final_layer_norm",
+    "decoder/embedding_projection": "model.decoder.project_in",
+    "decoder/output_projection": "model.decoder.project_out",
 }
 XGLM_NAMES: Names = {
     "embedding": "model.embed_tokens",

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import DotProduct, Inputs, RelativeBias, RMSNorm, Rotary, Transformer
-from flaxformer_lite.core.model.config import LanguageModelHead, ModelConfig, SlidingWindow
+from flaxformer_lite.core.model import DotProduct, Inputs, NoPositions, RelativeBias, RMSNorm, Rotary, Transformer
+from flaxformer_lite.core.model.config import EmbeddingProjection, LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.contexts import map_own
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
 from flaxformer_lite.core.search.greedy import GREEDY_SEARCH
@@ -22,6 +22,7 @@ from tests.support.small_models import (
     CONFIGS,
     GROUPED,
     LIKE_T5,
+    NO_DROPOUT,
     NOTHING_SHARED,
     TIED,
     WITHOUT_MASKS,
@@ -53,6 +54,52 @@ def forward(name: str):
 
     data = arrays(config)
     return run(params_of(config), *(data[:2] if name == WITHOUT_MASKS else data))
+
+
+@pytest.mark.parametrize("of", ["sum", "tokens"])
+def test_projected_embeddings_make_the_same_model_as_projected_vectors(of):
+    """Oracle: the model without a vocabulary, which reads the product of the table and the projection in their place."""
+    like = {
+        "d_model": 8,
+        "num_heads": 2,
+        "d_ff": 11,
+        "num_encoder_layers": 0,
+        "num_decoder_layers": 2,
+        "dropout": NO_DROPOUT,
+    }
+    like |= {"positions": NoPositions(), "scale_embeddings": False, "dtype": "float64"}
+    config = ModelConfig(
+        vocab_size=13,
+        **like,
+        embedding_projection=EmbeddingProjection(width=5, of=of),
+        share_target_output=of == "tokens",
+    )
+    params = jax.tree.map(jnp.asarray, params_of(config))
+    tokens = jnp.asarray(np.random.default_rng(3).integers(0, 13, (2, 6)))
+    outputs = Transformer(config).apply({"params": params}, Inputs(target_tokens=tokens))
+    stack = dict(params["decoder"])
+    first = stack.pop("embedding_projection")
+    vectors = params["embedding"]["embedding"][tokens] @ first["kernel"] + first.get("bias", 0)
+    last = stack.pop("output_projection")["kernel"] if of == "tokens" else np.eye(8)
+    assert ("bias" in first) == (of == "sum") and vectors.shape == (2, 6, 8) and last.shape == (8, config.output_width)
+    inner = Transformer(ModelConfig(vocab_size=0, **like, head=None))
+    expected = inner.apply({"params": {"decoder": stack}}, Inputs(target_tokens=vectors)).hidden @ last
+    np.testing.assert_allclose(outputs.hidden, expected, atol=1e-12)
+    kernel = params["embedding"]["embedding"].T if of == "tokens" else params["head"]["kernel"]
+    np.testing.assert_allclose(outputs.logits, expected @ kernel, atol=1e-12)
+    model, variables = Transformer(config), {"params": params}
+    cache = model.apply(variables, None, 6, 2, method="start_cache")
+    step = jax.jit(functools.partial(model.apply, variables, method="decode_step"))
+    for i in range(6):
+        logits, cache = step(tokens[:, i : i + 1], jnp.int32(i), cache)
+        np.testing.assert_allclose(logits[:, 0], outputs.logits[:, i], atol=1e-12)
+
+
+def test_a_head_may_not_share_a_narrower_table_than_it_reads():
+    with pytest.raises(
+        ValueError, match=r"model\.embedding_projection\.of is 'sum', but model\.head\.transform is None"
+    ):
+        ModelConfig(vocab_size=13, embedding_projection=EmbeddingProjection(width=5))
 
 
 # The whole forward pass ----------------------------------------------------------------------------------------------

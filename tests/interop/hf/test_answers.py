@@ -114,7 +114,7 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
     if model_type == "distilbert":
         sizes = {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 37}
     if model_type == "electra":
-        sizes["embedding_size"] = 24
+        sizes["embedding_size"] = 9
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     config = kind.config_class(
         vocab_size=43, max_position_embeddings=53, initializer_range=0.3, **sizes, **ids, cls_token_id=0, sep_token_id=2

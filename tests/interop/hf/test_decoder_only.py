@@ -388,11 +388,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("phi3", {"rope_scaling": {"type": "su"}}, r"rope_scaling\.type is \"su\": only \"default\""),
     ("phi3", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, r"\.rope_type is \"yarn\": only \"default\""),
     ("ministral", {"sliding_window": None, "layer_types": ["sliding_attention"] * 4}, "layer 0 has a window, but"),
-    (
-        "opt",
-        {"word_embed_proj_dim": 6},
-        "word_embed_proj_dim is 6: only embeddings as wide as the model, hidden_size 12",
-    ),
     ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is false: only true"),
     (
         "gpt_neo",
