@@ -180,6 +180,7 @@ def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
         "vocab_size": model.vocab_size == 0,
         "embedding_projection": model.num_encoder_layers > 0 and model.embedding_projection is not None,
         "embedding_projection.of": not model.num_encoder_layers and model.embedding_width != model.output_width,
+        "share_layers": model.share_layers,
         "head": answers,
         "pooler": model.pooler is not None and not reads,
         "sentence_embedding": model.sentence_embedding is not None and not reads,

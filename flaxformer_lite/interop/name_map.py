@@ -229,7 +229,8 @@ def fused(parts: Sequence[tuple[slice | np.ndarray | None, np.ndarray]]) -> np.n
 def check_sizes(weights: Arrays, model: ModelConfig) -> None:
     """Raises: ValueError where the model is larger than all arrays together, before anything of its size is made."""
     numbers = sum(x.size for x in weights.values())
-    limits = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), (len(weights), "arrays"))
+    layers = () if model.share_layers else ("num_encoder_layers", "num_decoder_layers")
+    limits = dict.fromkeys(layers, (len(weights), "arrays"))
     sizes = ("d_model", "embedding_width", "num_heads", "d_ff", "vocab_size", "output_size", "num_token_types")
     for name, (most, what) in (limits | dict.fromkeys(sizes, (numbers, "numbers"))).items():
         if (size := getattr(model, name)) > most:

@@ -107,6 +107,8 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
         if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
             times *= model.num_heads
         times *= "/relative_" not in path  # of rows of a table, once for all rows of a batch
+        if model.share_layers and "/layers/" in path:
+            times *= model.num_layers[path.partition("/")[0]]
         is_table = path == "embedding/embedding" or path == "target_embedding/embedding"
         if path.endswith("/kernel") or (is_table and model.share_target_output and model.head is not None):
             total += times * x.size

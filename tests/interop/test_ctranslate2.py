@@ -406,6 +406,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"attention": DotProduct(masking=Penalize(value=-5.0))}, "attention.masking"),
         ({"activation": "linear"}, "activation"),
         ({"embedding_projection": EmbeddingProjection(width=5, of="tokens")}, "embedding_projection"),
+        ({"share_layers": True}, "share_layers"),
         ({"positions": ALiBi()}, "positions"),
         ({"positions": Learned(relative=RelativeBias())}, "positions.relative"),
         ({"positions": Rotary(scaling=YarnScaling(factor=2.0, original_length=8))}, "positions.scaling"),

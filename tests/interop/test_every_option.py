@@ -135,7 +135,7 @@ FOLDERS = [
         "mvp/classification",
     ),
     *("jina_v3/classification", "pegasus/plain", "t5/classification", "t5/token_classification"),
-    "mpnet/classification",
+    *("mpnet/classification", "albert/classification"),
 ]
 
 

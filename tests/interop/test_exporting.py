@@ -51,6 +51,7 @@ HF = {
     "deberta_v2/classification": ["hf (deberta-v2)"],
     "roformer/classification": ["hf (roformer)", "ctranslate2"],
     "nomic_bert/classification": ["hf (nomic_bert)", "ctranslate2"],
+    "albert/masked_lm": ["hf (albert)"],
     "mpnet/masked_lm": ["hf (mpnet)"],
     "pegasus/plain": ["hf (pegasus)", "ctranslate2"],
 }

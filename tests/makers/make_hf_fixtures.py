@@ -688,6 +688,14 @@ def hub_deberta(tensors: dict, config: dict, generation: dict) -> None:
     tensors["deberta.embeddings.position_embeddings.weight"] = torch.ones(config["max_position_embeddings"], width)
 
 
+def hub_albert(tensors: dict, config: dict, generation: dict) -> None:
+    older(config)
+    config.update({"down_scale_factor": 1, "gap_size": 0, "net_structure_type": 0, "num_memory_blocks": 0})
+    tensors["albert.embeddings.position_ids"] = torch.arange(config["max_position_embeddings"])[None]
+    copy_tensor(tensors, "albert.embeddings.word_embeddings.weight", "predictions.decoder.weight")
+    copy_tensor(tensors, "predictions.bias", "predictions.decoder.bias")
+
+
 def hub_pegasus(tensors: dict, config: dict, generation: dict) -> None:
     older(config)
     config.update({key: generation[key] for key in ("early_stopping", "length_penalty", "num_beams")})

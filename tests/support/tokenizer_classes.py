@@ -76,6 +76,7 @@ CASES = [
     ClassCase("PegasusTokenizer", "tokenizer.json", special=("<pad>", "</s>", "<unk>")),
     *of_json("ElectraTokenizer", BERT),
     *of_json("MPNetTokenizer", MPNET),
+    ClassCase("AlbertTokenizer", "tokenizer.json", special=("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
     *of_json("MBartTokenizer", FAIRSEQ),
     *of_json("NllbTokenizer", FAIRSEQ),
     *of_json("PreTrainedTokenizerFast", FAIRSEQ),
@@ -102,7 +103,7 @@ def described(name: str, special: tuple[str, ...]) -> tokenizers.Tokenizer:
         pieces = [*special, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
         made = tokenizers.Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
         made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    elif name in ("T5Tokenizer", "MBartTokenizer", "XLMRobertaTokenizer", "PegasusTokenizer"):
+    elif name in ("T5Tokenizer", "MBartTokenizer", "XLMRobertaTokenizer", "PegasusTokenizer", "AlbertTokenizer"):
         scored = [*((piece, 0.0) for piece in special), *((piece, -1.0) for piece in LETTERS)]
         unknown = special.index("<unk>") if special else 0
         made = tokenizers.Tokenizer(models.Unigram(scored, unknown))

@@ -17,7 +17,7 @@ FAMILIES = (
     "exaone4, gpt_neo, opt, xglm, "
     "gpt_neox, gptj, phi, falcon, cohere, bert, roberta, distilbert, xlm-roberta, camembert, data2vec-text, megatron-bert, "
     "roberta-prelayernorm, t5, mt5, umt5, bart, mvp, marian, mbart, m2m_100, pegasus, t5gemma, modernbert, eurobert, "
-    "electra, roformer, deberta-v2, nomic_bert, jina_embeddings_v3, mpnet"
+    "electra, roformer, deberta-v2, nomic_bert, jina_embeddings_v3, mpnet, albert"
 )
 """Families of Hugging Face's, in the order in which they are tried; their files need JAX."""
 

@@ -170,6 +170,8 @@ class ModelConfig(Checked, at="model"):
     """Number of encoder layers; 0: no encoder, a decoder-only model."""
     num_decoder_layers: NumLayers = 6
     """Number of decoder layers; 0: no decoder, an encoder-only model."""
+    share_layers: bool = False
+    """Use one layer with all its parameters as every layer of a stack (ALBERT)."""
     decoder: DecoderSize | None = None
     """Sizes of the decoder where they differ from the encoder's; None: the same sizes."""
     attention: Annotated[Attention, SavedAs(AttentionVariant)] = DotProduct()

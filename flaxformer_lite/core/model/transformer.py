@@ -222,7 +222,10 @@ def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None
 
 
 class Stack(nn.Module):
-    """Positions, dropout, the layers, and the last residual commands. All layers are one set of parameters, `[L, …]`."""
+    """Positions, dropout, the layers, and the last residual commands. All layers are one set of parameters, `[L, …]`.
+
+    With `share_layers` they are `[1, …]`: one layer that is used L times.
+    """
 
     config: ModelConfig
     num_layers: int
@@ -234,15 +237,22 @@ class Stack(nn.Module):
         self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
         # A loop that draws the first parameters compiles in half the time, and draws the same ones.
         unroll = 1 if self.is_initializing() else min(self.config.scan_unroll, self.num_layers)
-        self.layers = nn.scan(
-            remat_block(self.config.remat, in_loop=unroll < self.num_layers),
-            variable_axes={"params": 0, "intermediates": 0},
-            split_rngs={"params": True, "dropout": True},
+        block = remat_block(self.config.remat, in_loop=unroll < self.num_layers)
+        methods, shared = ["__call__", "memory_key_value"], self.config.share_layers
+        layers = nn.scan(
+            block,
+            variable_axes={"intermediates": 0} if shared else {"params": 0, "intermediates": 0},
+            variable_broadcast="params" if shared else False,
+            split_rngs={"params": not shared, "dropout": True},
             in_axes=(0, nn.broadcast),
             length=self.num_layers,
             unroll=unroll,
-            methods=["__call__", "memory_key_value"],
-        )(self.config, self.cross, self.causal)
+            methods=methods,
+        )
+        if shared:  # their parameters are `[1, …]`, and each round of the loop reads them
+            is_new = self.is_initializing()
+            layers = nn.map_variables(layers, "params", only_layer, in_a_stack, init=is_new, methods=methods)
+        self.layers = layers(self.config, self.cross, self.causal)
         c = self.config
         if isinstance(c.attention, Disentangled):
             init = c.initializer.embedding(c.d_model)
@@ -280,7 +290,8 @@ class Stack(nn.Module):
         block, filled = Block(self.config, self.cross, self.causal, parent=None), []
         layers = self.layers.variables["params"]
         for i, layer in enumerate(cache):
-            params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
+            number = 0 if self.config.share_layers else i
+            params = jax.tree.map(lambda x, i=number: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
             kind = jax.tree.map(lambda x, i=i: x[i], kinds)
             answer: Any = block.apply({"params": params}, x, layer, kind, context, method="step")
             x, key_value = answer
@@ -339,6 +350,16 @@ class Stack(nn.Module):
         _, memory_kv = self.layers.memory_key_value(None, None, memory)
         each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
         return tuple(LayerCache(own=empty, memory=by_heads(one)) for one in each)
+
+
+def only_layer(params: PyTree) -> PyTree:
+    """Returns the parameters of the one layer of a stack."""
+    return jax.tree.map(lambda x: x[0], params)
+
+
+def in_a_stack(params: PyTree) -> PyTree:
+    """Returns the parameters of a layer as those of a stack of one."""
+    return jax.tree.map(lambda x: x[None], params)
 
 
 def by_heads(cached: CachedKeyValue) -> CachedKeyValue:

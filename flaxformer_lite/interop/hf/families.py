@@ -6,6 +6,7 @@ from typing import Any
 from flaxformer_lite.config.outside import IMPORTED
 from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.hf import (
+    albert,
     bart,
     bert,
     deberta,
@@ -55,6 +56,7 @@ MODULES = (
     deberta,
     nomic_bert,
     mpnet,
+    albert,
 )
 FAMILIES: Families = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """In the order in which they are tried when a model that was trained here is exported."""

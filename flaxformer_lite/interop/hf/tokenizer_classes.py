@@ -163,6 +163,7 @@ OF_MODELS = {
     "distilbert": "DistilBertTokenizer",
     **dict.fromkeys(("roberta", "data2vec-text", "roberta-prelayernorm"), "RobertaTokenizer"),
     "mpnet": "MPNetTokenizer",
+    "albert": "AlbertTokenizer",
     "roformer": "RoFormerTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     "bart": "BartTokenizer",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.core.model import DotProduct, Inputs, NoPositions, RelativeBias, RMSNorm, Rotary, Transformer
+from flaxformer_lite.core.model import DotProduct, Inputs, LoRA, NoPositions, RelativeBias, RMSNorm, Rotary, Transformer
 from flaxformer_lite.core.model.config import EmbeddingProjection, LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.core.model.contexts import map_own
 from flaxformer_lite.core.search.beam import BEAM_SEARCH
@@ -93,6 +93,47 @@ def test_projected_embeddings_make_the_same_model_as_projected_vectors(of):
     for i in range(6):
         logits, cache = step(tokens[:, i : i + 1], jnp.int32(i), cache)
         np.testing.assert_allclose(logits[:, 0], outputs.logits[:, i], atol=1e-12)
+
+
+ADAPTED = {"remat": "dots", "scan_unroll": 2, "lora": LoRA(rank=2)}
+
+
+@pytest.mark.parametrize("more", [{}, pytest.param(ADAPTED, marks=pytest.mark.slow)], ids=["plain", "adapted"])
+def test_one_layer_for_all_is_a_stack_of_equal_layers(more):
+    """Oracle: the model whose layers are copies; the gradient of the one layer is the sum of the copies'."""
+    like = {
+        "vocab_size": 13,
+        "d_model": 8,
+        "num_heads": 2,
+        "d_ff": 11,
+        "num_encoder_layers": 0,
+        "num_decoder_layers": 3,
+    }
+    like |= {"dropout": NO_DROPOUT, "dtype": "float64", **more}
+    shared, copied = (Transformer(ModelConfig(**like, share_layers=share)) for share in (True, False))
+    params = jax.tree.map(jnp.asarray, params_of(shared.config))
+    tokens = jnp.asarray(np.random.default_rng(3).integers(0, 13, (2, 6)))
+
+    def repeated(params):
+        layers = jax.tree.map(lambda x: x.repeat(3, 0), params["decoder"]["layers"])
+        return {**params, "decoder": {**params["decoder"], "layers": layers}}
+
+    def loss(model, params):
+        inputs = Inputs(target_tokens=tokens)
+        outputs, sown = model.apply({"params": params}, inputs, mutable=["intermediates"])
+        return (outputs.logits**2).sum(), (outputs.logits, sown["intermediates"]["decoder"]["layers"]["output"][0])
+
+    assert {x.shape[0] for x in jax.tree.leaves(params["decoder"]["layers"])} == {1}
+    (_, one), found = jax.jit(jax.value_and_grad(lambda x: loss(shared, x), has_aux=True))(params)
+    (_, other), expected = jax.jit(jax.value_and_grad(lambda x: loss(copied, repeated(x)), has_aux=True))(params)
+    assert one[1].shape == (3, 2, 6, 8)
+    chex.assert_trees_all_close((one, found), (other, expected), rtol=1e-9, atol=1e-9)
+    steps = []
+    for model, variables in ((shared, params), (copied, repeated(params))):
+        cache = model.apply({"params": variables}, None, 6, 2, method="start_cache")
+        step = jax.jit(functools.partial(model.apply, {"params": variables}, method="decode_step"))
+        steps.append(step(tokens[:, :2], jnp.int32(0), cache))
+    chex.assert_trees_all_close(*steps, atol=1e-12)
 
 
 def test_a_head_may_not_share_a_narrower_table_than_it_reads():

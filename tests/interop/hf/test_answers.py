@@ -39,6 +39,7 @@ CLASSES = {
     "distilbert": "DistilBertForQuestionAnswering",
     "modernbert": "ModernBertForQuestionAnswering",
     "electra": "ElectraForQuestionAnswering",
+    "albert": "AlbertForQuestionAnswering",
     "mpnet": "MPNetForQuestionAnswering",
     "megatron-bert": "MegatronBertForQuestionAnswering",
     "roformer": "RoFormerForQuestionAnswering",
@@ -113,7 +114,7 @@ def test_logits_are_those_of_the_library_both_ways(model_type: str, tmp_path: Pa
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
     if model_type == "distilbert":
         sizes = {"dim": 24, "n_layers": 2, "n_heads": 4, "hidden_dim": 37}
-    if model_type == "electra":
+    if model_type in ("albert", "electra"):
         sizes["embedding_size"] = 9
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
     config = kind.config_class(

@@ -50,7 +50,7 @@ FIRST = {
     *("gpt_neox/hub_layout", "gptj/hub_layout", "phi/hub_layout", "falcon/hub_layout", "cohere/hub_layout"),
     *("t5gemma/hub_layout", "umt5/plain", "xlm_roberta/classification", "electra/hub_layout", "roformer/masked_lm"),
     *("data2vec_text/masked_lm", "megatron_bert/pretraining", "roberta_prelayernorm/masked_lm", "mvp/plain"),
-    *("nomic_bert/masked_lm", "jina_v3/masked_lm", "pegasus/hub_layout", "mpnet/hub_layout"),
+    *("nomic_bert/masked_lm", "jina_v3/masked_lm", "pegasus/hub_layout", "mpnet/hub_layout", "albert/hub_layout"),
 }
 """The fast suite's: a folder of each family, as the hub has it."""
 LABELS = sorted(str(path.parent.relative_to(DATA)) for path in DATA.glob("*/*/config.json") if "torch" not in str(path))

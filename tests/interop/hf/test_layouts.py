@@ -84,6 +84,7 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
     **dict.fromkeys(("bert/regression", "roberta/classification", "distilbert/classification", "bart/untied"), ()),
     "data2vec_text/masked_lm": (table_of("data2vec_text", "lm_head.decoder"), HEAD_BIASES),
     "roberta_prelayernorm/masked_lm": (table_of("roberta_prelayernorm", "lm_head.decoder"), HEAD_BIASES),
+    "albert/masked_lm": (table_of("albert", "predictions.decoder"), ("predictions.bias", "predictions.decoder.bias")),
     "mpnet/masked_lm": (table_of("mpnet", "lm_head.decoder"), HEAD_BIASES),
     "jina_v3/masked_lm": (ROBERTA_TABLE, HEAD_BIASES),
     "megatron_bert/pretraining": (BERT_TABLE, BERT_BIASES),

@@ -23,7 +23,7 @@ QUICK = (
     *("bert-base-uncased", "gpt2", "meta-llama/Llama-3.2-1B", "google/gemma-3-1b-it", "google/t5-v1_1-small"),
     *("Qwen/Qwen3-0.6B", "facebook/bart-large-cnn", "Helsinki-NLP/opus-mt-en-de", "jhu-clsp/mmBERT-base"),
     *("bert-base-chinese", "HuggingFaceTB/SmolLM2-360M-Instruct", "google/umt5-small", "sshleifer/distilbart-cnn-12-6"),
-    *("sentence-transformers/all-mpnet-base-v2", "microsoft/deberta-v3-base"),
+    *("sentence-transformers/all-mpnet-base-v2", "microsoft/deberta-v3-base", "albert/albert-base-v2"),
     *("google/electra-base-discriminator", "nomic-ai/nomic-embed-text-v1.5", "google/pegasus-xsum"),
 )
 """One of each architecture; the others are slow tests."""

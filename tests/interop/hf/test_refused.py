@@ -84,6 +84,10 @@ REFUSED: dict[tuple[str, str], list[tuple[Any, str]]] = {
         *(({name: True}, "") for name in ("normalize_before", "static_position_embeddings", "add_final_layer_norm")),
         ({"num_hidden_layers": 7}, ""),
     ],
+    ("albert/model", "config.json"): [
+        ({"num_hidden_groups": 3}, ": only 1 is implemented"),
+        ({"inner_group_num": 2}, ": only 1 is implemented"),
+    ],
     ("mpnet/model", "config.json"): [({"relative_attention_num_buckets": 16}, ": only 32 is implemented")],
     ("deberta_v2/masked_lm", "config.json"): [
         ({"relative_attention": False}, ": it should be true"),
