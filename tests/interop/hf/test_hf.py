@@ -49,7 +49,13 @@ QUICK = {
     *("roberta_prelayernorm/masked_lm_untied", "roformer/classification", "nomic_bert/masked_lm", "jina_v3/masked_lm"),
     *("gpt_neox/sequential_tied", "gptj/whole_tied", "phi/grouped_norms", "falcon/grouped", "cohere/bias_untied"),
     *("pegasus/odd_width", "t5/classification", "umt5/token_classification", "mpnet/masked_lm"),
-    *("deberta_v2/masked_lm_untied", "electra/small_masked_lm", "opt/narrow", "albert/pretraining"),
+    *(
+        "deberta_v2/masked_lm_untied",
+        "deberta_v2/hub_layout",
+        "electra/small_masked_lm",
+        "opt/narrow",
+        "albert/pretraining",
+    ),
 }
 """A fixture of each family, with its rarest parts: those that the fast suite exports."""
 COMPUTED = {
