@@ -20,7 +20,7 @@ from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model.inputs import Outputs
 from flaxformer_lite.core.objectives import Batch, Counts
-from flaxformer_lite.core.reading.objectives import KINDS
+from flaxformer_lite.core.reading.objectives import reads_texts
 from flaxformer_lite.core.search.answers import ScoredText
 from flaxformer_lite.core.text import EncodedText
 from flaxformer_lite.engine.rules import is_chosen
@@ -159,7 +159,7 @@ def score(
         rated_pairs(run, data)  # raises
     name, pairs, parts, settings, origin = data
     objective, languages = run.config.objective, run.config.data.languages
-    reader = run.text_model if makes_translations(run) else run.answering(by, objective.kind in KINDS)
+    reader = run.text_model if makes_translations(run) else run.answering(by, reads_texts(objective.kind))
     trainable, converses = languages is None or languages.trainable, objective.reads == "conversations"
     if not trainable:
         note("the loss is left out: where data.languages has its tokens is for use alone")

@@ -14,7 +14,6 @@ from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.config import Config
 from flaxformer_lite.core.model.transformer import parameter_shapes
-from flaxformer_lite.core.objectives.span_corruption import SpanCorruption
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.reading.objectives import AnsweredTexts
 from flaxformer_lite.core.text import LanguageTokenizers, Tokenizers
@@ -78,8 +77,7 @@ def trim(
             if i in gone:
                 raise ValueError(f"{name} is {i}, the token of {gone[i]}: name {gone[i]} among the languages too")
             stay.add(i)
-    if isinstance(config.objective, SpanCorruption):
-        stay |= {*range(config.objective.last_sentinel, config.objective.first_sentinel)}
+    stay |= {*config.objective.sentinel_ids}
     with Progress() as progress:
         progress.update("reading the text")
         needed = needed_by(whole.source, base, lines_of(text))

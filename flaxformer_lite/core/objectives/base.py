@@ -99,6 +99,11 @@ class BaseObjective(AnsweredTexts, RowMaker[Batch]):
         raise NotImplementedError
 
     @property
+    def sentinel_ids(self) -> range:
+        """The ids that stand for spans of a text. They are no pieces of text."""
+        return range(0)
+
+    @property
     def mask_id(self) -> int | None:
         """The id that replaces a masked token; None: the tokenizer's own."""
         return None

@@ -69,6 +69,10 @@ class SpanCorruption(HeadObjective):
         """The lowest id that is a sentinel."""
         return self.first_sentinel + 1 - self.num_sentinels
 
+    @property
+    def sentinel_ids(self) -> range:
+        return range(self.last_sentinel, self.first_sentinel + 1)
+
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         return self.last_sentinel
 

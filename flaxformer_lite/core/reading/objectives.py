@@ -316,6 +316,11 @@ KINDS: dict[str, type[AnsweredTexts]] = {
 """The part of each kind of objective; of all others it is `AnsweredTexts`."""
 
 
+def reads_texts(kind: str) -> bool:
+    """Returns whether an objective of this kind is counted from what a model reads in texts: masks and language models are not."""
+    return kind in KINDS
+
+
 def objective_of(tree: Mapping[str, Any]) -> AnsweredTexts:
     """Returns the part of an objective that answers need, from its settings as config.json has them."""
 
