@@ -53,6 +53,7 @@ from flaxformer_lite.tasks.rank.answers import Query, Rank, RankedText, Relevanc
 from flaxformer_lite.tasks.rate.answers import rated, rates_with
 from flaxformer_lite.tasks.task import Reporting, TextModel
 from flaxformer_lite.training import mean_metrics, train_task
+from flaxformer_lite.training.evaluation import BatchCounter
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
 from flaxformer_lite.workdir.folder import finite
 
@@ -471,7 +472,7 @@ class Run:
             task, model=self.model, num_micro_batches=parts_of_batch, compiler_options=CompilerOptions()
         )
         other = None if reader is self.text_model else reader
-        runner: Any = MeshRunner(task, mesh) if other is None else EngineRunner(other, self.config)
+        runner: BatchCounter = MeshRunner(task, mesh) if other is None else EngineRunner(other, self.config)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def evaluate(

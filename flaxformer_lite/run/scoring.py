@@ -144,7 +144,7 @@ def score(
 ) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any.
 
-    decode: options of `Run.hypotheses`; of a run without translations `engine` and `weights_dtype` alone. asks: names of further
+    decode: options of `Run.hypotheses`; of a run without translations only `engine` and `weights_dtype`. asks: names of further
     options that need translations. A run of conversations answers its data if `asks`, `decode`, CTranslate2 by name, or
     `train.text_metrics` is given.
 
@@ -182,8 +182,7 @@ def score(
         by_name = is_chosen(by.get("engine", "jax"), by.get("weights_dtype"))
         wants_texts = given or run.config.train.text_metrics or by_name
         if not (objective.translates or answers_files or (converses and wants_texts)):
-            engine = "jax" if reader is run.text_model else "ctranslate2"
-            return {objective.unit: len(pairs), **scores, "engine": engine}, None
+            return {objective.unit: len(pairs), **scores, "engine": reader.engine}, None
         references: list[str | None] = [pair.target for pair in pairs]
         if objective.translates or answers_files:
             answers = translations(run, data, decode, progress)

@@ -36,6 +36,7 @@ BATCH_TOKENS = 512
 class EngineModel(TextModel):
     """An encoder that CTranslate2 has read."""
 
+    engine = "ctranslate2"
     facts: Mapping[str, Any]
     """The facts of its export."""
     library: Any
@@ -99,9 +100,8 @@ def open_model(
     Raises: as `opened` and, before an export is made, as `check`, and CannotAnswer for a model with a decoder.
     """
     unopened = EngineModel(Path(wanted.run), None, None, {}, None, NumpyHeads(None, None, {}), otherwise)  # type: ignore[arg-type]
-    with contextlib.suppress(
-        LookupError, TypeError
-    ):  # the config is of another release: an export has one of this release
+    # The config may be of another release: an export has one of this release.
+    with contextlib.suppress(LookupError, TypeError):
         check(replace(unopened, config=config_of(own.tree)))
     if own.kind != "Encoder":
         raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here, and fills no masks")

@@ -38,6 +38,7 @@ def bound_predictor(
 class JaxModel(TextModel):
     """A model with its parameters, which JAX computes."""
 
+    engine = "jax"
     params: PyTree = field(repr=False)
     placement: Placement = ONE_DEVICE
     """The devices that hold the parameters, their vocabulary padded where `tensor` devices do not divide it."""

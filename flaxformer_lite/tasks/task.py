@@ -78,6 +78,8 @@ def scaled(progress: ProgressCallback, number: int) -> ProgressCallback:
 class TextModel(ABC):
     """A model with its tokenizers and config, which reads texts in one pass."""
 
+    engine: ClassVar[str]
+    """Its name in reports."""
     path: Path
     """The run folder, for messages."""
     config: "Config"

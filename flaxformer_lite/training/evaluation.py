@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import PyTree
+from jaxtyping import Int, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
@@ -16,7 +16,7 @@ from flaxformer_lite.core.base.progress import ProgressCallback
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.data.dataset import Dataset
 from flaxformer_lite.core.model import Transformer
-from flaxformer_lite.core.objectives import BaseObjective, LossTerm, PerRowMetric
+from flaxformer_lite.core.objectives import BaseObjective, Batch, Counts, LossTerm, PerRowMetric
 from flaxformer_lite.core.parallel import MeshConfig
 from flaxformer_lite.core.parallel.sharding import gather_to_each, shard_bytes
 from flaxformer_lite.core.placement.placement import Placement, Prepared
@@ -53,8 +53,22 @@ def check_sample_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequen
         raise ValueError(f"train.sample_prompts: {error}") from None
 
 
+@runtime_checkable
+class BatchCounter(Protocol):
+    """Counter of the objective's metrics in a batch: a `Runner`, or `EngineRunner`."""
+
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        """Returns the rows of a batch that this process reads."""
+
+    def shard_batch(self, batch: Batch) -> Batch:
+        """Returns these rows where `eval_step` reads them."""
+
+    def eval_step(self, params: PyTree, batch: Batch) -> Counts:
+        """Returns the sums and counts of a batch."""
+
+
 def mean_metrics(
-    runner: Any,
+    runner: BatchCounter,
     objective: BaseObjective,
     params: PyTree,
     datasets: Sequence[Dataset],
@@ -64,7 +78,6 @@ def mean_metrics(
     """Returns the objective's metrics over all datasets together, from float64 sums of each batch's sums and counts.
 
     Args:
-        runner: a `Runner`, or what counts a batch as its `eval_step` does.
         parts: the name of each dataset of a mixture, which then has metrics of its own, such as `de/loss`; else empty.
     """
     counted = [count(runner, params, dataset, progress) for dataset in datasets]
@@ -74,7 +87,7 @@ def mean_metrics(
     return metrics
 
 
-def count(runner: Any, params: PyTree, dataset: Dataset, progress: ProgressCallback) -> BatchCounts:
+def count(runner: BatchCounter, params: PyTree, dataset: Dataset, progress: ProgressCallback) -> BatchCounts:
     """Returns each metric's sums and counts of every batch."""
     batches = dataset.plan.batches_per_epoch
     counted: BatchCounts = {}

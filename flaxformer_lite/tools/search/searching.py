@@ -45,8 +45,8 @@ def search_report(
         results = (
             search(run, folder, progress, by) if candidates is None else reranked(run, folder, candidates, progress, by)
         )
-    engine = "jax" if run.answering({**by}) is run.text_model else "ctranslate2"  # type: ignore[typeddict-item]
-    sizes = {"queries": len(folder.queries), "documents": len(folder.corpus), "engine": engine}
+    reader = run.answering({**by})  # type: ignore[typeddict-item]
+    sizes = {"queries": len(folder.queries), "documents": len(folder.corpus), "engine": reader.engine}
     return sizes | mean_figures(results, folder.judgements), results
 
 
@@ -133,7 +133,7 @@ def vector_chunks(
 
 @contextlib.contextmanager
 def counting_cuts(by: Mapping[str, Any] = {}) -> Iterator[dict[str, Any]]:
-    """Yields `by`, with arguments of a `Run` that count its warnings, of which one line of each kind is written in the end."""
+    """Yields `by`, with arguments of a `Run` that count its warnings; in the end one line of each kind is written."""
     # Without numbers: they count the texts of a call, not the lines of a file.
     with one_of_each(lambda line: warn(re.sub("^line [0-9]+: |, such as line [0-9, ]+", "", line))) as say:
         yield {**by, "warn": say}
