@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from flaxformer_lite.core.model import DropoutRates, EmbeddingProjection, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.interop.hf import bert
-from flaxformer_lite.interop.hf.electra import width_options
 from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, never_read, position_ids, tied_copies
-from flaxformer_lite.interop.hf.options import UsualIds, architecture_of, num_labels
+from flaxformer_lite.interop.hf.options import UsualIds, architecture_of, embedding_width, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only
+from flaxformer_lite.interop.options import Draft, Options, ignored, only
 
 CLASSES = classes_of("Albert")
 PRETRAINS = "AlbertForPreTraining"
@@ -22,6 +21,7 @@ HEAD, ORDER = "predictions", "sop_classifier.classifier"
 
 
 def read_embedding_width(options: Options, draft: Draft) -> None:
+    """Reads the width of the embeddings; the projection is there also where both widths are equal."""
     draft["embedding_projection"] = EmbeddingProjection(width=options.integer("embedding_size", 128))
 
 
@@ -87,7 +87,7 @@ ALBERT = Family(
     ),
     table=(
         *bert.TABLE,
-        Entry(read_embedding_width, width_options),
+        embedding_width("embedding_size")._replace(read=read_embedding_width),
         only("num_hidden_groups", 1),
         only("inner_group_num", 1),
         ignored("classifier_dropout_prob"),

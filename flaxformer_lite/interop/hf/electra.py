@@ -9,27 +9,15 @@ References: Clark et al. 2020, arXiv:2003.10555; Su et al. 2021, arXiv:2104.0986
 import functools
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
-from flaxformer_lite.core.model import EmbeddingProjection, LanguageModelHead, ModelConfig, Pooler, Rotary
+from flaxformer_lite.core.model import LanguageModelHead, ModelConfig, Pooler, Rotary
 from flaxformer_lite.core.reading.heads import Activation
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.bart import sinusoidal_table
 from flaxformer_lite.interop.hf.family import ANSWERS, Family, classes_of, position_ids, tied_copies
-from flaxformer_lite.interop.hf.options import UsualIds, num_labels
+from flaxformer_lite.interop.hf.options import SUMMARY, UsualIds, embedding_width, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names
-from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only
-
-
-def read_embedding_width(usual: int | None, options: Options, draft: Draft) -> None:
-    """Reads the width of the embeddings; `usual`: where the option is absent, None: that of the layers."""
-    width = options.integer("embedding_size", usual or draft["d_model"])
-    draft["embedding_projection"] = None if width == draft["d_model"] else EmbeddingProjection(width=width)
-
-
-def width_options(model: ModelConfig) -> dict[str, Any]:
-    return {"embedding_size": model.embedding_width}
-
+from flaxformer_lite.interop.options import Draft, Options, ignored, only
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 
@@ -50,7 +38,7 @@ def reads_each(model: ModelConfig) -> bool:
 
 
 def class_names(model: ModelConfig, architecture: str) -> Names:
-    """Returns the names of the layers of classes: of a text behind a dense layer, of tokens alone."""
+    """Returns the names of the layers of classes: of a text behind a dense layer, of tokens without that layer."""
     place = "classifier" if reads_each(model) else "classifier.out_proj"
     return {"pooler/dense": "classifier.dense", **bert.classes_layer(architecture, place)}
 
@@ -95,10 +83,10 @@ ELECTRA = Family(
     template=replace(bert.TEMPLATE, d_model=256, num_heads=4, d_ff=1024),
     table=(
         *bert.TABLE,
-        Entry(functools.partial(read_embedding_width, 128), width_options),
+        embedding_width("embedding_size", 128),
         # The head of multiple choice, which is not read: its tensors would be left over.
-        ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "last_dropout", "first_dropout"))),
-        ignored("summary_proj_to_labels"),
+        SUMMARY,
+        ignored("summary_last_dropout"),
     ),
     read_heads=read_electra_heads,
     architecture=electra_class,
@@ -129,7 +117,7 @@ ROFORMER = Family(
         *bert.SIZES,
         bert.HIDDEN_ACT,
         bert.STDDEV,
-        Entry(functools.partial(read_embedding_width, None), width_options),
+        embedding_width("embedding_size"),
         only("rotary_value", False),
         ignored("max_position_embeddings"),  # any length is allowed: positions are computed
     ),

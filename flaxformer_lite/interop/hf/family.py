@@ -21,6 +21,8 @@ ANSWERS = "qa_outputs.weight"
 """The tensor of a head that finds answers, which most families have."""
 ANSWERING = "ForQuestionAnswering"
 """The end of the name of a class that finds answers."""
+OF_TOKENS = "ForTokenClassification"
+"""The end of the name of a class for classes of tokens."""
 
 
 class IgnorableTensor(NamedTuple):
@@ -61,9 +63,9 @@ class ClassNames(NamedTuple):
         return self.of_answers if ANSWERS in names or self.of_answers in names else self.of_tokens
 
 
-def classes_of(name: str) -> ClassNames:
-    """Returns the classes of an encoder family whose names start with `name`."""
-    heads = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", ANSWERING)
+def classes_of(name: str, language_model: str = "ForMaskedLM") -> ClassNames:
+    """Returns the classes of a family whose names start with `name`; `language_model` is the end of that class."""
+    heads = ("Model", language_model, "ForSequenceClassification", OF_TOKENS, ANSWERING)
     return ClassNames(*(f"{name}{head}" for head in heads))
 
 

@@ -8,14 +8,13 @@ Reference: Radford et al. 2019, Language Models are Unsupervised Multitask Learn
 import numpy as np
 
 from flaxformer_lite.core.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
-from flaxformer_lite.interop.hf.family import ClassNames, IgnorableTensor, never_read
+from flaxformer_lite.interop.hf.family import IgnorableTensor, classes_of, never_read
 from flaxformer_lite.interop.hf.llama import decoder_family
-from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
+from flaxformer_lite.interop.hf.options import ACTIVATION, SUMMARY, UsualIds
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option
 
-HEADS = ("LMHeadModel", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-CLASSES = ClassNames("GPT2Model", *(f"GPT2{head}" for head in HEADS))
+CLASSES = classes_of("GPT2", "LMHeadModel")
 
 TEMPLATE = ModelConfig(
     vocab_size=50257,
@@ -63,8 +62,7 @@ SHARED = (
     option("attn_pdrop", "dropout.attention_rate"),
     option("resid_pdrop", "dropout.residual_rate"),
     option("tie_word_embeddings", "share_target_output"),
-    # The second head of GPT2DoubleHeadsModel, which is not read: its tensors would be left over.
-    ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))),
+    SUMMARY,
 )
 """The options of this family that GPT-J has too."""
 TABLE = (
@@ -77,20 +75,24 @@ TABLE = (
 )
 
 
-LAYER = {
-    "attention_pre_norm": "ln_1",
-    "attention/{query,key,value}": "attn.c_attn",
-    "attention/out": "attn.c_proj",
-    "feed_forward_pre_norm": "ln_2",
-    "feed_forward/up": "mlp.c_fc",
-    "feed_forward/down": "mlp.c_proj",
-}
-NAMES: Names = {
-    "embedding": "transformer.wte",
-    "decoder/positions": "transformer.wpe",
-    **prefixed("decoder/layers/", "transformer.h.{i}.", LAYER),
-    "decoder/final_norm": "transformer.ln_f",
-}
+def names_with(attention: dict[str, str]) -> Names:
+    """Returns the names of GPT-2's tensors, those of the attention as given."""
+    layer = {
+        "attention_pre_norm": "ln_1",
+        **attention,
+        "feed_forward_pre_norm": "ln_2",
+        "feed_forward/up": "mlp.c_fc",
+        "feed_forward/down": "mlp.c_proj",
+    }
+    return {
+        "embedding": "transformer.wte",
+        "decoder/positions": "transformer.wpe",
+        **prefixed("decoder/layers/", "transformer.h.{i}.", layer),
+        "decoder/final_norm": "transformer.ln_f",
+    }
+
+
+ATTENTION = {"attention/{query,key,value}": "attn.c_attn", "attention/out": "attn.c_proj"}
 
 FAMILIES = (
     decoder_family(
@@ -99,7 +101,7 @@ FAMILIES = (
         UsualIds(bos=50256, eos=50256),
         TEMPLATE,
         TABLE,
-        NAMES,
+        names_with(ATTENTION),
         IgnorableTensor(
             r"transformer\.h\.\d+\.attn\.bias",
             "a causal mask, 1 on and below the diagonal",

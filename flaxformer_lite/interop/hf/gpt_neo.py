@@ -7,15 +7,12 @@ from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, DropoutRates, LayerNorm, Learned, ModelConfig, Normal, SlidingWindow
 from flaxformer_lite.interop.hf import bart
-from flaxformer_lite.interop.hf.family import ClassNames, never_read
-from flaxformer_lite.interop.hf.gpt2 import inner_width
+from flaxformer_lite.interop.hf.family import classes_of, never_read
+from flaxformer_lite.interop.hf.gpt2 import inner_width, names_with
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL, decoder_family, layer_types
-from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
-from flaxformer_lite.interop.name_map import Names, prefixed
-from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option
-
-HEADS = ("Model", "ForCausalLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-CLASSES = ClassNames(*(f"GPTNeo{head}" for head in HEADS))
+from flaxformer_lite.interop.hf.options import ACTIVATION, SUMMARY, UsualIds
+from flaxformer_lite.interop.name_map import prefixed
+from flaxformer_lite.interop.options import Draft, Entry, Options, option
 
 TEMPLATE = ModelConfig(
     vocab_size=50257,
@@ -73,31 +70,17 @@ TABLE = (
     option("resid_dropout", "dropout.residual_rate"),
     option("initializer_range", "positions.stddev", "initializer.stddev"),
     option("tie_word_embeddings", "share_target_output"),
-    ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))),
+    SUMMARY,
 )
-
-LAYER = {
-    "attention_pre_norm": "ln_1",
-    **prefixed("attention/", "attn.attention.", bart.ROLES),
-    "feed_forward_pre_norm": "ln_2",
-    "feed_forward/up": "mlp.c_fc",
-    "feed_forward/down": "mlp.c_proj",
-}
-NAMES: Names = {
-    "embedding": "transformer.wte",
-    "decoder/positions": "transformer.wpe",
-    **prefixed("decoder/layers/", "transformer.h.{i}.", LAYER),
-    "decoder/final_norm": "transformer.ln_f",
-}
 
 FAMILIES = (
     decoder_family(
         "gpt_neo",
-        CLASSES,
+        classes_of("GPTNeo", "ForCausalLM"),
         UsualIds(bos=50256, eos=50256),
         TEMPLATE,
         TABLE,
-        NAMES,
+        names_with(prefixed("attention/", "attn.attention.", bart.ROLES)),
         never_read(r"transformer\.h\.\d+\.attn\.attention\.(bias|masked_bias)", "unused: masks follow from the config"),
         of_tokens="classifier",
     ),

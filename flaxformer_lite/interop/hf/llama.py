@@ -28,9 +28,11 @@ from flaxformer_lite.interop.hf.bert import labels_of_tokens
 from flaxformer_lite.interop.hf.family import (
     ANSWERING,
     ANSWERS,
+    OF_TOKENS,
     ClassNames,
     Family,
     IgnorableTensor,
+    classes_of,
     never_read,
     tensors_equal,
     tied_copies,
@@ -88,9 +90,6 @@ def head_names(architecture: str, of_tokens: str = "score", head: str = "lm_head
     classes = {"pooler/classes/kernel": Tensor(f"{layer}.weight"), "pooler/classes/bias": Tensor(f"{layer}.bias")}
     return {"head/kernel": Tensor(f"{head}.weight"), "head/bias": Tensor(f"{head}.bias"), **classes}
 
-
-OF_TOKENS = "ForTokenClassification"
-"""The end of the name of a class for classes of tokens."""
 
 # Rotary positions -----------------------------------------------------------------------------------------------------
 
@@ -254,6 +253,14 @@ def layer_types(model: ModelConfig) -> list[str]:
     window = model.sliding_window
     local = () if window is None else layers if window.layers is None else window.layers
     return [LOCAL if i in local else FULL for i in layers]
+
+
+def window_options(model: ModelConfig) -> dict[str, Any]:
+    """Returns the window, null where no layer has one, and the types of the layers."""
+    return {
+        "sliding_window": model.sliding_window and model.sliding_window.size,
+        "layer_types": layer_types(model),
+    }
 
 
 def set_rotaries(draft: Draft, full: Rotary, local: Rotary) -> None:
@@ -441,8 +448,7 @@ def family(
     `table` has the options before `entries`, `layer` the names within a layer.
     """
     if isinstance(classes, str):
-        heads = ("Model", "ForCausalLM", "ForSequenceClassification", OF_TOKENS)
-        classes = ClassNames(*(f"{classes}{head}" for head in heads))
+        classes = classes_of(classes, "ForCausalLM")._replace(of_answers="")
     unused = never_read(
         r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq", "unused: rotary positions follow from the config"
     )
@@ -543,7 +549,7 @@ FAMILIES = (
     ),
     family(
         "hunyuan_v1_dense",
-        ClassNames("HunYuanDenseV1Model", "HunYuanDenseV1ForCausalLM", "HunYuanDenseV1ForSequenceClassification"),
+        classes_of("HunYuanDenseV1", "ForCausalLM")._replace(of_tokens="", of_answers=""),
         UsualIds(pad=0, bos=1, eos=2),
         HUNYUAN,
         ATTENTION_BIAS,

@@ -49,9 +49,8 @@ PHI3 = family(
     PARTIAL_ROTARY._replace(read=read_phi3_rotary),
     llama.WINDOW,
     option("resid_pdrop", "dropout.residual_rate"),
-    ignored(
-        "embd_pdrop", "auto_map"
-    ),  # no release reads the rate; its first files name code that the library has since
+    # No release reads the rate. The first files name code that the library has since.
+    ignored("embd_pdrop", "auto_map"),
     layer=llama.NORMS_BEFORE
     | {"attention/{query,key,value}": "self_attn.qkv_proj", "attention/out": "self_attn.o_proj"}
     | FUSED,
@@ -131,11 +130,6 @@ def read_ministral_windows(options: Options, draft: Draft) -> None:
     llama.read_layer_types(options, draft, window, [usual] * draft["num_decoder_layers"])
 
 
-def ministral_windows(model: ModelConfig) -> dict[str, Any]:
-    size = model.sliding_window and model.sliding_window.size
-    return {"sliding_window": size, "layer_types": llama.layer_types(model)}
-
-
 # The families ---------------------------------------------------------------------------------------------------------
 
 FAMILIES = (
@@ -179,7 +173,7 @@ FAMILIES = (
         USUAL_WIDTH,
         llama.parallel_residual("parallel_one_norm"),
         only("qk_layernorm", False),
-        ignored("hidden_dropout", "auto_map"),  # the rate is that of feed-forward layers alone
+        ignored("hidden_dropout", "auto_map"),  # the rate is that of feed-forward layers only
         table=SIZES,
     ),
     family(
@@ -247,6 +241,6 @@ FAMILIES = (
         replaced(llama.TEMPLATE, {"attention.num_kv_heads": 8, "sliding_window": SlidingWindow(size=4096)}),
         llama.ACTIVATION,
         ROTARY,
-        Entry(read_ministral_windows, ministral_windows),
+        Entry(read_ministral_windows, llama.window_options),
     ),
 )

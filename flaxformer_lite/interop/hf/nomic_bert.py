@@ -12,7 +12,7 @@ from typing import Any
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, ModelConfig, Pooler, Rotary
 from flaxformer_lite.interop.hf import bert, llama
 from flaxformer_lite.interop.hf.family import Family, classes_of
-from flaxformer_lite.interop.hf.options import PLAIN, UsualIds, num_labels
+from flaxformer_lite.interop.hf.options import PLAIN, SUMMARY, UsualIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.options import OPTIONAL_INTEGER, Draft, Entry, Options, Table, ignored, only, option
 
@@ -45,9 +45,8 @@ def head_width(model: ModelConfig) -> dict[str, Any]:
 ROTARY: Table = (
     option("head_dim", "attention.d_key", kind=OPTIONAL_INTEGER)._replace(write=head_width),
     llama.ROTARY,
-    Entry(
-        lambda options, draft: draft.pop("positions.base", None)
-    ),  # of an older name, which was the default of the others
+    # The base of an older name was the default of the other names, and is read by now.
+    Entry(lambda options, draft: draft.pop("positions.base", None)),
     bert.STDDEV,
 )
 
@@ -67,14 +66,18 @@ OLDER = (
 )
 """The options of the files whose code came with them, which are named after GPT-2's."""
 
+ABSENT = (
+    *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "parallel_block", "use_rms_norm"),
+    *("causal", "rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx", "parallel_block_tied_norm"),
+)
+"""The forms that the code behind these files had, and no file has."""
+
 
 def read_older(options: Options, draft: Draft) -> None:
-    """Reads the older names of options, before the newer ones; the code behind them had forms that no file uses."""
+    """Reads the older names of options, before the newer ones."""
     for entry in OLDER:
         entry.read(options, draft)
-    for name in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "parallel_block", "use_rms_norm"):
-        options.only(name, False)
-    for name in ("causal", "rotary_emb_interleaved", "scale_attn_by_inverse_layer_idx", "parallel_block_tied_norm"):
+    for name in ABSENT:
         options.only(name, False)
     options.only("scale_attn_weights", True)
     options.only("rotary_emb_fraction", 1)
@@ -126,7 +129,7 @@ NOMIC_BERT = Family(
         ignored("use_flash_attn", "use_xentropy", "fused_bias_fc", "fused_dropout_add_ln"),
         ignored("dense_seq_output", "last_layer_subset", "pad_vocab_size_multiple", "reorder_and_upcast_attn"),
         ignored("n_positions", "max_trained_positions"),
-        ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))),
+        SUMMARY,
     ),
     read_heads=read_heads,
     architecture=CLASSES.of,

@@ -5,7 +5,7 @@ References: Groeneveld et al. 2024, arXiv:2402.00838; OLMo Team 2025, arXiv:2501
 
 from flaxformer_lite.core.model import LayerNorm, Residual, RMSNorm, Rotary, SlidingWindow
 from flaxformer_lite.interop.hf import gemma, llama
-from flaxformer_lite.interop.hf.family import ClassNames
+from flaxformer_lite.interop.hf.family import ClassNames, classes_of
 from flaxformer_lite.interop.hf.llama import FULL, LOCAL
 from flaxformer_lite.interop.hf.llama_relatives import SIZES
 from flaxformer_lite.interop.hf.options import UsualIds
@@ -40,7 +40,7 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
 
 
 def classes(name: str) -> ClassNames:
-    return ClassNames(*(f"{name}{head}" for head in ("Model", "ForCausalLM", "ForSequenceClassification")))
+    return classes_of(name, "ForCausalLM")._replace(of_tokens="", of_answers="")
 
 
 FAMILIES = (

@@ -11,7 +11,6 @@ from typing import Any
 from flaxformer_lite.core.model import (
     POST_NORM,
     DropoutRates,
-    EmbeddingProjection,
     LayerNorm,
     Learned,
     ModelConfig,
@@ -20,13 +19,13 @@ from flaxformer_lite.core.model import (
 )
 from flaxformer_lite.core.model.positions import Sinusoidal
 from flaxformer_lite.interop.hf import bart
-from flaxformer_lite.interop.hf.family import ClassNames, never_read
+from flaxformer_lite.interop.hf.family import ClassNames, classes_of, never_read
 from flaxformer_lite.interop.hf.llama import decoder_family
-from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
+from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds, embedding_width
 from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 
-OPT = ClassNames("OPTModel", "OPTForCausalLM", "OPTForSequenceClassification", of_answers="OPTForQuestionAnswering")
+OPT = classes_of("OPT", "ForCausalLM")._replace(of_tokens="")
 XGLM = ClassNames("XGLMModel", "XGLMForCausalLM", "")
 
 SHARED = (
@@ -55,10 +54,8 @@ TEMPLATE = ModelConfig(
 
 def read_norms(options: Options, draft: Draft) -> None:
     """Reads the places of the norms. Models that were tuned with a release before 4.20 have none after the last layer."""
-    is_before, has_no_final = (
-        options.flag("do_layer_norm_before", True),
-        options.flag("_remove_final_layer_norm", False),
-    )
+    is_before = options.flag("do_layer_norm_before", True)
+    has_no_final = options.flag("_remove_final_layer_norm", False)
     draft["residual"] = Residual(final="" if has_no_final else "n") if is_before else POST_NORM
 
 
@@ -68,12 +65,6 @@ def norm_options(model: ModelConfig) -> dict[str, Any]:
         "do_layer_norm_before": is_before,
         "_remove_final_layer_norm": is_before and not model.residual.final,
     }
-
-
-def read_embedding_width(options: Options, draft: Draft) -> None:
-    width = options.integer("word_embed_proj_dim", draft["d_model"])
-    same = width == draft["d_model"]
-    draft["embedding_projection"] = None if same else EmbeddingProjection(width=width, of="tokens")
 
 
 TABLE = (
@@ -87,7 +78,7 @@ TABLE = (
     option("enable_bias", "attention.bias", "attention.out_bias", "feed_forward_bias"),
     Entry(read_norms, norm_options),
     only("layer_norm_elementwise_affine", True),
-    Entry(read_embedding_width, lambda model: {"word_embed_proj_dim": model.embedding_width}),
+    embedding_width("word_embed_proj_dim", of="tokens"),
 )
 
 

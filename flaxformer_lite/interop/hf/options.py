@@ -2,12 +2,12 @@
 
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from flaxformer_lite.core.model import ModelConfig
+from flaxformer_lite.core.model import EmbeddingProjection, ModelConfig
 from flaxformer_lite.core.reading.heads import Activation
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.options import UNKNOWN, Kind, Options, choice
+from flaxformer_lite.interop.options import UNKNOWN, Draft, Entry, Kind, Options, choice, ignored
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
@@ -54,6 +54,25 @@ def their_gated(activation: Activation) -> str:
 
 
 GATED_ACTIVATION = Kind(read_gated, their_gated)
+
+SUMMARY = ignored(
+    *(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))
+)
+"""The options of a head that is not read, of multiple choice or of GPT2DoubleHeadsModel: its tensors would be left over."""
+
+
+def embedding_width(name: str, usual: int | None = None, of: Literal["sum", "tokens"] = "sum") -> Entry:
+    """Returns the entry of the width of embeddings, with a projection (`of`) where the layers have another width.
+
+    usual: the width where the option is absent; None: that of the layers.
+    """
+
+    def read(options: Options, draft: Draft) -> None:
+        width = options.integer(name, usual or draft["d_model"])
+        same = width == draft["d_model"]
+        draft["embedding_projection"] = None if same else EmbeddingProjection(width=width, of=of)
+
+    return Entry(read, lambda model: {name: model.embedding_width})
 
 
 class UsualIds(NamedTuple):

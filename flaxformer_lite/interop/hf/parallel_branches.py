@@ -13,8 +13,8 @@ from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, LayerNorm, ModelConfig, Rotary
 from flaxformer_lite.interop.hf import bart, gpt2, llama
-from flaxformer_lite.interop.hf.family import ANSWERING, ClassNames, never_read
-from flaxformer_lite.interop.hf.llama import OF_TOKENS, PARTIAL_ROTARY, ROTARY, decoder_family, family
+from flaxformer_lite.interop.hf.family import ClassNames, classes_of, never_read
+from flaxformer_lite.interop.hf.llama import PARTIAL_ROTARY, ROTARY, decoder_family, family
 from flaxformer_lite.interop.hf.llama_relatives import SIZES, USUAL_WIDTH
 from flaxformer_lite.interop.hf.options import ACTIVATION, UsualIds
 from flaxformer_lite.interop.name_map import Names, prefixed
@@ -31,7 +31,6 @@ from flaxformer_lite.interop.options import (
     required,
 )
 
-HEADS = ("Model", "ForCausalLM", "ForSequenceClassification", OF_TOKENS)
 ONE_NORM = {"attention_pre_norm": "input_layernorm"}
 FUSED = {
     "attention/{query|key|value}": "query_key_value",
@@ -197,7 +196,7 @@ def falcon_names(model: ModelConfig, architecture: str) -> Names:
 FALCON_NAMES = {"embedding": "transformer.word_embeddings", "decoder/final_norm": "transformer.ln_f"}
 FALCON_FAMILY = decoder_family(
     "falcon",
-    ClassNames(*(f"Falcon{head}" for head in (*HEADS, ANSWERING))),
+    classes_of("Falcon", "ForCausalLM"),
     UsualIds(bos=11, eos=11),
     FALCON,
     (
@@ -241,7 +240,7 @@ COHERE = replaced(
 FAMILIES = (
     decoder_family(
         "gpt_neox",
-        ClassNames(*(f"GPTNeoX{head}" for head in (*HEADS, ANSWERING))),
+        classes_of("GPTNeoX", "ForCausalLM"),
         UsualIds(bos=0, eos=2),
         NEOX,
         (
@@ -262,7 +261,7 @@ FAMILIES = (
     ),
     decoder_family(
         "gptj",
-        ClassNames(*(f"GPTJ{head}" for head in HEADS[:3]), of_answers=f"GPTJ{ANSWERING}"),
+        classes_of("GPTJ", "ForCausalLM")._replace(of_tokens=""),
         UsualIds(bos=50256, eos=50256),
         GPTJ,
         (
@@ -277,7 +276,7 @@ FAMILIES = (
     ),
     decoder_family(
         "phi",
-        ClassNames(*(f"Phi{head}" for head in HEADS)),
+        classes_of("Phi", "ForCausalLM")._replace(of_answers=""),
         UsualIds(bos=1, eos=2),
         PHI,
         (

@@ -35,12 +35,11 @@ def read_layers(options: Options, draft: Draft) -> None:
 
 
 def layer_options(model: ModelConfig) -> dict[str, Any]:
-    layers, window = model.positions.layers, model.sliding_window
+    layers = model.positions.layers
     return {
         "no_rope_layers": [int(layers is None or i in layers) for i in range(model.num_decoder_layers)],
-        "use_sliding_window": window is not None,
-        "sliding_window": window and window.size,
-        "layer_types": llama.layer_types(model),
+        "use_sliding_window": model.sliding_window is not None,
+        **llama.window_options(model),
     }
 
 
@@ -57,11 +56,6 @@ def read_hybrid(options: Options, draft: Draft) -> None:
     if window is not None:
         types = options.items("layer_types") or usual
         rotate_only(draft, [i for i, kind in enumerate(types) if kind == LOCAL])
-
-
-def hybrid_options(model: ModelConfig) -> dict[str, Any]:
-    size = model.sliding_window and model.sliding_window.size
-    return {"sliding_window": size, "layer_types": llama.layer_types(model)}
 
 
 FAMILIES = (
@@ -95,7 +89,7 @@ FAMILIES = (
         ),
         llama.ACTIVATION,
         llama.ROTARY,
-        Entry(read_hybrid, hybrid_options),
+        Entry(read_hybrid, llama.window_options),
         llama.HEADS_DIVIDE,
         layer=olmo.NORMS_AFTER | llama.ATTENTION | llama.GATED,
     ),

@@ -15,7 +15,7 @@ from typing import Any
 
 from flaxformer_lite.core.model import DotProduct, LanguageModelHead, ModelConfig, Pooler, RelativeBias, RMSNorm
 from flaxformer_lite.interop.hf.bert import labels_of_tokens
-from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
+from flaxformer_lite.interop.hf.family import OF_TOKENS, Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import (
     ACTIVATIONS,
     GATED,
@@ -38,7 +38,7 @@ FEED_FORWARD: dict[str, str] = (
 
 BODY = "transformer."
 """The start of the other tensors' names in a class with a head for classes."""
-OF_TEXTS, OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
+OF_TEXTS = "ForSequenceClassification"
 CLASSES: dict[str, Names] = {
     OF_TEXTS: {"pooler/dense": "classification_head.dense", "pooler/classes": "classification_head.out_proj"},
     OF_TOKENS: {"pooler/classes": "classifier"},
