@@ -1,4 +1,4 @@
-"""A run with the tokens alone that texts of one's languages need: `trim`."""
+"""A run that has only the tokens that texts of one's languages need: `trim`."""
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
@@ -154,7 +154,7 @@ def own_ids(objective: AnsweredTexts, form: Form, base: JsonTokenizer) -> set[in
     """Returns the ids of what a run itself adds to a text: its prompts, and the words of its chat template around a question."""
     rows = base.encode_batch([text for _, text in getattr(objective, "prompts", ())])
     if isinstance(form, Asking):
-        with contextlib.suppress(ValueError):  # a template that refuses a question alone
+        with contextlib.suppress(ValueError):  # a template that refuses a single question
             rows += form.prompts([Conversation(form.messages("a"))])
     return {i for row in rows for i in row}
 
@@ -183,7 +183,7 @@ def with_numbers(config: Config, kept: Sequence[int]) -> Config:
 
 
 def cut(params: PyTree, shapes: PyTree, kept: Sequence[int]) -> PyTree:
-    """Returns parameters in these shapes, in which each axis of ids has the kept ones alone."""
+    """Returns parameters in these shapes, in which each axis of ids has only the kept ids."""
 
     def fewer(array: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
         x = np.asarray(array)

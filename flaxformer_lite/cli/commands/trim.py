@@ -1,4 +1,4 @@
-"""Makes a new run folder with the tokens alone that texts need: `flaxformer-lite trim RUN -o NEW --text a.en a.de`.
+"""Makes a new run folder that has only the tokens that texts need: `flaxformer-lite trim RUN -o NEW --text a.en a.de`.
 
 Special and added tokens stay, bytes, digits, signs, the letters of ASCII and of the texts' scripts, and the words of the run's own
 prompts and chat template. A text whose tokens all stay has the answer that it had. The share of new lines that need another token

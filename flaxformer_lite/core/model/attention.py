@@ -284,7 +284,7 @@ class SharedProjection(Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class Disentangled(Attention):
-    """Disentangled attention, of an encoder alone: contents have scores with each other and with relative positions.
+    """Disentangled attention, for encoders only: contents have scores with each other and with relative positions.
 
     A relative position is a row of a table that all layers of a stack share. `key` and `query` of a row are its projections:
 
@@ -295,7 +295,7 @@ class Disentangled(Attention):
 
     kind: Literal["disentangled"] = "disentangled"
     scale: PositiveFloat | None = None
-    """Factor of the scores; None: `1 / sqrt(parts * H)`, where a score is a sum of so many parts, 2 or 3."""
+    """Factor of the scores; None: `1 / sqrt(parts * H)`, where `parts`, 2 or 3, is the number of products in a score."""
     max_distance: PositiveInt = 512
     """Distance in tokens from which on all distances of one side share a row."""
     num_buckets: PositiveInt | None = 256
@@ -337,7 +337,7 @@ class Disentangled(Attention):
         return super().score_scale(width * self.parts)
 
     def rows(self, offsets: np.ndarray) -> np.ndarray:
-        """Returns the row of a key that stands so many tokens before its query."""
+        """Returns the row of a key for each offset, the number of tokens by which the key stands before its query."""
         distance = np.abs(offsets)
         if self.num_buckets is not None:
             exact = self.num_buckets // 2
@@ -583,8 +583,8 @@ class MultiHeadAttention(nn.Module):
         length, width = query.shape[1], query.shape[-1]
         if table is None or key.shape[1] != length:
             raise ValueError(
-                "model.attention is disentangled, which is self-attention in the encoder of a Transformer: a layer or a memory "
-                "alone has no table of relative positions; choose dot_product"
+                "model.attention is disentangled, which is self-attention in the encoder of a Transformer: a single layer and a "
+                "memory have no table of relative positions; choose dot_product"
             )
         offsets = np.arange(2 * length) - (length - 1)
         first, last = variant.rows(np.array([-length, length]))

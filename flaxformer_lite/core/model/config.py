@@ -132,9 +132,9 @@ class EmbeddingProjection(Checked, at="model.embedding_projection"):
     width: Width
     """Width of the embeddings."""
     of: Literal["sum", "tokens"] = "sum"
-    """Input of the dense layer. sum: all embeddings, after their norm and dropout (ELECTRA, ALBERT). tokens: the embeddings of
-    tokens alone, without a bias; positions are as wide as the layers, and a second dense layer gives the output of the stack the
-    width of the embeddings (OPT)."""
+    """Input of the dense layer. sum: all embeddings, after their norm and dropout (ELECTRA, ALBERT). tokens: only the embeddings of
+    tokens, without a bias; positions are as wide as the layers, and a second dense layer gives the output of the stack the width of
+    the embeddings (OPT)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -301,7 +301,7 @@ class JsonTokenizer(Tokenizer):
         return JsonTokenizer(json.dumps(fields, ensure_ascii=False), self.special)
 
     def with_ids(self, kept: Sequence[int]) -> "JsonTokenizer":
-        """Returns the tokenizer with the pieces of these ids alone, which get the numbers of their order.
+        """Returns the tokenizer with only the pieces of these ids, which get the numbers of their order.
 
         Merges stay between pieces that stay. The ids must have the special ones.
 

@@ -42,7 +42,8 @@ class TextNeeds(NamedTuple):
 
     def number_short(self, basic: Collection[int]) -> int:
         """Returns how many of the lines held out need an id that neither the others nor `basic` have."""
-        return sum(not ids <= {*basic} for ids in self.missing)
+        present = {*basic}
+        return sum(not ids <= present for ids in self.missing)
 
 
 def to_trim(tokenizer: Tokenizer) -> JsonTokenizer:
