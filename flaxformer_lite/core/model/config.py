@@ -291,6 +291,11 @@ class ModelConfig(Checked, at="model"):
             raise ValueError(
                 "model.vocab_size is 0, so model.head has no entries to score: set model.head to None, or a vocab_size"
             )
+        if self.vocab_size == 0 and self.position_padding_id is not None:
+            raise ValueError(
+                f"model.position_padding_id is {self.position_padding_id}, but model.vocab_size is 0, so the inputs are vectors, "
+                "which have no ids: set model.position_padding_id to None, or a vocab_size"
+            )
         if (
             self.position_padding_id is not None
             and self.positions.max_positions is not None

@@ -29,6 +29,10 @@ SETTINGS = {"vocab_size": 13, "d_model": 10, "num_heads": 2}
         ),
         ({"vocab_size": 0}, r"model\.vocab_size is 0, .* model\.head .*: set model\.head to None, or a vocab_size"),
         (
+            {"vocab_size": 0, "head": None, "position_padding_id": 1},
+            r"model\.position_padding_id is 1, but model\.vocab_size is 0, .*: set model\.position_padding_id to None",
+        ),
+        (
             {"sliding_window": SlidingWindow(size=3, layers=(0, 6))},
             r"model\.sliding_window\.layers is \(0, 6\), but model\.num_decoder_layers is 6: name layers of the decoder",
         ),

@@ -261,7 +261,7 @@ def test_decoders_and_windows_are_refused(settings):
 
 def test_a_layer_alone_and_a_named_kernel_are_refused(monkeypatch):
     x = jnp.ones((1, 3, D))
-    with pytest.raises(ValueError, match=r"^model\.attention is disentangled, .*a layer or a memory alone"):
+    with pytest.raises(ValueError, match=r"^model\.attention is disentangled, .*a single layer and a memory"):
         jax.eval_shape(MultiHeadAttention(D, N, Disentangled()).init, jax.random.key(0), x)
     monkeypatch.setattr(kernels, "INTERPRETED", True)
     named = dataclasses.replace(MODEL, attention=dataclasses.replace(MODEL.attention, implementation="splash"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pydantic")
 from flaxformer_lite.core.objectives import MaskedLM
 from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.run import load
