@@ -1,6 +1,8 @@
 """The settings of training: its length, its devices, its checkpoints and its reports."""
 
+import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,6 +14,19 @@ from flaxformer_lite.core.parallel import CompilerOptions, MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
+
+
+def standing(
+    row: Mapping[str, Any], metric: str | None, mode: Literal["min", "max"]
+) -> tuple[float, float, int] | None:
+    """Returns the key by which evaluations are compared: the largest is the best. None: the row has no number of the metric.
+
+    Of equal values the lower loss is better, then the later step: few rows of evaluation often give ties.
+    """
+    value, loss = (x if isinstance(x, int | float) else math.nan for x in (row.get(metric or ""), row.get("loss")))
+    if math.isnan(value):
+        return None
+    return (-value if mode == "min" else value, -math.inf if math.isnan(loss) else -loss, row.get("step", 0))
 
 
 class BaseHook:
@@ -57,7 +72,7 @@ class TrainConfig(Checked, at="train"):
     keep_latest: Annotated[PositiveInt, Resume.FREE] = 3
     """Number of newest checkpoints that are kept."""
     keep_best: Annotated[NonNegativeInt, Resume.FREE] = 1
-    """Number of best checkpoints by `best_metric` that are kept besides."""
+    """Number of best checkpoints by `best_metric` that are kept besides. Of equal ones the lower loss is better, then the later."""
     best_metric: str = "loss"
     """Metric that ranks checkpoints: loss, accuracy, another metric of the objective, or one of `text_metrics`."""
     patience: Annotated[PositiveInt | None, Resume.ON_REQUEST] = None
@@ -139,3 +154,12 @@ class TrainConfig(Checked, at="train"):
     def best_mode(self) -> Literal["min", "max"]:
         """Whether the best checkpoint has the lowest or the highest `best_metric`."""
         return "min" if self.best_metric in ("loss", "perplexity") else "max"
+
+    def standing(self, row: Mapping[str, Any]) -> tuple[float, float, int] | None:
+        """Returns the key of an evaluation by `best_metric`, the largest for the best; None: the row has no number of it."""
+        return standing(row, self.best_metric, self.best_mode)
+
+    def best_row(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+        """Returns the best evaluation among rows of metrics.jsonl; None if none has a number of `best_metric`."""
+        standings = [(key, row) for row in rows if row["split"] == "eval" and (key := self.standing(row)) is not None]
+        return max(standings, key=lambda one: one[0], default=(None, None))[1]

@@ -21,9 +21,7 @@ class BestScore(NamedTuple):
 
 def best_score(folder: RunFolder, config: Config) -> BestScore | None:
     """Returns the best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
-    name, choose = config.train.best_metric, {"min": min, "max": max}[config.train.best_mode]
-    rows = [row for row in folder.rows() if row["split"] == "eval" and row.get(name) is not None]
-    best = choose(rows, key=lambda row: row[name], default=None)
+    name, best = config.train.best_metric, config.train.best_row(folder.rows())
     return None if best is None else BestScore(name, best[name], best["step"])
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.config.options import as_option, options_in
 from flaxformer_lite.tools.corpus.part import Part
 from flaxformer_lite.tools.report.page import write_png
 from flaxformer_lite.tools.report.plots import altair, curves_of, line_chart
-from flaxformer_lite.tools.report.scores import best_evaluation, score_shown
+from flaxformer_lite.tools.report.scores import score_shown
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.summary import why_finished
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
@@ -167,7 +167,7 @@ def is_complete(member: Member) -> bool:
 def table(members: Sequence[Member]) -> list[str]:
     """Returns the best evaluation of each run, the best run first; then for runs with several seeds mean and standard deviation."""
     metric = members[0].config.train.best_metric
-    best = {member.name: best_evaluation(member.config, member.folder.rows()) for member in members}
+    best = {member.name: member.config.train.best_row(member.folder.rows()) or {} for member in members}
     sign = 1 if members[0].config.train.best_mode == "min" else -1
     ranked = sorted(members, key=lambda member: sign * best[member.name].get(metric, sign * math.inf))
     others = dict.fromkeys(name for row in best.values() for name in row if name not in ("step", "split", metric))

@@ -271,11 +271,10 @@ class Loop(TrainingRun):
     def evaluate(self) -> dict[str, float]:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""
         assert self.evaluator is not None
-        train, before = self.config.train, compiling_seconds()
+        before = compiling_seconds()
         metrics = self.evaluator.evaluate(self.step, self.state.params, self.show_evaluation)
         self.progress.leave_out(compiling_seconds() - before)
-        value = metrics[train.best_metric]
-        self.is_best = self.counts() and self.loop_state.update_best(value, train.best_mode, train.patience)
+        self.is_best = self.counts() and self.loop_state.update_best(metrics, self.config.train)
         self.write_row({"step": self.step, "split": "eval", **metrics})
         self.hooks.on_evaluation(self, self.step, metrics)
         return metrics

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
+
+from flaxformer_lite.config import TrainConfig
 
 WINDOW = 100
 """Number of steps that a loss is compared with."""
@@ -30,6 +31,8 @@ class LoopState:
     """Tokens since the last `train` row."""
     best: float | None = None
     """The best value of `train.best_metric` so far."""
+    best_loss: float | None = None
+    """The loss of that evaluation; None in checkpoints of older releases."""
     evaluations_since_best: int = 0
     """Evaluations in a row without a new best."""
     stopped_early: bool = False
@@ -83,17 +86,19 @@ class LoopState:
         self.loss_sum = self.tokens = 0.0
         return mean
 
-    def update_best(self, value: float, mode: Literal["min", "max"], patience: int | None) -> bool:
-        """Compares an evaluation with the best one so far; returns whether it is a new best, else counts towards `patience`.
+    def update_best(self, metrics: Mapping[str, float], train: TrainConfig) -> bool:
+        """Compares an evaluation with the best one so far; returns whether it is better, else counts towards `train.patience`.
 
-        NaN is never the best.
+        NaN is never the best. Of equal values only a lower loss is better.
         """
-        better = value == value and (self.best is None or (value < self.best if mode == "min" else value > self.best))
+        before, now = train.standing({"loss": self.best_loss, train.best_metric: self.best}), train.standing(metrics)
+        better = now is not None and (before is None or now > before)
         if better:
-            self.best, self.evaluations_since_best = value, 0
+            self.best, self.best_loss = metrics[train.best_metric], metrics.get("loss")
+            self.evaluations_since_best = 0
         else:
             self.evaluations_since_best += 1
-            self.stopped_early = patience is not None and self.evaluations_since_best >= patience
+            self.stopped_early = train.patience is not None and self.evaluations_since_best >= train.patience
         return better
 
 

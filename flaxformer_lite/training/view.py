@@ -20,12 +20,13 @@ class View(Hook):
         self.losses = []
         for label in ("loss", "speed", "eval", "best"):  # in this order
             run.progress.show(label, "")
-        best = run.loop_state.best
+        state, metric = run.loop_state, run.config.train.best_metric
+        best = {name: x for name, x in ((metric, state.best), ("loss", state.best_loss)) if x is not None}
         for row in run.folder.rows():
             if row["split"] == "train":
                 self.losses.append(row.get("loss") or math.nan)
             elif row["split"] == "eval":
-                self.show_evaluation(run, row, best is not None and row.get(run.config.train.best_metric) == best)
+                self.show_evaluation(run, row, metric in best and best.items() <= row.items())
         self.curve = curve(self.losses)
         run.progress.update("training", run.step)
 

@@ -32,6 +32,7 @@ from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.hardware import check_platforms
 from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.config.train import standing
 from flaxformer_lite.core.base.tree_paths import leaves_by_path
 from flaxformer_lite.workdir.hosts import OneFolder, OwnFolders
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, steps_in, why_damaged
@@ -56,13 +57,10 @@ class Retention:
     best_mode: Literal["min", "max"]
 
     def ranked(self, manifests: dict[int, dict[str, Any]]) -> list[int]:
-        """Returns the regular steps that have the metric and no NaN for it, the best first; of equals the earliest."""
-        sign = 1 if self.best_mode == "min" else -1
-        values = {
-            step: sign * (manifests[step].get("metrics") or {}).get(self.best_metric, math.nan)
-            for step in regular(manifests)
-        }
-        return sorted((step for step, value in values.items() if not math.isnan(value)), key=values.__getitem__)
+        """Returns the regular steps that have the metric and no NaN for it, the best first, as `standing` compares them."""
+        rows = [{**(manifests[step].get("metrics") or {}), "step": step} for step in regular(manifests)]
+        standings = (standing(row, self.best_metric, self.best_mode) for row in rows)
+        return [step for *_, step in sorted(filter(None, standings), reverse=True)]
 
     def kept(self, manifests: dict[int, dict[str, Any]]) -> set[int]:
         newest = sorted(manifests)[-1:]

@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
+from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.training import loop_state
 from flaxformer_lite.training.loop_state import WINDOW, LoopState, is_finite
 
@@ -32,20 +33,29 @@ def test_a_number_that_is_not_finite_is_counted_and_kept_out_of_the_mean(name: s
     assert state.add_step(10, usual) and (state.skipped_steps, state.skipped_in_a_row) == ([8, 9], 0)
 
 
-@pytest.mark.parametrize(("mode", "values"), [("min", [3.0, 2.0, 2.0, 2.5]), ("max", [1.0, 2.0, 2.0, 1.5])])
-def test_patience_counts_evaluations_without_a_new_best(mode: str, values: list[float]):
+@pytest.mark.parametrize(("metric", "values"), [("loss", [3.0, 2.0, 2.0, 2.5]), ("accuracy", [1.0, 2.0, 2.0, 1.5])])
+def test_patience_counts_evaluations_without_a_new_best(metric: str, values: list[float]):
     """An equal value is no new best."""
-    state = LoopState("data")
-    assert [state.update_best(value, mode, 2) for value in values[:3]] == [True, True, False]
+    state, train = LoopState("data"), TrainConfig(best_metric=metric, patience=2)
+    assert [state.update_best({metric: value}, train) for value in values[:3]] == [True, True, False]
     assert (state.best, state.evaluations_since_best, state.stopped_early) == (2.0, 1, False)
-    assert not state.update_best(values[3], mode, 2)
+    assert not state.update_best({metric: values[3]}, train)
     assert state.stopped_early
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_an_evaluation_of_nan_is_never_the_best(mode):
-    state = LoopState("data")
-    assert [state.update_best(value, mode, 3) for value in (math.nan, 5.0, math.nan)] == [False, True, False]
+def test_an_equal_value_with_a_lower_loss_is_a_new_best():
+    """A run goes on while its loss falls, though few rows of evaluation give the same accuracy again."""
+    state, train = LoopState("data"), TrainConfig(best_metric="accuracy", patience=2)
+    found = [state.update_best({"accuracy": 0.75, "loss": loss}, train) for loss in (0.9, 0.5, 0.5, 0.4, 0.6)]
+    assert found == [True, True, False, True, False]
+    assert (state.best, state.best_loss, state.evaluations_since_best, state.stopped_early) == (0.75, 0.4, 1, False)
+    assert state.update_best({"accuracy": 0.76, "loss": 2.0}, train)
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+def test_an_evaluation_of_nan_is_never_the_best(metric):
+    state, train = LoopState("data"), TrainConfig(best_metric=metric, patience=3)
+    assert [state.update_best({metric: value}, train) for value in (math.nan, 5.0, math.nan)] == [False, True, False]
     assert (state.best, state.evaluations_since_best, state.stopped_early) == (5.0, 1, False)
 
 

@@ -344,9 +344,23 @@ def test_a_checkpoint_without_metrics_is_never_the_best(tmp_path):
         assert checkpoints.best() == 3
         checkpoints.save(4, state_at(4), {}, {"loss": 2.0})
         checkpoints.save(5, state_at(5), {}, {"loss": 2.0})
-        assert checkpoints.best() == 4, "of equals the earliest"
+        assert checkpoints.best() == 5, "of equals the latest"
     with open_checkpoints(tmp_path, keep_best=0, best_metric=None) as checkpoints:
         assert checkpoints.best() is None
+
+
+def test_of_equal_scores_the_lower_loss_is_the_best_then_the_later_step(tmp_path):
+    """Few rows of evaluation give ties."""
+    with open_checkpoints(tmp_path, keep_latest=1, keep_best=1, best_metric="accuracy", best_mode="max") as checkpoints:
+        losses = (0.9, 0.5, 0.7, 0.5, float("nan"), None)
+        for (step, loss), best in zip(enumerate(losses, 1), (1, 2, 2, 4, 4, 4), strict=True):
+            metrics = {"accuracy": 0.75} | ({} if loss is None else {"loss": loss})
+            checkpoints.save(step, state_at(step), {}, metrics)
+            assert checkpoints.best() == best
+        checkpoints.wait()
+        assert on_disk(tmp_path) == [4, 6]
+        checkpoints.save(7, state_at(7), {}, {"accuracy": 0.76, "loss": 3.0})
+        assert checkpoints.best() == 7
 
 
 # --- saving a step again ---

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.config import Config
 from flaxformer_lite.files.data.held_out import Split
 from flaxformer_lite.metrics.translations import Comparison, MetricConfig, compare, compare_ratings, with_language
 from flaxformer_lite.run.scoring import Ratings
@@ -37,19 +36,12 @@ def score_tables(runs: Sequence[RunFacts]) -> list[ReportTable]:
     return [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
 
 
-def best_evaluation(config: Config, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the evaluation with the best `train.best_metric`; an empty one if none has a number."""
-    metric, choose = config.train.best_metric, {"min": min, "max": max}[config.train.best_mode]
-    scored = [row for row in rows if row["split"] == "eval" and isinstance(row.get(metric), int | float)]
-    return choose(scored, key=lambda row: row[metric], default={})
-
-
 def training_table(runs: Sequence[RunFacts]) -> ReportTable | None:
     """Returns the best and the last evaluation of each run; None without any."""
     lines, names = [], dict[str, None]()
     for run in runs:
         rows = [row for row in run.rows if row["split"] == "eval"]
-        if best := best_evaluation(run.config, rows):
+        if best := run.config.train.best_row(rows):
             lines.append((run.name, f"best {run.config.train.best_metric}", best))
         if rows:
             lines.append((run.name, "last", rows[-1]))
