@@ -237,7 +237,7 @@ class Config(Checked, at=""):
 def check_weights(weights: str, config: Config) -> None:
     """Checks `weights`: last, best, ema or average:N.
 
-    Raises: ValueError if it is none of these, or a run with this config would not have them.
+    Raises: ValueError if it is not one of these, or a run with this config would not have them.
     """
     kind, _, count = weights.partition(":")
     if kind == "average" and count.isdecimal() and int(count) >= 1:

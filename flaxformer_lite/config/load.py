@@ -30,7 +30,7 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config of a file or a run folder, changed by options such as `--train.steps 100`.
 
     A `.py` file has a function `get_config()`. A `.json` file may be at a URL. A name without folder and suffix, such as
-    `quickstart`, is a config that comes with the package if there is no such file.
+    `quickstart`, is a config that comes with the package, unless such a file exists.
 
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """

@@ -44,7 +44,7 @@ HABITS = {
     "betas": "they are {optimizer.algorithm.b1} and {optimizer.algorithm.b2}",
     "max_grad_norm gradient_clip_val gradient_clipping clip_grad_norm clipnorm": "it is {optimizer.clip_norm}",
     "label_smoothing_factor": "it is {objective.label_smoothing}",
-    "fp16": "there is no float16: {model.dtype} bfloat16 needs no scaled loss",
+    "fp16": "float16 is not supported: {model.dtype} bfloat16 needs no scaled loss",
     "bf16": "it is {model.dtype} bfloat16",
     "mixed_precision precision half_precision use_amp torch_dtype": "it is {model.dtype}: float32 or bfloat16; parameters that "
     "train are float32",

@@ -52,7 +52,7 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
 
 @once
 def abstract_params(task: TrainTask, mesh: Mesh | AbstractMesh) -> PyTree:
-    """Returns the shapes and types of the parameters; tasks that differ in their optimizers alone share them."""
+    """Returns the shapes and types of the parameters; tasks that differ only in their optimizers share them."""
     check_heads(task.model.config, mesh)
     return jax.eval_shape(functools.partial(init_params, task), jax.ShapeDtypeStruct((), np.uint32))
 

@@ -287,7 +287,7 @@ def stored_as(dtype: str, variables: Arrays) -> Tensors:
 
 
 def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a matrix [out, in] in eight bits, and for each output the number by which it was multiplied."""
+    """Returns a matrix [out, in] in eight bits, and for each output the number that multiplied it."""
     largest = np.abs(matrix).max(axis=1)
     scale = np.float32(127) / np.where(largest == 0, np.float32(127), largest)
     return np.rint(matrix * scale[:, None]).astype(np.int8), scale

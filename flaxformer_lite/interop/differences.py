@@ -1,4 +1,4 @@
-"""The settings by which a model differs from what another system can express."""
+"""The settings in which a model differs from what another system can express."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator

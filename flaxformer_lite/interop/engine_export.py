@@ -101,7 +101,7 @@ def export(loaded: Run, output: Path) -> None:
         model = replace(config.model, lora=None)
         config, params = replace(config, model=model), merged(params, lora)
     check_read_alike(config)
-    # Each call names where an answer starts and ends. A source of these two alone would have an empty answer.
+    # Each call names where an answer starts and ends. A source with only these two would have an empty answer.
     pad = config.decode.pad_id
     changes = {"decoder_start_token": None, "bos_token": str(pad), "eos_token": str(pad)}
     ctranslate2.export_run(config, params, None, output, changes=changes)

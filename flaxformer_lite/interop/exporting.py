@@ -63,7 +63,7 @@ def export_hf(
 ) -> None:
     """Writes the run in a folder as a new Hugging Face folder; with `push` as one commit of the hub's model `output`.
 
-    Adapters of `model.lora` are merged into the weights; with `adapters` they alone are written, as a folder of PEFT.
+    Adapters of `model.lora` are merged into the weights; with `adapters` only they are written, as a folder of PEFT.
 
     `weights`: last, best, ema or average:N; None: the config's. `family`: the model type; None: the one that the run
     was imported from, or the first that fits. `license`: what the model card states. `private`: create a private model on the hub.

@@ -154,7 +154,7 @@ def sizes_of(info: Any) -> dict[str, int]:
 
 
 def compare(name: HubName, folder: Path, weights: Iterable[str]) -> None:
-    """Compares weights in the cache with their SHA-256, by which the cache names them.
+    """Compares weights in the cache with their SHA-256, which is their name in the cache.
 
     Raises: ValueError naming the first file that differs.
     """
@@ -193,7 +193,7 @@ def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
 
 
 def cached(name: HubName, reason: str) -> tuple[Path, str]:
-    """Returns what `download` returns, from the cache alone. Raises: ValueError if the cache lacks a file."""
+    """Returns what `download` returns, from nothing but the cache. Raises: ValueError if the cache lacks a file."""
     folder = cached_config(name, reason)
     first = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS) or Path(ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS)
     files = {first.name} if first.suffix != ".json" else set(read_json(first).get("weight_map", {}).values())
@@ -229,7 +229,7 @@ def check_target(text: str) -> None:
 
 
 def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
-    """Pushes the files of a folder to ORG/NAME as one commit. Creates the repository if there is none.
+    """Pushes the files of a folder to ORG/NAME as one commit. Creates the repository if it is missing.
 
     Files of an older model that the folder lacks are deleted in the same commit.
 

@@ -127,7 +127,7 @@ def import_hf(
 def translation_prompt(
     loaded: Imported, folders: Sequence[Path], origin: str, tokenizers: Tokenizers | None
 ) -> TranslationPrompt | None:
-    """Returns the message by which a chat model translates, by its name and family; None without a chat template."""
+    """Returns the message that asks a chat model to translate, by its name and family; None without a chat template."""
     if tokenizers is None or not loaded.model.continues_texts:
         return None
     templates = filter(None, (read_chat_template(folder, tokenizers.target) for folder in folders))

@@ -255,7 +255,7 @@ def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def listed(what: str, names: Iterable[str]) -> str:
-    """Returns a complaint that lists the names, at most 8 of them; empty if there are none."""
+    """Returns a complaint that lists the names, at most 8 of them; empty without names."""
     shown_names = sorted(names)
     shown = ", ".join(map(cut, shown_names[:8])) + (f" and {len(shown_names) - 8} more" if len(shown_names) > 8 else "")
     return f"{len(shown_names)} array{'s' if len(shown_names) > 1 else ''} {what}: {shown}" if shown_names else ""

@@ -22,7 +22,7 @@ from flaxformer_lite.files.text.files import most_unpacked
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _COPY_AGAIN = "copy or download the checkpoint again"
-_SAVE_AGAIN = "save the weights alone as plain arrays, as tf.compat.v1.train.Saver does"
+_SAVE_AGAIN = "save only the weights as plain arrays, as tf.compat.v1.train.Saver does"
 _DTYPES = {
     number: np.dtype(kind)
     for number, kind in {

@@ -106,7 +106,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:  # mmap, zipfile and the machine raise whatever the damage leads to
         reason = error if isinstance(error, NotPlain | OSError) else "it is damaged, or holds no state dict"
         raise ValueError(
-            f"{path}: {reason}: copy the file again, or save the model's state dict alone, as safetensors or by torch.save"
+            f"{path}: {reason}: copy the file again, or save only the model's state dict, as safetensors or by torch.save"
         ) from None
     return arrays
 

@@ -76,7 +76,7 @@ def read_archive(path: str) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as entries:
             arrays = {name: entries[name] for name in entries.files}
         if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
-            raise ValueError(f"{strays[0]} is no array: save arrays alone")  # NumPy gives its bytes
+            raise ValueError(f"{strays[0]} is not an array: save only arrays")  # NumPy gives its bytes
     except Exception as error:  # zipfile, zlib and NumPy raise whatever the damage leads to, a MemoryError among them
         reason = cut(str(error)) or type(error).__name__
         raise ValueError(f"cannot be read as an .npz file of plain arrays: {reason}") from None
@@ -98,7 +98,7 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_settings(path: str) -> dict[str, Any]:
-    """Returns the JSON object in a file. Raises: ValueError where there is none."""
+    """Returns the JSON object in a file. Raises: ValueError without a JSON object."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -24,7 +24,7 @@ class MetricConfig(Checked, at="metrics"):
     """Code of the target language, such as zh, ja_XX or tha_Thai, which chooses the tokenizer of BLEU. None: the language that the
     name of the target file, field or column ends in (train.zh.gz, translation.ja), else the one of the references' script."""
     bleu_tokenizer: BleuTokenizer | None = None
-    """sacreBLEU's tokenizer; none splits at spaces alone, for text whose words and punctuation are already split. None: zh for
+    """sacreBLEU's tokenizer; "none" splits only at spaces, for text whose words and punctuation are already split. None: zh for
     Chinese; ja-mecab and ko-mecab for Japanese and Korean, or char where they are not installed; char for other languages written
     without spaces; else 13a."""
     chrf_char_order: PositiveInt = 6
@@ -65,7 +65,7 @@ PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 
 
 class Score(NamedTuple):
-    """The value of a metric, with sacreBLEU's signature by which others reproduce it (empty if its name is enough)."""
+    """The value of a metric, with sacreBLEU's signature, with which others reproduce it (empty if its name is enough)."""
 
     value: float
     signature: str = ""

@@ -63,7 +63,7 @@ def best_first(
     first_line: int = 1,
     **report: Any,
 ) -> Answers:
-    """Returns the answers to each source, the best first, with the numbers by which they were chosen in place of their scores.
+    """Returns the answers to each source, the best first, with the numbers that chose them in place of their scores.
 
     metrics: the settings of chrF and BLEU. Those of BLEU, if they name no tokenizer, get the one for all these answers.
     first_line: the number of the first source in messages. report: further arguments of `Run.rate`.

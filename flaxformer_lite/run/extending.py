@@ -48,7 +48,7 @@ def extend(
     the files `text`: each joins pieces that the run puts side by side there. Its embedding is the mean of theirs.
 
     tokenizer: "shared": one for all languages, whose new pieces join no neighbours of the old text. The share of old lines that it
-    cuts otherwise is measured on every tenth of them. "own": one for the new language alone; the others are translated as before,
+    cuts otherwise is measured on every tenth of them. "own": one only for the new language; the others are translated as before,
     bit for bit, but such a run is not exported. old: files of text in the run's languages; None: the run's training data.
 
     Returns the new run folder. `weights`: last, best, ema or average:N; None: the config's.
@@ -73,7 +73,7 @@ def extend(
     languages, model = config.data.languages, config.model
     if language in languages.codes:
         raise ValueError(
-            f"language is {language!r}, which the run has already: choose a code that is none of its languages"
+            f"language is {language!r}, which the run has already: choose a code that is not one of its languages"
         )
     if not re.fullmatch(r"\w[\w-]*", language):
         raise ValueError(f"language is {language!r}: it must be a code of letters, digits, _ and -, such as xyz_Latn")
@@ -157,7 +157,7 @@ def old_text(data: DataConfig, files: str | Sequence[str] | None) -> list[str]:
 
 
 def told(before: Tokenizer, after: Tokenizer, held_out: Sequence[str]) -> str:
-    """Returns a line for people: the share of old lines that are cut otherwise, and by which pieces."""
+    """Returns a line for people: the share of old lines that are cut otherwise, and the pieces that cut them."""
     if not held_out:
         return "no old text is here, so the share of old lines that are cut otherwise was not measured: name files by --old"
     number, pieces = cut_otherwise(before, after, held_out)

@@ -244,7 +244,7 @@ class Run:
         return self.generator.completions_of_ids(prompts, **options)
 
     def stream(self, prompt: str, **options: Any) -> Iterator[str]:
-        """Returns an iterator over parts of the text that `generate` returns for this prompt alone, while it is generated.
+        """Returns an iterator over parts of the text that `generate` returns for a single prompt, while it is generated.
 
         Example: `for part in run.stream("Once upon"): print(part, end="")`.
 
@@ -402,12 +402,12 @@ class Run:
     def attention(self, source: str, target: str | None = None) -> AttentionWeights:
         """Returns every layer's attention weights while the model reads `source` and writes `target`, by default `own_targets`.
 
-        An encoder alone has no target; [MASK] is a masked token in its source. A decoder alone reads a prompt and its continuation.
-        Truncates texts longer than the config allows, with a warning each.
+        An encoder-only model has no target; [MASK] is a masked token in its source. A decoder-only model reads a prompt and its
+        continuation. Truncates texts longer than the config allows, with a warning each.
 
         Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
 
-        Raises: ValueError if there is a target, but the model is an encoder alone.
+        Raises: ValueError if there is a target, but the model is encoder-only.
         """
         if target is None:
             (target,) = own_targets(self, [source])
@@ -503,7 +503,7 @@ class Run:
 
         Example: `run.forward(input_ids=[[2, 17, 3]]).logits.shape`.
 
-        Raises: ValueError if an argument is none of this model's, missing, or of the wrong shape or range.
+        Raises: ValueError if an argument is not one of this model's, is missing, or of the wrong shape or range.
         """
         return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
 
@@ -573,7 +573,7 @@ def load_ensemble(
 
     The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
     all runs read. Everything but translation, such as `metrics`, is the first run's alone. The other arguments are those of `load`;
-    the devices are divided as the first run alone needs.
+    the devices are divided as the first run needs by itself.
 
     Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.
 

@@ -80,7 +80,7 @@ def scored_data(
         name, (pairs, parts) = Path(file).name, (list(data.open()), dict[str, slice]())
     elif source or target:
         if split or not (source and target):
-            raise ValueError("source, target and split do not go together: give both files, or split alone")
+            raise ValueError("source, target and split do not go together: give both files, or only split")
         if not answers_texts(config):
             raise ValueError(
                 "source and target are for translations, which this run does not make: set data.test in the config"
@@ -105,7 +105,7 @@ def scored_data(
 
 
 def answers_texts(config: Config) -> bool:
-    """Returns whether a run answers texts, by its model alone: a decoder also needs a chat template."""
+    """Returns whether a run's model answers texts: a decoder also needs a chat template."""
     return config.objective.translates or config.model.continues_texts
 
 

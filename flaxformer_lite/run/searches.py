@@ -55,7 +55,7 @@ class Read(NamedTuple):
     state: str
     """The state of the run folder before it was read."""
     params: PyTree
-    """Its parameters, by which others are known."""
+    """Its parameters, which tell it from others."""
 
 
 @dataclass(frozen=True)

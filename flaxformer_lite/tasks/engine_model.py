@@ -104,7 +104,7 @@ def open_model(
     with contextlib.suppress(LookupError, TypeError):
         check(replace(unopened, config=config_of(own.tree)))
     if own.kind != "Encoder":
-        raise CannotAnswer("CTranslate2 reads texts in one pass by encoders alone here, and fills no masks")
+        raise CannotAnswer("here CTranslate2 reads texts in one pass only by encoders, and fills no masks")
     export, library, tokenizers = opened(wanted, own.kind)
     config = config_of(export.facts["config"])
     config.data.texts_of_rows = {*export.facts["texts_of_rows"]}

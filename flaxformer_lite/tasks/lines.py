@@ -29,7 +29,7 @@ class TaskLines(ABC, Generic[Answer]):
     at_once: ClassVar[int | None] = None
     """Lines of a file that are answered together; None: as many as all commands take."""
     file: ClassVar[str | None] = ""
-    """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": it is a folder; None: there is no `-o`."""
+    """The name of the one file that `-o` may be, beside a folder, such as FILE.npy; "": it is a folder; None: no `-o`."""
     by_engine: ClassVar[bool] = True
     """Whether CTranslate2 may answer too."""
     numbered: ClassVar[bool] = False

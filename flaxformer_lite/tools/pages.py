@@ -1,4 +1,4 @@
-"""Parts of HTML pages: the style that they share, the files of a package, and the digests by which a policy names scripts."""
+"""Parts of HTML pages: the style that they share, the files of a package, and the digests with which a policy names scripts."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ def resource(package: str, name: str) -> str:
 
 
 def digest(content: str) -> str:
-    """Returns the digest by which a page's policy names a script or a style.
+    """Returns the digest with which a page's policy names a script or a style.
 
     Reference: W3C, Content Security Policy Level 3, 2.3.1.
     """

@@ -34,7 +34,7 @@ class RunData:
     """The training data and the evaluation data of a run, with its tokenizers."""
 
     config: Config
-    """The settings by which it was read, with the facts of the data."""
+    """The settings with which it was read, with the facts of the data."""
     records: TokenArrays
     tokenizers: Tokenizers
     train: Dataset
@@ -127,7 +127,7 @@ def adds_text(objective: BaseObjective) -> bool:
 def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
     """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
     texts, data = READERS[config.objective.reads].learned(config.objective, pairs), config.data
-    if adds_text(config.objective):  # a store knows a tokenizer by its data alone
+    if adds_text(config.objective):  # a store knows a tokenizer only by its data
         data = replace(data, store=None)
     tokenizers = folder.tokenizers(data, config.tokenizer_sizes, texts)
     return reader_of(config.objective, tokenizers, folder.path, config.data.longest, config.data.translation)

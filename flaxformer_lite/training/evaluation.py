@@ -117,7 +117,7 @@ def placed(config: Config, decode: DecodeConfig, runner: Runner) -> Placement:
     """Returns the groups of this process's devices that answer, beside the state of the training on each.
 
     Parameters that training has whole on each device stay so. Others are divided over as few devices as the memory allows: these
-    sum in another order, which may decide between tokens whose scores differ in the last bits alone.
+    sum in another order, which may decide between tokens whose scores differ only in the last bits.
 
     Raises: TooLarge if the devices of this process have not the memory for a whole model.
     """

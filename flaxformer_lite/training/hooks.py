@@ -1,6 +1,6 @@
 """Hooks: actions beside a training, at its start, after each step, evaluation and checkpoint, and at its end.
 
-A hook changes no number of a run. The loop alone decides which steps are taken and saved, and how a run continues (`loop.py`).
+A hook changes no number of a run. Only the loop decides which steps are taken and saved, and how a run continues (`loop.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ class Hook(BaseHook):
     """
 
     all_processes: ClassVar[bool] = False
-    """Whether all processes of a run call the hook; else the first one alone does. Hooks must not communicate."""
+    """Whether all processes of a run call the hook; else only the first process does. Hooks must not communicate."""
 
     def measure(self, gradient: Any) -> Mapping[str, jax.Array]:
         """Returns scalars of a step's gradient by name: `on_step` and the rows of steps have each as `gradient/NAME`.

@@ -14,7 +14,7 @@ from flaxformer_lite.config import TrainConfig
 WINDOW = 100
 """Number of steps that a loss is compared with."""
 DEVIATIONS = 6.0
-"""Smallest spike, in standard deviations of these steps' losses above their mean. Chance alone gives one in 10^9 steps."""
+"""Smallest spike, in standard deviations of these steps' losses above their mean. By pure chance one in 10^9 steps is one."""
 SMALLEST = 0.01
 """Smallest spike as a fraction of these losses' mean: nearly equal losses have almost no deviation."""
 

@@ -12,7 +12,7 @@ from flaxformer_lite.core.model import ModelConfig
 COMPILING = {"cpu": 4.0, "gpu": 30.0, "tpu": 30.0}
 """Seconds in which a train step and an evaluation step of one stack of scanned layers are compiled for one more length."""
 UNROLLED = 0.2
-"""The share by which each further layer makes a program longer, where layers are unrolled."""
+"""The share that each further layer adds to the length of a program, where layers are unrolled."""
 OPERATIONS = {"cpu": 7e10, "gpu": 3e13, "tpu": 5e13}
 """Operations per second that a training reaches."""
 

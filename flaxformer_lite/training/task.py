@@ -51,7 +51,7 @@ def with_products_of_this_processor(model: ModelConfig) -> ModelConfig:
 
 
 def check_objective(task: TrainTask, batch: Batch) -> None:
-    """Checks what `loss` and `metrics` of an objective return, by shapes alone.
+    """Checks what `loss` and `metrics` of an objective return, by their shapes only.
 
     Raises: ValueError that names the objective, the method and what is wrong.
     """

@@ -182,7 +182,7 @@ def test_a_hostile_pickle_is_one_line_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "x.bin", TREES[name], {"k": NUMBERS.tobytes()})
     with pytest.raises(
-        ValueError, match=r"^.*x\.bin: .*: copy the file again, or save the model's state dict alone"
+        ValueError, match=r"^.*x\.bin: .*: copy the file again, or save only the model's state dict"
     ) as refused:
         read_torch(tmp_path / "x.bin")
     assert len(str(refused.value)) < 600 and "\n" not in str(refused.value)

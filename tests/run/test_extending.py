@@ -143,7 +143,7 @@ def test_new_rows_are_means_of_old_ones_and_a_second_language_follows(
     for changes, message in (
         ({"language": "de"}, "language is 'de', which the run has already"),
         ({"language": "a/b"}, "language is 'a/b': it must be a code of letters"),
-        ({"like": "frr"}, "like is 'frr', which is none of this run's 3 languages; perhaps you meant fr"),
+        ({"like": "frr"}, "like is 'frr', which is not one of this run's 3 languages; perhaps you meant fr"),
         ({"pieces": 0}, "pieces is 0: it must be 1 or more"),
         ({"old": "text.it"}, "old is set with tokenizer 'own', which reads no old text"),
         ({"run": "new", "tokenizer": "shared", "language": "zz"}, "new has a tokenizer of its own for it: give the ne"),

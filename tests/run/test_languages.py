@@ -53,7 +53,7 @@ def test_directions_that_are_not_the_runs_are_refused(tmp_path: Path) -> None:
     wrong = TSV(path=str(tmp_path / "de-en.tsv"), languages=("de", "es"))
     for changes, message in (
         ({"languages": None}, r"data\.train\.sources\.0\.languages is \('de', 'en'\): it must be two codes"),
-        ({"train": wrong}, r"data\.train\.languages: to is 'es', which is none of .* 3 languages"),
+        ({"train": wrong}, r"data\.train\.languages: to is 'es', which is not one of .* 3 languages"),
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(config, data=dataclasses.replace(data, **changes))

@@ -165,7 +165,7 @@ def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
     others = [code for code in ("de", "en", "fr") if code != lost]
     for given, message in (
         ({"languages": others}, f"decode.forced_bos_id is 6, the token of {lost}: name {lost} among the languages too"),
-        ({"languages": ["it"]}, "languages is 'it', which is none of this run's 3 languages"),
+        ({"languages": ["it"]}, "languages is 'it', which is not one of this run's 3 languages"),
         ({"keep_ids": [53]}, "keep_ids has 53, which is no token id: ids must be between 0 and 52"),
         ({"text": str(tmp_path / "none")}, "none: no such file"),
         ({"keep_ids": range(53)}, "the text needs all 53 ids of"),

@@ -1,12 +1,15 @@
 """Measures of a package, its size and how its sentences read: `python -m tests.support.measures [FOLDER …]`.
 
 The size is a number of code tokens. Tokens a line are those on lines that have code; all else is a number for 1,000 statements.
+Without a FOLDER it also counts the English turns, the words of the pages, and the lines of tests and package.
 """
 
 import ast
 import collections
+import re
 import sys
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -61,6 +64,9 @@ def counts(path: Path) -> collections.Counter[str]:
         found["comprehensions"] += isinstance(node, COMPREHENSIONS)
         found["conditional expressions"] += isinstance(node, ast.IfExp)
         found["raises"] += isinstance(node, ast.Raise)
+        if isinstance(node, ast.FunctionDef):
+            signature = f"{ast.unparse(node.args)} {ast.unparse(node.returns or node.args)}"
+            found["signatures with Any"] += "Any" in re.findall(r"\w+", signature)
         found["starred literals"] += isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List)
         found["walrus"] += isinstance(node, ast.NamedExpr)
         if isinstance(node, ast.Compare):
@@ -73,12 +79,75 @@ def counts(path: Path) -> collections.Counter[str]:
     return found
 
 
+TURNS = re.compile(
+    r"\b(is none|are none|none of which|so many|of which|by which|[Tt]here is no|[Tt]here are no|(?<=\w )alone)\b"
+)
+"""Turns that stand for a noun which the reader has to look for. A sign only: a sentence without them can be as hard to read."""
+TEXT = {tokenize.STRING, tokenize.COMMENT} | {
+    getattr(tokenize, name) for name in ("FSTRING_MIDDLE", "TSTRING_MIDDLE") if hasattr(tokenize, name)
+}
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields what people read in a file, with its line: a whole page, or the strings and comments of Python, neighbours joined."""
+    if path.suffix != ".py":
+        yield 1, path.read_text(encoding="utf-8")
+        return
+    first, run = 1, ""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in TEXT:
+                first, run = (first if run else token.start[0]), f"{run} {token.string.strip('# ')}"
+            elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT) and run:
+                yield first, run
+                run = ""
+
+
+def turns(path: Path) -> list[tuple[int, str]]:
+    """Returns line and words of each turn of `TURNS`, with the words around it."""
+    return [
+        (
+            line + text[: match.start()].count("\n"),
+            " ".join(text[max(0, match.start() - 60) : match.end() + 40].split()),
+        )
+        for line, text in texts(path)
+        for match in TURNS.finditer(text)
+    ]
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def names_twice(folder: Path) -> dict[str, list[str]]:
+    """Returns the public names of classes, functions and constants that several modules define, with those modules."""
+    places = collections.defaultdict[str, list[str]](list)
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            named = [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+            if isinstance(node, ast.Assign):
+                named = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            for name in named:
+                places[name].append(path.relative_to(folder).as_posix())
+    return {name: where for name, where in places.items() if len(where) > 1 and not name.startswith("_")}
+
+
 def main(folders: list[str]) -> None:
     for folder in folders or [str(ROOT / "flaxformer_lite"), str(ROOT / "flaxformer_lite" / "core")]:
         total = sum(map(counts, sorted(Path(folder).rglob("*.py"))), collections.Counter[str]())
         print(f"{folder}: {total['tokens']:,} code tokens, {total['tokens'] / total['lines']:.1f} a line")
         for name in sorted(total.keys() - {"statements", "tokens", "lines"}):
             print(f"  {name:24} {1000 * total[name] / total['statements']:6.1f} for 1,000 statements ({total[name]:,})")
+    if folders:
+        return
+    package, tests = (sorted((ROOT / folder).rglob("*.py")) for folder in ("flaxformer_lite", "tests"))
+    lines = [sum(len(path.read_bytes().splitlines()) for path in files) for files in (package, tests)]
+    readme = len((ROOT / "README.md").read_bytes().splitlines())
+    words = [len(path.read_text(encoding="utf-8").split()) for path in pages()]
+    print(f"English turns: {sum(len(turns(path)) for path in [*package, *pages()])}")
+    print(f"words of the pages: {sum(words):,}; README.md: {readme} lines")
+    print(f"lines of tests: {lines[1]:,}, of the package {lines[0]:,}: {lines[1] / lines[0]:.2f}")
+    print(f"names that several modules define: {len(names_twice(ROOT / 'flaxformer_lite'))}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
 
 
 def check_places(setting: str, text: str, places: Collection[str]) -> None:
-    """Raises: ValueError if the text of a setting has a place, such as {text}, that is none of `places`."""
+    """Raises: ValueError if the text of a setting has a place, such as {text}, that `places` does not list."""
     if unknown := [place for place in PLACE.findall(text) if place not in places]:
         listed = ", ".join(f"{{{place}}}" for place in places)
         raise ValueError(f"{setting} is {text!r}, with the place {{{unknown[0]}}}: it may have {listed}")

@@ -30,19 +30,19 @@ from flaxformer_lite.core.text.special_ids import BOS
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
-    """Returns random numbers for one row of one batch: a function of seed, step and row alone."""
+    """Returns random numbers for one row of one batch: they depend on seed, step and row only."""
     # BatchPlan uses the same keys with counters from 0: words 2 and 3 of the counter separate the two streams.
     return np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, row, 1]))
 
 
 def example_generator(made_row: Any) -> np.random.Generator:
-    """Returns random numbers for a row that the objective made: a function of its arrays alone."""
+    """Returns random numbers for a row that the objective made: they depend on its arrays only."""
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(made_row))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
 Sampler = Callable[[Int[np.ndarray, "T"], int, np.random.Generator], Int[np.ndarray, "T2"]]
-"""Returns another segmentation of the ids of a text, with at most so many tokens more."""
+"""Called with ids of a text, the most tokens that may be added, and random numbers: returns another segmentation of the text."""
 
 
 class Samplers(NamedTuple):

@@ -115,7 +115,7 @@ class RowMaker(Protocol[MadeExample]):
     ) -> MadeExample:
         """Returns a row as NumPy arrays without the axis B, padded to `lengths`.
 
-        generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
+        generator: the only source of randomness. It depends on seed, step and row; in evaluation on the row only.
         """
 
 

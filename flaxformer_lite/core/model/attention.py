@@ -182,7 +182,7 @@ class Attention(Checked, at="model.attention"):
 
         query, key  heads after `qk_norm` and rotary positions; query head n reads key head `n // (N / K)`
         mask        True: the query may attend to the key; broadcasts to `[B, N, T, S]`; None: every query to every key
-        bias        to be added to the scores, broadcasts to `[B, N, T, S]`; None: there is none
+        bias        to be added to the scores, broadcasts to `[B, N, T, S]`; None: nothing is added
         param       `param(name, init, shape, dtype)` returns a parameter of this layer, `…/attention/NAME`
 
         A masked key must have weight 0 and pass no gradient; a query without keys must have a finite gradient. The weights may not
@@ -213,11 +213,11 @@ class Attention(Checked, at="model.attention"):
         """Returns the heads' answers where `weights` and `mix` have no part: for an attention that has no matrix of T x S weights.
 
         mask        `mask.structure` has the parts that it is made of (causal, padding, packed texts), `mask.allowed` the whole;
-                    what is not read is not computed. A decode cache has `allowed` alone, for S slots, and T is mostly 1
+                    what is not read is not computed. A decode cache has only `allowed`, for S slots, and T is mostly 1
         bias        as for `weights`; a method that cannot add it raises a ValueError where there is one
 
-        `model.dropout.attention_rate` must be 0: there are no weights to drop, and none to show. The rules of `weights` on masked
-        keys hold, and `check_attention` compares these answers too.
+        `model.dropout.attention_rate` must be 0: this variant has no weights that could be dropped or shown. The rules of
+        `weights` on masked keys hold, and `check_attention` compares these answers too.
         """
         raise NotImplementedError(f"{type(self).__qualname__} has weights")
 
@@ -337,7 +337,7 @@ class Disentangled(Attention):
         return super().score_scale(width * self.parts)
 
     def rows(self, offsets: np.ndarray) -> np.ndarray:
-        """Returns the row of a key for each offset, the number of tokens by which the key stands before its query."""
+        """Returns the row of the table for each offset. An offset is the position of the query minus the position of the key."""
         distance = np.abs(offsets)
         if self.num_buckets is not None:
             exact = self.num_buckets // 2
@@ -371,7 +371,7 @@ def check_attention(variant: Attention, d_model: int, num_heads: int, *, decodes
     """Checks the contract of a variant with methods of its own, by the answers to random queries: what `weights` and `answers` say.
 
     Their shape; equal answers with and without masked keys behind their own; no gradient to a masked key, and a finite one for a
-    query without keys. `decodes`: a query in the middle of a causal text is also answered alone, as with a decode cache.
+    query without keys. `decodes`: one query in the middle of a causal text is also answered by itself, as with a decode cache.
 
     The parameters are 0.1 above their first values: a gate that starts at 0 hides what it gates.
 

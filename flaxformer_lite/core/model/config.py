@@ -92,7 +92,7 @@ class LanguageModelHead(Checked, at="model.head"):
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindow(Checked, at="model.sliding_window"):
-    """Attention to near tokens only: of a decoder to the last few, of an encoder alone to those on both sides.
+    """Attention to near tokens only: in a decoder to the last few, in an encoder-only model to those on both sides.
 
     A token attends to itself and to the tokens less than `size` positions before it; in an encoder also to those less than `size`
     positions after it. In an encoder–decoder the window is the decoder's: its encoder reads whole texts. ModernBERT's
@@ -179,7 +179,7 @@ class ModelConfig(Checked, at="model"):
     positions: Annotated[PositionScheme, SavedAs(Positions)] = Sinusoidal()
     """Position scheme: the way the model knows the order of tokens."""
     sliding_window: SlidingWindow | None = None
-    """Limit of self-attention to near tokens, in all layers or some, of the decoder or of an encoder alone; None: no limit."""
+    """Limit of self-attention to near tokens, in all layers or some, of the decoder or of an encoder-only model; None: no limit."""
     position_padding_id: NonNegativeInt | None = None
     """Source token id that takes up no position (RoBERTa: its padding); None: every token takes up one."""
     padding_id: NonNegativeInt | None = None
@@ -360,7 +360,7 @@ class ModelConfig(Checked, at="model"):
 
     @property
     def continues_texts(self) -> bool:
-        """Whether the model is a decoder alone with a head for tokens."""
+        """Whether the model is decoder-only and has a head for tokens."""
         return self.num_encoder_layers == 0 and self.head is not None
 
     @property

@@ -125,7 +125,7 @@ def step_context(
     """Returns the context of `count` tokens that are decoded from column `index` of their rows on.
 
     index: column of the first of these tokens; columns count padding, positions do not. room: slots of the cache.
-    padded: columns of padding at the start of each row; None: there is none.
+    padded: columns of padding at the start of each row; None: no row has padding.
 
     Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
     """

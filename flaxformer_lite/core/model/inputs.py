@@ -57,7 +57,7 @@ class LazyLogits:
     """`model.matmul_dtype`."""
 
     def within(self, num_ids: int) -> "LazyLogits":
-        """Returns the logits of the first so many ids."""
+        """Returns the logits of the first `num_ids` ids."""
         if self.kernel.shape[1] == num_ids:
             return self
         bias = None if self.bias is None else self.bias[:num_ids]
@@ -184,7 +184,7 @@ def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array
 def text_inputs(
     model: ModelConfig, tokens: Int[Array, "B S"], mask: Bool[Array, "B S"], types: Int[Array, "B S"] | None = None
 ) -> Inputs:
-    """Returns the inputs for texts that the model's first stack reads: the encoder, or a decoder alone."""
+    """Returns the inputs for texts that the model's first stack reads: the encoder, or the decoder of a decoder-only model."""
     if model.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask)
     return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))

@@ -198,9 +198,9 @@ def compute_capability() -> float:
 
 
 def whole_structure(call: AttentionCall) -> MaskStructure | None:
-    """Returns the mask's parts where flags tell cuDNN all of it: it is causal, with or without a window, or there is none.
+    """Returns the mask's parts where flags tell cuDNN all of it: a causal mask, with or without a window, or no mask.
 
-    It has no flag for a window on both sides.
+    cuDNN has no flag for a window on both sides.
     """
     structure = call.structure
     if not isinstance(structure, MaskStructure) or (structure.window is not None and not structure.causal):

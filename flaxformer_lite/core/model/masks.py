@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def padding_mask(is_token: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
-    """Returns the mask in which every query may attend to the keys that are tokens; None if there is no padding.
+    """Returns the mask in which every query may attend to the keys that are tokens; None without padding.
 
     keys  a b ·        query 0   x x .
                        query 1   x x .

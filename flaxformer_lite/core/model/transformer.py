@@ -1,8 +1,8 @@
 """The Transformer: embeddings below, stacks of layers in the middle, heads on top. The alphabet is in `model/__init__.py`.
 
-`Transformer` is the encoder–decoder, or one of the two alone. `Stack` repeats a `Block`: self-attention, cross-attention and
-feed-forward, with the residual commands around each. A stack reads all tokens at once (`__call__`), or the next ones with a decode
-cache (`step`); `contexts.py` builds the masks of both. The heads are in `heads.py`.
+`Transformer` is the encoder–decoder, encoder-only or decoder-only model. `Stack` repeats a `Block`: self-attention,
+cross-attention and feed-forward, with the residual commands around each. A stack reads all tokens at once (`__call__`), or the
+next ones with a decode cache (`step`); `contexts.py` builds the masks of both. The heads are in `heads.py`.
 """
 
 import functools
@@ -48,12 +48,12 @@ from flaxformer_lite.core.parallel.sharding import constrain_sharding
 
 
 class Transformer(nn.Module):
-    """The encoder–decoder Transformer, or the encoder or decoder alone, with a language-model head and a pooler."""
+    """The encoder–decoder, encoder-only or decoder-only Transformer, with a language-model head and a pooler."""
 
     config: ModelConfig
     vocab_multiple: int = 1
     """The tables of the vocabulary are padded to a multiple of it, so that as many devices can divide them. `logits` are as wide as
-    the tables; the outputs of a call have those of the vocabulary alone."""
+    the tables; the outputs of a call have only the logits of the vocabulary."""
 
     def setup(self) -> None:
         c = self.config
@@ -187,7 +187,7 @@ class Transformer(nn.Module):
         """Returns the logits of the token after each of `tokens`, and the cache with these tokens in it.
 
         index: column of the first of these tokens in its row. padded: columns of padding at the start of each row; positions
-        count from there. None: there is none.
+        count from there. None: no row has padding.
         causal: True: a token attends to itself and to all before it. False: each attends to all of `tokens`, as in the prompt of
         a prefix language model.
 
@@ -207,7 +207,7 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
 def step_copies(model: Transformer, variables: VariableDict, num_ids: int | None = None) -> dict[str, Any]:
     """Returns copies of variables in the layouts that the steps of a search read, for `fast.with_layout`.
 
-    With `num_ids` the head scores the first so many ids alone: no other id has a part in a softmax.
+    With `num_ids` the head scores only the first `num_ids` ids: no other id takes part in a softmax.
     """
     hidden = jnp.zeros((1, 1, model.config.output_width), DTYPES[model.config.dtype])
     kernel = model.bind(variables).scores(hidden).kernel

@@ -73,13 +73,13 @@ class BaseObjective(AnsweredTexts, RowMaker[Batch]):
     then truncates records to `data.max_source_length` and `data.max_target_length`, each with a warning. False: `make_rows` fits
     the whole records."""
     rows_independent: ClassVar[bool] = True
-    """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices. False:
+    """Whether the loss of a row depends on that row only, so that a batch can be split over micro-batches and pmap devices. False:
     micro-batches need `compared` and `joined`."""
     decoder_special_ids: ClassVar[tuple[str, ...]] = ()
     """The special ids (fields of `SpecialIds`) that the decoder learns, so that `decode` must have the same ones."""
     prompt_attention: ClassVar[PromptAttention] = "causal"
-    """The tokens of a prompt that each one attends to when a decoder alone generates. "full" is for a prefix language model,
-    whose `example` sets `Inputs.target_attention` accordingly. An objective that sets it must state this constant."""
+    """The tokens of a prompt that each of its tokens attends to when a decoder-only model generates. "full": a prefix language
+    model, whose `example` sets `Inputs.target_attention` accordingly. An objective that sets it must state this constant."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class HeadObjective(BaseObjective):
 
 
 def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "", each: bool = False) -> None:
-    """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message.
+    """Raises: ValueError unless the model's pooler has `num_classes` classes. `needed_by` and `remedy` are parts of the message.
 
     each: whether each token needs them, or the whole text.
     """

@@ -30,7 +30,7 @@ class CausalLM(HeadObjective):
     decoder_special_ids = ("eos", "bos")
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError unless the model is a decoder alone with a head."""
+        """Raises: ValueError unless the model is decoder-only and has a head."""
         self.check_stacks(model, encoder=False, decoder=True)
 
     def packed_row(self, longest: Lengths) -> Lengths:

@@ -155,7 +155,7 @@ class Classification(ClassifiedTexts, LabelledTexts, HeadObjective):
             is_list = not self.several and label_names(label) != [label]
             more = "; for any number of labels a text, set objective.labels to 'several'" if is_list else ""
             raise ValueError(
-                f"has the label {label[:60]!r}, which is none of objective.classes ({few}): add it there, "
+                f"has the label {label[:60]!r}, which is not one of objective.classes ({few}): add it there, "
                 f"or correct the data (data.train.record.label names the labels){more}"
             )
         return self.classes.index(label)
@@ -272,7 +272,7 @@ def class_logits(outputs: Outputs) -> Float[Array, "B C"]:
 
 
 def label_names(label: str) -> list[str]:
-    """Returns the labels of a text: those of a JSON list, else the one that the text is; an empty text is none."""
+    """Returns the labels of a text: those of a JSON list; any other text is one label, and an empty text has no label."""
     with contextlib.suppress(ValueError, RecursionError):
         names = json.loads(label) if label.startswith("[") else None
         if isinstance(names, list):

@@ -64,7 +64,7 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
     """The most negatives of a query that a step reads. A query that has more gets others in each epoch."""
     widths: tuple[PositiveInt, ...] = ()
     """Widths of beginnings of the vectors that are vectors of their own: the loss is summed over them, each scaled to length 1
-    (Kusupati et al. 2022, arXiv:2205.13147, section 3). (): whole vectors alone."""
+    (Kusupati et al. 2022, arXiv:2205.13147, section 3). (): only whole vectors."""
     width_weights: tuple[PositiveFloat, ...] = ()
     """The weight of each of `widths` in the loss; (): 1 each."""
     rows_independent = False
@@ -149,7 +149,7 @@ class SentenceEmbeddings(PromptedTexts, CandidateTexts):
 
         def make(i: int) -> QueryCandidates:
             record = QueryCandidates.of(arrays[i])
-            candidates = tuple(map(framed, record.candidates))  # arrays, of which an evaluation draws by content
+            candidates = tuple(map(framed, record.candidates))  # arrays: an evaluation draws from them by content
             return record._replace(query=framed(record.query), candidates=candidates)
 
         num_special = len(reader.truncated([[]], 0).tokens)

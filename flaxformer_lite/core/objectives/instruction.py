@@ -76,11 +76,11 @@ def left_out(arrays: TokenArrays, num_kept: int, longest: Lengths) -> str:
     cut, too_long = int(is_cut.sum()), int((is_cut & (arrays.sizes[:, 1] == 0)).sum())
     without = len(arrays) - num_kept - too_long - refused
     reasons = (
-        (refused, "were left out, as they are none or the chat template refuses them"),
+        (refused, "were left out, as they are not conversations or the chat template refuses them"),
         (cut - too_long, f"lost their first turns to fit in data.max_target_length {longest.target}"),
         (
             too_long,
-            f"were left out, as their last turn alone does not fit in data.max_target_length {longest.target}",
+            f"were left out, as even their last turn does not fit in data.max_target_length {longest.target}",
         ),
         (without, "were left out, as they have no answer"),
     )

@@ -189,7 +189,7 @@ def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: 
 
 
 def check_class_weights(class_weights: Sequence[float], names: str, number: int) -> None:
-    """Raises: ValueError unless there are no weights, or one for each class. names: the setting with the names of the classes."""
+    """Raises: ValueError unless each class has a weight, or no class has one. names: the setting with the names of the classes."""
     if len(class_weights) not in (0, number):
         raise ValueError(
             f"objective.class_weights has {len(class_weights)} numbers, but {names} {number} names: give each class a weight, or "

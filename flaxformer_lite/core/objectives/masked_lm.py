@@ -28,7 +28,7 @@ class MaskedLM(HeadObjective):
     """Masked language modelling: an encoder reads documents in which some tokens are masked, and predicts these tokens.
 
     Documents are cut into pieces between BOS and EOS, which share rows of `data.max_source_length`. Each step selects other tokens;
-    in evaluation they depend on the example alone. `accuracy` and `loss` are those of the selected tokens.
+    in evaluation they depend on the example only. `accuracy` and `loss` are those of the selected tokens.
 
     Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
     """
@@ -56,7 +56,7 @@ class MaskedLM(HeadObjective):
     # The model and the tokenizer -------------------------------------------------------------------------------------
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError unless the model is an encoder alone, with the id of the mask and the pooler that it needs."""
+        """Raises: ValueError unless the model is encoder-only, with the id of the mask and the pooler that it needs."""
         self.check_stacks(model, encoder=True, decoder=False)
         check_token_ids([self.mask_token], model.vocab_size, "objective.mask_token is")
         if self.next_sentence:
@@ -66,7 +66,7 @@ class MaskedLM(HeadObjective):
         return vocab_size if self.mask_token is None else self.mask_token
 
     def check_mask(self, special: SpecialIds) -> None:
-        """Raises: ValueError if there is no mask, or it is a piece of text for the tokenizer."""
+        """Raises: ValueError without a mask token, or with one that the tokenizer uses for text."""
         mask, size = special.mask if self.mask_token is None else self.mask_token, special.size or 0
         if mask is None or (mask != special.mask and mask < size):
             raise ValueError(

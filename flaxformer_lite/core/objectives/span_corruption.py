@@ -29,7 +29,7 @@ class SpanCorruption(HeadObjective):
         encoder    a b <1> e f <2> h EOS
         decoder    <1> c d <2> g <3> EOS
 
-    Each step draws new spans; in evaluation they depend on the example alone. Reference: Raffel et al. 2019, arXiv:1910.10683,
+    Each step draws new spans; in evaluation they depend on the example only. Reference: Raffel et al. 2019, arXiv:1910.10683,
     section 3.1.4.
     """
 

@@ -42,7 +42,7 @@ from flaxformer_lite.core.text.pairs import Extent
 class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
     """A label for each word of a text, scored by a `model.pooler` that reads each token. Its word is read off the first piece.
 
-    A word here is a unit of the text: letters and digits in a row, or another sign alone. Evaluation reports `loss`; `accuracy`, of
+    A word here is a unit of the text: letters and digits in a row, or one other sign. Evaluation reports `loss`; `accuracy`, of
     words; and `precision`, `recall` and `f1` of entities, over all and of each type (`f1_PER`). An entity is right if its type, its
     first and its last word are; entities are read off the labels as conlleval and seqeval's default mode do, where a stray I-
     begins an entity. Words that were cut off do not count.
@@ -91,7 +91,7 @@ class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
             return self.labels.index(str(label))
         few = ", ".join(self.labels[:10]) + (", …" if len(self.labels) > 10 else "")
         raise ValueError(
-            f"{word} has the label {label!r}, which is none of objective.labels ({few}): add it there, or correct the data"
+            f"{word} has the label {label!r}, which is not one of objective.labels ({few}): add it there, or correct the data"
         )
 
     def further_label(self, label: int) -> int:
@@ -143,7 +143,7 @@ class TokenLabels(LabelledWordTexts, WholeTexts, HeadObjective):
     def metrics(self, outputs: Outputs, batch: Batch) -> Counts:
         """Returns nats per counted piece, the words with the right label, and the counts of entities (`entity_counts`)."""
         logits, is_word = token_logits(outputs), batch.extra > 0
-        order = jnp.argsort(~is_word, axis=-1, stable=True)  # words alone, in their order
+        order = jnp.argsort(~is_word, axis=-1, stable=True)  # the words first, in their order
         labels = (jnp.where(is_word, x, -1) for x in (batch.targets, logits.argmax(-1)))
         true, predicted = (jnp.take_along_axis(x, order, -1) for x in labels)
         counts = entity_counts(true, predicted, self.label_parts, len(self.entity_types))

@@ -69,7 +69,7 @@ def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:
 
 
 def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
-    """Returns the parameters of which at least one layer trains, and those that are frozen: two trees without each other's leaves.
+    """Returns the parameters with at least one trained layer, and the frozen parameters: two trees without each other's leaves.
 
     Raises: ValueError for a pattern that matches no parameter.
     """
@@ -92,7 +92,7 @@ def with_frozen_dtype(params: PyTree, trainable: tuple[str, ...], dtype: str) ->
 
 
 def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
-    """Sets gradients or updates of frozen layers to zero, in stacked arrays of which other layers train."""
+    """Sets gradients or updates of frozen layers to zero, in stacked arrays whose other layers train."""
 
     def masked(keys: tuple[Any, ...], x: Any) -> Any:
         trains = trained_layers(leaf_path(keys), x, trainable)
@@ -107,14 +107,14 @@ def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
 def check_rates(rates: Mapping[str, float], params: PyTree, trainable: tuple[str, ...]) -> None:
     """Compares the patterns of `optimizer.rates` with all parameters of a model, frozen ones too.
 
-    Raises: ValueError for a pattern that matches no parameter, or frozen ones alone.
+    Raises: ValueError for a pattern that matches no parameter, or only frozen parameters.
     """
     check_patterns("optimizer.rates", rates, params)
     trained = [path for path in all_layer_paths(params) if trains(path, trainable)]
     for pattern in rates:
         if not any(matches(path, pattern) for path in trained):
             raise ValueError(
-                f"optimizer.rates has {pattern!r}, which matches frozen parameters alone (what trains is {trainable}): name "
+                f"optimizer.rates has {pattern!r}, which matches only frozen parameters (what trains is {trainable}): name "
                 "them in train.trainable, or leave the rate out"
             )
 

@@ -14,14 +14,14 @@ from flaxformer_lite.core.parallel.sharding import replicated
 
 QUICK = (("xla_backend_optimization_level", "1"), ("xla_cpu_use_fusion_emitters", "False"))
 """Options with which a CPU compiles a model in half the time, to a program that is as fast. An optimizer's update would be slower,
-and so would a model with the first option alone."""
+and so would a model with only the first option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerOptions(Checked, at="train.compiler_options"):
     """Options of XLA for the train and the evaluation step, each NAME=VALUE, by the kind of device that they are compiled for.
 
-    A compiler gets those of its own kind alone.
+    A compiler gets only the options of its own kind of device.
     """
 
     cpu: tuple[str, ...] | None = None
@@ -60,7 +60,7 @@ class CompilerOptions(Checked, at="train.compiler_options"):
                     )
 
     def of(self, mesh: Mesh, *, update: bool = False) -> dict[str, str]:
-        """Returns the options for the devices of a mesh, by name. update: those for an optimizer's update alone.
+        """Returns the options for the devices of a mesh, by name. update: only those for an optimizer's update.
 
         Raises: ValueError for a name or a value that their compiler does not know.
         """

@@ -20,7 +20,7 @@ class MeshConfig(Checked, at="train.mesh"):
     """Number of devices along each axis of the mesh; the product is the number of devices. One axis may be -1: all the rest."""
 
     data: PositiveInt | Literal[-1] = -1
-    """Devices with the whole model and their share of the rows. A multiple of the number of TPU slices: this axis alone goes over
+    """Devices with the whole model and their share of the rows. A multiple of the number of TPU slices: only this axis goes over
     the network between them."""
     fsdp: PositiveInt | Literal[-1] = 1
     """Devices with their share of the rows, the parameters and the optimizer state. Parameters are gathered layer by layer."""

@@ -261,7 +261,7 @@ def allgather_text(text: str) -> list[str]:
 
 
 def whole_in_each_process(x: Array) -> Array:
-    """Returns an array of a mesh on the devices of this process alone, divided by the same axes as far as these devices suffice."""
+    """Returns an array of a mesh on the devices of this process only, divided by the same axes as far as these devices suffice."""
     if x.is_fully_addressable:
         return x
     assert isinstance(x.sharding, NamedSharding)
@@ -280,7 +280,7 @@ def whole_in_each_process(x: Array) -> Array:
 
 
 def current_mesh() -> AbstractMesh | None:
-    """Returns the mesh over some axes of which the compiler divides the function that is being traced; None: it does not."""
+    """Returns the mesh whose axes the compiler uses to divide the function that is being traced; None: it divides nothing."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if mesh.axis_names == MESH_AXES and AxisType.Auto in mesh.axis_types else None
 

@@ -66,7 +66,7 @@ class Placement:
         return jax.jit(function, compiler_options=quick_options(mesh), **how)
 
     def in_words(self) -> str:
-        """Returns one line on the devices of which a group divides the model."""
+        """Returns one line on the devices that answer, in groups that divide the model."""
         groups = "one group" if self.groups == 1 else f"{self.groups} groups, each with rows of its own"
         return f"{self.groups * self.tensor} devices answer in {groups}: mesh.tensor {self.tensor} divides the model"
 

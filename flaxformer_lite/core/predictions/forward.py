@@ -20,7 +20,7 @@ class ForwardArguments(TypedDict, total=False):
     """Arrays or nested lists for a forward pass; `arguments` returns those that a model has."""
 
     input_ids: ArrayLike
-    """Token ids [B, S]: the source, or the text of a decoder alone [B, T]."""
+    """Token ids [B, S]: the source, or the text of a decoder-only model [B, T]."""
     attention_mask: ArrayLike
     """1 at tokens, 0 at padding [B, S]; by default all 1."""
     token_type_ids: ArrayLike

@@ -46,7 +46,7 @@ class AnsweredTexts(Checked, at="objective"):
 
     @property
     def rating(self) -> "Rating | None":
-        """The numbers by which the model rates a translation; None: it rates none."""
+        """The numbers with which the model rates a translation; None: it does not rate translations."""
         return None
 
     @property

@@ -64,14 +64,14 @@ class BeamState(NamedTuple):
 def start_beams(
     models: Sequence[Transformer], variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
 ) -> tuple[SearchInputs, BeamState]:
-    """Returns the inputs of the steps, and the state before the first one; its caches have room for the prompt alone."""
+    """Returns the inputs of the steps, and the state before the first one; its caches have room for the prompt only."""
     filled = [prefill(*member, batch, settings) for member in zip(models, variables, strict=True)]
     inputs = filled[0][0]
     return inputs, init_beam_state(inputs, tuple(cache for _, cache in filled), settings)
 
 
 def beams_room(model: Transformer, config: DecodeConfig, prefill_length: int, steps: int) -> int:
-    """Returns the slots of the cache that so many steps need: the slots that the beams share, and K for each step."""
+    """Returns the slots of the cache that `steps` steps need: the slots that the beams share, and K for each step."""
     return model.cache_room(prefill_length) + steps * config.beam_size
 
 
@@ -127,7 +127,7 @@ def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "
 
 
 def init_beam_state(inputs: SearchInputs, caches: tuple[DecodeCache, ...], settings: SearchSettings) -> BeamState:
-    """Returns the state before the first step: K equal beams, of which only the first one counts, and no finished answer."""
+    """Returns the state before the first step: K equal beams (only the first one counts) and no finished answer."""
     config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
     zeros = jnp.zeros((batch, k), accumulation_dtype(caches[0][0].own.key))

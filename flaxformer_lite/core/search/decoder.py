@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 class Decoder:
-    """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
+    """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder-only model).
 
     Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
     `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. Several models,
@@ -106,7 +106,7 @@ class Decoder:
         """The number of the model's positions, the least of all models of an ensemble; None: any number."""
         if ensemble and config.program.sampling is not None:
             raise ValueError(
-                "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
+                "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use a single run"
             )
         by_beams = config.beam_size > 1 or ensemble
         self.beam_search = search_of(models, BEAM_SEARCH, placement)
@@ -136,9 +136,9 @@ class Decoder:
         *,
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
-        """Returns the answers to each request, best first, in their order. Token ids alone are a request for an answer to them.
+        """Returns the answers to each request, best first, in their order. Token ids stand for a request with only these.
 
-        A source without a token, or of padding alone, has one empty answer, with a score of 0. `watch` ends answers early, unless
+        A source without a token, or with only padding, has one empty answer, with a score of 0. `watch` ends answers early, unless
         there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
 
         Raises: ValueError if a source is longer than the model's positions, a prompt is empty, or `why_not` has a reason.
@@ -198,7 +198,7 @@ class Decoder:
         self.search.compile(self.weights(weights), self.joined([inputs]), settings)
 
     def largest_inputs(self, rows: int, source: Sequence[int]) -> tuple[SearchInputs, SearchSettings]:
-        """Returns the inputs of the largest batch that so many copies of a source give, and the settings of its search."""
+        """Returns the inputs of the largest batch that `rows` copies of a source give, and the settings of its search."""
         (batch, *_) = self.batches([len(source)] * rows)
         return self.inputs([Row(source, self.config, self.max_length(source))] * len(batch.members), batch)
 
@@ -207,7 +207,7 @@ class Decoder:
         return self.has_encoder and all(token == self.config.pad_id for token in source)
 
     def stream(self, weights: Weights | VariableDict, request: Request | Sequence[int]) -> Iterator[list[int]]:
-        """Yields the first answer of `generate` to this request alone in chunks: one token, then `CHUNK_TOKENS` at a time.
+        """Yields the first answer of `generate` to a single request in chunks: one token, then `CHUNK_TOKENS` at a time.
 
         Raises: ValueError as `generate` does, and with beams or terms: the best beam is known only at the end.
         """
@@ -271,7 +271,7 @@ class Decoder:
         return ""
 
     def beams(self, room: int) -> int:
-        """Returns the number of beams of a search with room for so many terms: at least one for each number of them."""
+        """Returns the number of beams of a search with room for `room` terms: at least one beam for each number of terms so far."""
         return max(self.config.beam_size, room + 1) if room else self.config.beam_size
 
     def batches(self, lengths: Sequence[int], beams: int | None = None) -> list[InputBatch]:

@@ -47,7 +47,7 @@ class Workload:
     weights_dtype: str = "float32"
 
     def divided_by(self, tensor: int) -> str:
-        """Returns why so many devices cannot divide a model; "" if they can."""
+        """Returns why `tensor` devices cannot divide a model; "" if they can."""
         mesh = group_of(tensor)
         try:
             for model in self.models:
@@ -58,7 +58,7 @@ class Workload:
         return ""
 
     def parameter_bytes(self, tensor: int) -> int:
-        """Returns the bytes of the parameters on each of so many devices that divide them."""
+        """Returns the bytes of the parameters on each of `tensor` devices that divide them."""
         return sum(shard_bytes(self.parameters(model, group_of(tensor))) for model in self.models)
 
     def parameters(self, model: ModelConfig, mesh: Mesh | AbstractMesh) -> PyTree:

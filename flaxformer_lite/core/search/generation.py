@@ -71,7 +71,7 @@ def check_stop(stop: Sequence[str]) -> None:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:
-    """Returns a prompt's token ids after the special ids that begin a text; `bos_id` alone if that gives no id.
+    """Returns a prompt's token ids after the special ids that begin a text; only `bos_id` if that gives no id.
 
     Raises: ValueError if that gives no id and `bos_id` is None.
     """

@@ -42,7 +42,7 @@ class GreedyState(NamedTuple):
 def start_greedy(
     models: Sequence[Transformer], variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings
 ) -> tuple[SearchInputs, GreedyState]:
-    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt alone."""
+    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt only."""
     inputs, cache = prefill(models[0], variables[0], batch, settings)
     size, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
     return inputs, GreedyState(
@@ -56,7 +56,7 @@ def start_greedy(
 
 
 def greedy_room(model: Transformer, config: DecodeConfig, prefill_length: int, steps: int) -> int:
-    """Returns the slots of the cache that so many steps need."""
+    """Returns the slots of the cache that `steps` steps need."""
     return model.cache_room(prefill_length + steps)
 
 

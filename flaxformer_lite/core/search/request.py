@@ -18,7 +18,7 @@ class Request:
     limit: int | None = None
     """A maximum length of the answer, its end included, in addition to that of the settings."""
     seed: int = 0
-    """An unsigned 32-bit number. Sampled tokens depend on it, the index and the number of the sample alone."""
+    """An unsigned 32-bit number. Sampled tokens depend only on it, the index and the number of the sample."""
     index: int | None = None
     """The number of the request in samples and messages; None: its place among the requests."""
     forced: Forced = Forced()

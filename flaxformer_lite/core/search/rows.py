@@ -1,4 +1,4 @@
-"""A search in compiled parts, so that rows whose answers are done leave the batch, and the others are computed alone.
+"""A search in compiled parts, so that rows whose answers are done leave the batch, and only the others are computed on.
 
     rows    64 ━━━━━━━━━━━━━━━━┓ 48 are done
             16                 ┗━━━━━━┓ 60 are done    each line is a program of its own, compiled when it is first needed
@@ -89,7 +89,7 @@ class Search:
         few: Int[Array, ""],
         config: DecodeConfig,
     ) -> tuple[Any, Decoded]:
-        """Returns the state once so many steps are done, or at most `few` rows are active; and the answers in it."""
+        """Returns the state after `max_steps` steps, or when at most `few` rows are active; and the answers in it."""
 
         def of_group(
             variables: Sequence[VariableDict], inputs: SearchInputs, state: Any, *limits: Int[Array, ""]
@@ -106,7 +106,7 @@ class Search:
         return advanced
 
     def _grow(self, cache: Any, capacity: int) -> Any:
-        """Returns the cache with so many slots."""
+        """Returns the cache with `capacity` slots."""
         return self.placement.by_rows(lambda _, cache: grow_cache(cache, capacity))((), cache)
 
     @property
@@ -115,7 +115,7 @@ class Search:
         return self.placement.mesh is None and platform() == "cpu"
 
     def capacity(self, inputs: SearchInputs, settings: SearchSettings, steps: int) -> int:
-        """Returns the slots of the cache that so many steps need."""
+        """Returns the slots of the cache that `steps` steps need."""
         return self.method.room(self.models[0], settings.config, inputs.prefill_length, steps)
 
     def __call__(
@@ -162,7 +162,7 @@ class Search:
     def resized(
         self, inputs: SearchInputs, state: Any, order: Int[np.ndarray, "_"], capacity: int
     ) -> tuple[SearchInputs, Any]:
-        """Returns these rows, in this order, with so many slots in the cache.
+        """Returns these rows, in this order, with `capacity` slots in the cache.
 
         All rows stay but on one CPU, where NumPy compiles nothing and copies rows only if some leave.
         """
@@ -188,7 +188,7 @@ class Search:
 FEWEST_ROWS = 8
 """The fewest rows that a batch keeps: fewer cost a CPU about as much, until the caches are long."""
 LONG_STEPS = 32
-"""Steps after which the last row is computed alone. Most answers are shorter; one that does not end takes all the time."""
+"""Steps after which only the last row is computed. Most answers are shorter; one that does not end takes all the time."""
 
 
 def fewer_rows(rows: int) -> int:

@@ -217,7 +217,10 @@ def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Arr
 def largest_integer(
     holds: Callable[[UInt32[Array, "B"]], Bool[Array, "B"]], rows: int, num_bits: int | Int[Array, ""]
 ) -> UInt32[Array, "B"]:
-    """Returns for each row the largest integer of so many bits that `holds`; 0 without any. All smaller integers must hold too."""
+    """Returns for each row the largest integer of `num_bits` bits that `holds`; 0 if no integer does.
+
+    If an integer holds, all smaller ones must.
+    """
 
     def add_bit(i: Int[Array, ""], integer: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
         larger = integer | (jnp.uint32(1) << (num_bits - 1 - i).astype(jnp.uint32))

@@ -1,9 +1,9 @@
 """Shared by greedy search, sampling and beam search: the prompt in the cache (prefill), and the loop over new tokens.
 
 A `Method` is one of the two searches, as pure functions of arrays: `rows.py` compiles them in parts, once a batch shape. A model
-with an encoder answers a source; its decoder starts from BOS. A decoder alone continues a prompt, padded on the left. Both are P
-tokens here: the first P - 1 go into the cache at once (prefill), the last one is the input of the first step. R is the number of
-new tokens that the arrays have room for.
+with an encoder answers a source; its decoder starts from BOS. A decoder-only model continues a prompt, padded on the left. Both
+are P tokens here: the first P - 1 go into the cache at once (prefill), the last one is the input of the first step. R is the
+number of new tokens that the arrays have room for.
 """
 
 import functools
@@ -86,13 +86,13 @@ class Method(NamedTuple):
     start: Callable[
         [Sequence[Transformer], Sequence[VariableDict], SearchInputs, SearchSettings], tuple[SearchInputs, Any]
     ]
-    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt alone."""
+    """Returns the inputs of the steps, and the state before the first one; its cache has room for the prompt only."""
     step: Callable[[Sequence[Transformer], Sequence[VariableDict], SearchInputs, DecodeConfig, Any], Any]
     """Returns the state with one more token in each active answer. It reads the variables that `laid_out` returns."""
     answers: Callable[[SearchInputs, DecodeConfig, Any], Decoded]
     """Returns the answers that a state has."""
     room: Callable[[Transformer, DecodeConfig, int, int], int]
-    """Returns the slots of the cache for a prefill of so many positions and so many steps."""
+    """Returns the slots of the cache for a prefill of that many positions, and that many steps."""
 
 
 Copies = tuple[dict[str, Any], ...]

@@ -79,7 +79,7 @@ class DecodeConfig(Checked, at="decode"):
     forced_eos_id: NonNegativeInt | None = None
     """Last token of an answer that reaches its maximum length; None: the model's choice."""
     num_ids: PositiveInt | None = None
-    """Answers are made of the first so many ids of the vocabulary; None: of all. No language writes the pieces of later ones."""
+    """Only the first `num_ids` ids of the vocabulary are chosen; None: all ids. No language writes the pieces of the others."""
     suppress_ids: tuple[NonNegativeInt, ...] = ()
     """Tokens that are never chosen."""
     no_repeat_ngram: NonNegativeInt = 0
@@ -94,7 +94,7 @@ class DecodeConfig(Checked, at="decode"):
     pad_id: NonNegativeInt = PAD
     """Padding token. pad_id, bos_id and eos_ids are the tokenizer's; only imported models need others."""
     bos_id: NonNegativeInt | None = BOS
-    """Token that starts every answer to a source, and every empty prompt; None: there is none, so no prompt may be empty."""
+    """Token that starts every answer to a source, and every empty prompt; None: no such token, so no prompt may be empty."""
     eos_ids: tuple[NonNegativeInt, ...] = (EOS,)
     """Tokens that end an answer; the first one also ends the texts that the model reads. (): only the maximum length ends one."""
     batch_tokens: PositiveInt = 2048
@@ -144,18 +144,18 @@ class DecodeConfig(Checked, at="decode"):
 
     @property
     def start_id(self) -> int:
-        """`bos_id` where an answer starts from it. Raises: ValueError if there is none."""
+        """`bos_id`, the token from which an answer starts. Raises: ValueError if it is None."""
         if self.bos_id is None:
             raise ValueError("decode.bos_id is None, but answers of this model start from it: set it to a token id")
         return self.bos_id
 
     @property
     def eos_id(self) -> int | None:
-        """The first of `eos_ids`; None if there is none."""
+        """The first of `eos_ids`; None if `eos_ids` is empty."""
         return next(iter(self.eos_ids), None)
 
     def divisor(self, length: Any) -> Any:
-        """Returns the number by which `length_penalty` divides the log-probability of an answer; lengths may be arrays."""
+        """Returns the divisor that `length_penalty` gives the log-probability of an answer; lengths may be arrays."""
         if self.length_penalty == "none":
             return 1
         return (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha

@@ -84,7 +84,7 @@ class Languages(Checked, at="data.languages"):
             listed = f"the languages are {cut(', '.join(self.codes))}"
             near = suggest(code, self.codes, 3, 0.3).removeprefix("; ") or listed
             raise Mistake(
-                f"{name} is {cut(repr(code))}, which is none of this run's {len(self.codes)} languages; {near}",
+                f"{name} is {cut(repr(code))}, which is not one of this run's {len(self.codes)} languages; {near}",
                 setting=name,
             )
 
@@ -123,7 +123,10 @@ class LanguageTokenizers(Tokenizers):
     def of(
         cls, tokenizers: Tokenizers, languages: Languages, own: Mapping[str, Tokenizer] = {}
     ) -> "LanguageTokenizers":
-        """Returns the tokenizers for pairs; sources alone get no language. Raises: ValueError for a language without a token."""
+        """Returns the tokenizers for pairs; a source without a target gets no language.
+
+        Raises: ValueError for a language without a token.
+        """
         multilingual = cls(tokenizers.source, tokenizers.target, languages, tokenizers, own)
         for code in languages.codes:
             multilingual.token_id(code)

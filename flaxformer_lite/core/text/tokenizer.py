@@ -211,7 +211,7 @@ class Tokenizers:
 
     @property
     def reading(self) -> str:
-        """A name for the way in which pairs are read; "": by the tokenizers alone."""
+        """A name for the way in which pairs are read; "": only the tokenizers read them."""
         return ""
 
     def refusal(self, pair: Pair) -> str | None:
@@ -266,7 +266,7 @@ class UnknownText:
 
 
 def training_lines(lines: Iterable[str], vocab_size: int) -> Iterator[str]:
-    """Yields the lines that are not blank. Raises: ValueError if there are none, or `vocab_size` leaves no id for text."""
+    """Yields the lines that are not blank. Raises: ValueError if all are blank, or `vocab_size` leaves no id for text."""
     if vocab_size <= len(SPECIALS):
         raise ValueError(
             f"model.vocab_size is {vocab_size}: it must be above {len(SPECIALS)}, the number of special ids"

@@ -161,7 +161,7 @@ class Asking(Form):
 
     @cached_property
     def end_id(self) -> int | None:
-        """The id of the special token by which the template ends an answer; None: it has none."""
+        """The id of the special token that the template writes at the end of an answer; None: it writes no special token there."""
         turn = [*self.messages(PROBE), {"role": "assistant", "content": PROBE}]
         try:
             end = self.template.whole_prompt(turn, add_generation_prompt=False).rpartition(PROBE)[2].lstrip()

@@ -208,7 +208,7 @@ class ChatTemplate:
     def conversation(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, last_only: bool = False
     ) -> str:
-        """Returns the text of a conversation with the marks of all answers, or of the last one alone.
+        """Returns the text of a conversation with the marks of all answers, or only of the last answer.
 
         Answers are the texts in `{% generation %}`, else those that the template writes after the prompt for each answer. An answer
         of `weight` 0 has no marks.
@@ -533,7 +533,7 @@ def located_answer(text: str, messages: Sequence[Mapping[str, Any]], i: int, wri
 
 
 def header_of(messages: Sequence[Mapping[str, Any]], write: Write) -> str:
-    """Returns the text that a template writes before an answer to messages; if it refuses these alone, to a question."""
+    """Returns the text that a template writes before an answer to messages; if it refuses them, before an answer to a question."""
     for before in (messages, [{"role": "user", "content": PROBE}]):
         try:
             text, prompt = write(before), write(before, add_generation_prompt=True)
@@ -721,7 +721,9 @@ def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedCha
     """
     special = {BOS: tokenizer.bos_id, EOS: tokenizer.eos_id}
     sealed = tokenizer.sealed
-    rows: list[list[tuple[str, bytearray]]] = []  # the segments that are read alone, each character with its `answers`
+    rows: list[
+        list[tuple[str, bytearray]]
+    ] = []  # the segments that are read one by one, each character with its `answers`
     for text in texts:
         row, is_answer, segment, flags = [], False, "", bytearray()
         for piece in (*sealed.pattern.split(text), BREAK):
@@ -751,7 +753,7 @@ def encode_marked(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedCha
 
 @dataclass(frozen=True)
 class ChatTokenizers(Tokenizers):
-    """Reads pairs and conversations by a template, as targets alone.
+    """Reads pairs and conversations by a template; they have targets and no sources.
 
     A conversation that is too long loses its first turns, each a user's message with the messages that follow. A system prompt
     stays if it can. A conversation whose last answer does not fit has no tokens.
@@ -853,7 +855,7 @@ def leaves_out_thoughts(text: str, messages: Sequence[Message]) -> bool:
 
 
 def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-    """Returns the chat template in a run folder; None if there is none.
+    """Returns the chat template in a run folder; None if the folder has no template.
 
     Special tokens are those that a folder names, else the tokenizer's where it reads their names as one token.
 

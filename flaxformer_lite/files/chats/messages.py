@@ -197,7 +197,7 @@ def read_message(raw: object, name: str) -> list[Message]:
     weight = take(given, "weight", name)
     if weight is not None:
         if weight not in (0, 1) or (weight and message["role"] != "assistant"):
-            raise ValueError(f"the weight of {name} is {weight!r}: it must be 0 or 1, and 1 of an answer alone")
+            raise ValueError(f"the weight of {name} is {weight!r}: it must be 0 or 1, and only an answer may have 1")
         message["weight"] = int(weight)
     if given.pop("audio", None):
         raise ValueError(f"{name} has audio, which cannot be read: leave it out, or give its text as content")

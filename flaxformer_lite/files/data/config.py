@@ -31,26 +31,26 @@ class DataConfig(BatchShapes, at="data"):
     eval: Annotated[OptionalSource, Answers.SAME] = None
     """Evaluation data during training, for the best checkpoints and early stopping."""
     test: OptionalSource = None
-    """Test data, read by the `evaluate` command alone."""
+    """Test data, read only by the `evaluate` command."""
     held_out: Annotated[float, Ge(0), Lt(0.5), Answers.SAME] = 0.0
-    """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, of each that is None here. A hash of
-    its text decides, of a pair that of its source. Training leaves out each pair that shares a text with a held-out one, on either
-    side; texts are equal whatever their case, punctuation and spaces. 0: nothing is held out."""
+    """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, where that setting is None. A hash
+    of its text decides, of a pair that of its source. Training leaves out each pair that shares a text with a held-out one, on
+    either side; texts are equal whatever their case, punctuation and spaces. 0: nothing is held out."""
     held_out_seed: Annotated[NonNegativeInt, Answers.SAME] = 0
     """Another number holds out other texts."""
     store: Annotated[str | None, Resume.FREE] = None
     """Folder where tokenized training data is kept, for any number of runs. None: in the run folder (`.tokens`), and only if the
     data is larger than 131,072 records or 16,777,216 characters; less is tokenized at each start."""
     tokenizer: OptionalTokenizerConfig = SentencePiece()
-    """Trained on the training text alone and saved in the run folder. It serves both sides if `target_tokenizer` is None. None:
+    """Trained only on the training text and saved in the run folder. It serves both sides if `target_tokenizer` is None. None:
     inputs and outputs are token ids."""
     target_tokenizer: OptionalTokenizerConfig = None
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
     languages: Languages | None = None
     """The languages of a run that translates between several; None: one direction, without tokens of languages."""
     translation: TranslationPrompt | None = None
-    """The message by which a decoder with a chat template translates. None: one that was tuned on conversations reads the source
-    alone, another one a plain sentence."""
+    """The message that asks a decoder with a chat template to translate. None: a model that was tuned on conversations reads only
+    the source, another model reads a plain sentence."""
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""
@@ -68,7 +68,7 @@ class DataConfig(BatchShapes, at="data"):
             raise ValueError(f"data.held_out is {self.held_out}, but {name}: set it to 0, or change that")
 
     def source(self, split: Part) -> DataSource | None:
-        """Returns the data of a split, what `held_out` says included, or what it leaves out; None if there is none."""
+        """Returns the data of a split, with or without the texts that `held_out` chooses; None if the split has no data."""
         held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
         if not self.held_out or self.train is None or split not in ("train", *held, LEFT_OUT):
             return getattr(self, split, None)

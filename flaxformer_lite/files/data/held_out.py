@@ -55,7 +55,7 @@ class HeldTexts:
 class HeldOut(LocatedSource):
     """The pairs of a source that belong to one split: for each of the splits `held` a share of the texts, "train" the rest.
 
-    The split of a pair is a function of its text and the seed alone. So all copies of a text are in one split, in every file and on
+    The split of a pair depends only on its text and the seed. So all copies of a text are in one split, in every file and on
     every host. A pair of "train" shares no text, on either side, with a held-out pair of any source in `among`: such pairs are left
     out.
     """

@@ -23,7 +23,7 @@ MixedKinds = ParallelText | TSV | CSV | JSONLines | CoNLL | Parquet | HubDataset
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Checked, DataSource, at="mixture"):
-    """Several sources: an epoch has as many rows as all of them together, of which each source has a share.
+    """Several sources: an epoch has as many rows as all of them together, and each source has a share of these rows.
 
     In training a row of a source that is drawn often comes again before the epoch ends, and one of a source that is drawn rarely
     comes in a later epoch: over all epochs the rows of a source come equally often. A pack has documents of one source.

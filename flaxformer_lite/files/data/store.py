@@ -359,7 +359,7 @@ def read_key(folder: Path) -> dict[str, Any]:
 
 
 def read_checked(path: Path) -> dict[str, Any] | None:
-    """Returns the content of a sealed file of a store; None if there is no such file. Raises: ValueError if it is damaged."""
+    """Returns the content of a sealed file of a store; None if the file is missing. Raises: ValueError if it is damaged."""
     try:
         return read_sealed(path)
     except (FileNotFoundError, NotADirectoryError):

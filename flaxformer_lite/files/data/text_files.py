@@ -321,7 +321,7 @@ class CoNLL(RecordSource, at="conll"):
 
 
 def is_conllu(rows: Sequence[str]) -> bool:
-    """Returns whether rows have the ten columns of CoNLL-U, the first of which numbers the words."""
+    """Returns whether rows have the ten columns of CoNLL-U, whose first column numbers the words."""
     numbers = [row.partition("\t")[0] for row in rows if CONLLU.fullmatch(row)]
     words = list(filter(str.isdecimal, numbers))
     return len(numbers) == len(rows) and words == list(map(str, range(1, len(words) + 1))) != []
@@ -344,7 +344,7 @@ class PlainText(Checked, LocatedSource, at="plain_text"):
         if kind := container(self.path):
             warn_once(
                 f"{self.path} is {kind} by its name, but {setting or self.kind} is plain_text, which learns its signs too: "
-                "a source of kind tsv, csv, json_lines, conll or parquet reads the texts alone"
+                "a source of kind tsv, csv, json_lines, conll or parquet reads only the texts"
             )
         for file, lines in read_files(self.path, progress):
             texts: Iterable[tuple[int, str]] = enumerate(lines, 1)

@@ -26,7 +26,7 @@ BLANK = Pair("", "")
 
 
 class Reading(NamedTuple):
-    """The settings by which a run reads records."""
+    """The settings with which a run reads records."""
 
     objective: Any
     """An objective that `reads` the records: it has what its kind of objectives has."""
@@ -40,7 +40,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Checked, at="record"):
-    """The fields of which a row has its parts: a frozen dataclass of their names, with a `Literal` `kind`."""
+    """The fields of a row that hold the parts of a record: a frozen dataclass of their names, with a `Literal` `kind`."""
 
     kind: str
     reads: ClassVar[str] = "texts"

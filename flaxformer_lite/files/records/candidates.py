@@ -112,7 +112,7 @@ def in_lines(pair: Pair) -> Pair:
 
 
 def items(values: Sequence[Any]) -> list[Any]:
-    """Returns the items of values, each of which is an item, a list of items or None."""
+    """Returns the items of values. A value is an item, a list of items or None."""
     lists = (value if isinstance(value, list) else [value] for value in values if value is not None)
     return list(itertools.chain.from_iterable(lists))
 

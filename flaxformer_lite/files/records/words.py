@@ -257,8 +257,9 @@ word_units = functools.lru_cache(2**16)(units_of)
 def words_of_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> list[int]:
     """Returns for each token the number of its word; -1 if it has no character of any. Words are in their order, and share none.
 
-    A tokenizer may count spaces and characters that it drops to the token behind them. So the word is the first of which the token
-    has a character up to the last visible one; without such a word, the last of which it has any.
+    A tokenizer may count spaces and characters that it drops to the token behind them. So the word of a token is the first word
+    that shares a character with the token's visible part; without such a word, the last word that shares any character with the
+    token.
     """
     owners = overlapped([(start, visible_stop(text, start, stop)) for start, stop in words], tokens, last=False)
     if -1 not in owners:
@@ -308,7 +309,9 @@ def with_tokens(text: str, words: Sequence[Place], tokens: Sequence[Place]) -> l
 
 @dataclass(frozen=True)
 class LabelTokenizers(Tokenizers):
-    """Reads texts whose words have labels, as targets alone. The labels of their tokens are the `PIECE_LABELS` of `TokenLabels`.
+    """Reads texts whose words have labels; they have targets and no sources.
+
+    The labels of their tokens are the `PIECE_LABELS` of `TokenLabels`.
 
     A text is read in its `units_of`, as `Run.label` reads it: those of a list's words, each with a label of its word, and those of
     a text with spans, each with the span that it shares a character with. A word without a token has no label: the labels of all

@@ -71,8 +71,8 @@ def line_chunks(
 ) -> Iterator[list[str]]:
     """Yields the lines of a UTF-8 text file in chunks; gzip, bzip2, xz and zstd are known by content, not by name.
 
-    A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it; with "\\r" too in a file of which
-    the first MiB has that, and no "\\n". The last line may lack its end. Byte order marks at the start of a line are dropped, as
+    A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it; with "\\r" too in a file whose
+    first MiB has "\\r" and no "\\n". The last line may lack its end. Byte order marks at the start of a line are dropped, as
     joined files have them inside. Empty lines count.
 
     Raises: ValueError for a file that is missing, a folder, unreadable, damaged, of UTF-16 or UTF-32, or, without `bad_line`, not
@@ -180,7 +180,7 @@ def stream_lines(
 
 
 def with_newlines(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Yields the chunks, with newlines in place of the carriage returns if these alone end the lines, as on Macs before 2001.
+    """Yields the chunks, with newlines in place of the carriage returns if only these end the lines, as on Macs before 2001.
 
     Raises: ValueError if the first of them are UTF-16 or UTF-32.
     """
@@ -208,7 +208,7 @@ WIDE = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-"""Encodings of which a character has two or four bytes, by their byte order marks: the longer ones first."""
+"""Encodings with two or four bytes a character, by their byte order marks: the longer marks first."""
 
 
 def check_encoding(start: bytes, name: str) -> None:

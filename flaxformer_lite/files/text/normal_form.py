@@ -20,7 +20,7 @@ INVISIBLE = re.compile(
 )
 """Soft hyphens, joiners, direction marks, byte order marks, variation selectors: Default_Ignorable_Code_Point without fillers."""
 DOTTED_I = re.compile("i\u0307+")
-"""A capital İ in small letters, of which the dot is that of the i."""
+"""A capital İ in small letters: an i with a second dot."""
 LIGATURES = {ord(sign): unicodedata.normalize("NFKC", sign) for sign in "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"}
 """The letters of the Latin ligatures, which PDF files have; folding the case writes them too."""
 LETTERS_OF_SYLLABLES = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
@@ -28,7 +28,7 @@ LETTERS_OF_SYLLABLES = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
 ASCII_SIGNS = bytes(code if code >= 128 or chr(code).isalnum() else 32 for code in range(256))
 """Turns each ASCII character but letters and digits into a space."""
 LATIN_SIGNS = b"".join(chr(code).lower().encode("latin-1") if chr(code).isalnum() else b" " for code in range(256))
-"""Does so with the characters of Latin-1, of which all are composed, and turns capitals into small letters."""
+"""Does so with the characters of Latin-1, which are all composed, and turns capitals into small letters."""
 SIGNS = re.compile(
     "[\u0080-\u00a9\u00ab-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u00d7\u00f7\u055a-\u055f\u0589\u058a\u05be\u05c0\u05c3"
     "\u05c6\u05f3\u05f4\u0609-\u060d\u061b\u061d-\u061f\u066a-\u066d\u06d4\u0700-\u070d\u0964\u0965\u0970\u0df4\u0e4f"
@@ -65,9 +65,9 @@ def comparable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Returns the normal form of a text without its punctuation; of one that is nothing else, with it.
+    """Returns the normal form of a text without its punctuation; a text of nothing but punctuation keeps it.
 
-    Texts of which this is equal are one: for held-out data, for the division of `pair`, and where near duplicates are looked for.
+    Texts with equal results count as one: for held-out data, for the division of `pair`, and in the search for near duplicates.
     """
     try:
         words = text.encode("latin-1").translate(LATIN_SIGNS, b"\xad")

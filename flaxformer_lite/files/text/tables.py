@@ -13,7 +13,7 @@ from flaxformer_lite.base.console import warn
 from flaxformer_lite.files.text.files import LONGEST_LINE
 
 MOST_COMPARED = 101
-"""Rows at the start of a file by which its columns and its header are known."""
+"""Rows at the start of a file that decide on its columns and its header."""
 DELIMITERS = (",", ";", "\t", "|")
 """The characters that programs write between two columns of a CSV."""
 EVEN = 0.9
@@ -142,7 +142,7 @@ def best_delimiter(lines: Sequence[str]) -> str:
 def better_delimiter(lines: Sequence[str], chosen: str, least: int) -> str | None:
     """Returns the delimiter that the first lines of a CSV seem to have in place of the chosen one; None if none is better.
 
-    least: the number of columns that are needed. One line alone that has them says nothing.
+    least: the number of columns that are needed. A single line with that many columns decides nothing.
     """
     best = best_delimiter(lines)
     if best == chosen or fit(lines, best).share < EVEN:
@@ -166,7 +166,7 @@ class Table:
         self.width = len(self.names) or width
 
     def usual_width(self, least: int = 1) -> int:
-        """Returns the usual number of columns of the first rows with at least so many; 0 if none has."""
+        """Returns the usual number of columns of the first rows that have at least `least`; 0 without such rows."""
         widths = Counter(len(cells) for _, cells in self.first if len(cells) >= least and any(cells))
         return max(widths, key=lambda width: widths[width], default=0)
 

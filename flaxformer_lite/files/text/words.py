@@ -35,7 +35,7 @@ def of_word(character: str) -> bool:
 
 @functools.cache
 def word_pattern() -> re.Pattern[str]:
-    """Returns the pattern of a word. A mark belongs to the letter or digit before it, and is not a word alone."""
+    """Returns the pattern of a word. A mark belongs to the letter or digit before it, and is never a word by itself."""
     marks = [mark for mark in map(chr, range(0x300, 0x1F000)) if unicodedata.category(mark)[0] == "M"]
     of_words = "".join(filter(of_word, marks))
     return re.compile(f"{UNSPACED.pattern}|(?:[^\\W_{UNSPACED.pattern[1:-1]}][{of_words}]*)+")

@@ -34,7 +34,7 @@ def extended(
     """Returns a tokenizer that also has a language's token, of the id `first_id`, and behind it pieces that the old one lacks.
 
     Byte-pair encoding goes on from the pieces that the lines are cut into. First come the characters that are unknown. Then the
-    most frequent neighbours are joined, letters alone, until there are `num_pieces` new ones or no neighbours occur twice.
+    most frequent neighbours are joined, only letters, until there are `num_pieces` new ones or no neighbours occur twice.
     Neighbours in a line of `old` are never joined.
 
     Raises: ValueError for a kind of tokenizer to which no piece can be added, too few pieces, or a text without words.
@@ -44,9 +44,7 @@ def extended(
     base = as_described(tokenizer) if isinstance(tokenizer, SentencePieceTokenizer) else tokenizer
     if not isinstance(base, JsonTokenizer) or not base.model_type:
         name = type(tokenizer).__name__
-        raise ValueError(
-            f"the tokenizer is a {name}: a language is added to SentencePiece models alone, BPE or unigram"
-        )
+        raise ValueError(f"the tokenizer is a {name}: a language is added only to SentencePiece models, BPE or unigram")
     words, unknown = cut_words(base, lines)
     if not words:
         raise ValueError("every line of the text is blank: pieces are learned from text of the new language")
@@ -83,7 +81,7 @@ def is_word_part(text: str) -> bool:
 
 
 def join_neighbours(words: Words, number: int, allowed: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-    """Returns up to so many allowed texts, each with the pieces that it joins, the most frequent neighbours first.
+    """Returns up to `number` allowed texts, each with the pieces that it joins, the most frequent neighbours first.
 
     Reference: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1.
     """

@@ -23,7 +23,7 @@ JOINING = 1e-3
 
 
 def token_text(name: str, token: Any) -> str | None:
-    """Returns the text of a named token, which folders store alone or in an object; None where it is not named."""
+    """Returns the text of a named token, which folders store as a text or in an object; None where it is not named."""
     text = token.get("content", token) if isinstance(token, Mapping) else token
     if not isinstance(text, str | None):
         raise ValueError(f"{name} is {cut(repr(token))}: it must be a string, or an object with its content")
@@ -36,7 +36,7 @@ Template = list[tuple[int | None, int, int]]
 
 @contextlib.contextmanager
 def one_error() -> Iterator[None]:
-    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are BaseException alone."""
+    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are only BaseException."""
     try:
         yield
     except (ValueError, KeyboardInterrupt, SystemExit):
@@ -132,7 +132,10 @@ class JsonTokenizer(Tokenizer):
         encoded = []
         for read in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
             spans: list[tuple[int, int]] = []
-            for start, stop in read.offsets:  # white space alone has the place behind it, if offsets are trimmed
+            for (
+                start,
+                stop,
+            ) in read.offsets:  # a token of only white space has the place behind it, if offsets are trimmed
                 spans.append((min(start, spans[-1][1] if spans else 0) if start == stop else start, stop))
             encoded.append(SpannedIds(list(read.ids), spans))
         return encoded

@@ -157,7 +157,7 @@ class FromRun(Checked, at="data.tokenizer"):
     """The side of that run to copy the tokenizer from, if its target has a tokenizer of its own."""
 
     def train(self, lines: Iterable[str], vocab_size: int) -> Tokenizer:
-        """Returns that tokenizer; the lines are not used. Raises: ValueError if there is none, or it has too many ids."""
+        """Returns that tokenizer; the lines are not used. Raises: ValueError without a tokenizer, or if it has too many ids."""
         stem = "tokenizer" if self.side == "source" else "target_tokenizer"
         with local_files(self.path, (stem + kind.extension for kind in TOKENIZER_CLASSES)) as folder:
             tokenizer = load_tokenizer(folder, stem)

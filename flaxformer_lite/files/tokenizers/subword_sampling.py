@@ -1,6 +1,6 @@
 """Subword regularisation: another segmentation of the same words each time that a training example is read.
 
-It works on token ids alone, and every draw is a function of them and of the random numbers that are passed in.
+It works on token ids only. Every draw depends only on them and on the random numbers that are passed in.
 """
 
 import functools

@@ -74,7 +74,7 @@ class SentencePieceTokenizer(Tokenizer):
         return {i: (processor.id_to_piece(i), processor.get_score(i)) for i in spelled}
 
     def nbest(self, word: str, size: int) -> list[list[int]]:
-        """Returns the ids of the `size` most probable segmentations of a word, of which "▁" is the first character."""
+        """Returns the ids of the `size` most probable segmentations of a word, whose first character is "▁"."""
         return list(self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size))
 
     @property
@@ -127,7 +127,7 @@ def is_shown(text: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePiece(Checked, at="data.tokenizer"):
-    """Subwords, learned by SentencePiece from the training text alone.
+    """Subwords, learned by SentencePiece from nothing but the training text.
 
     Reference: Kudo and Richardson 2018, arXiv:1808.06226; Sennrich et al. 2016, arXiv:1508.07909 (bpe); Kudo 2018,
     arXiv:1804.10959 (unigram).
@@ -192,13 +192,13 @@ class SentencePiece(Checked, at="data.tokenizer"):
             if too_high := re.search(r"set it to a value <= (\d+)", str(error)):
                 reason = f"the training text is too small for it; the largest possible is {too_high[1]}"
             if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-                reason = f"the characters of the training text alone need {too_low[1]}; set it to that or more"
+                reason = f"the single characters of the training text need {too_low[1]}; set it to that or more"
             raise ValueError(f"model.vocab_size is {vocab_size}: {reason}") from error
         return SentencePieceTokenizer(model.getvalue())
 
 
 def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
-    """Returns all lines, or a random sample of at most so many characters; equal lines give an equal sample.
+    """Returns all lines, or a random sample of at most `most_characters`; equal lines give an equal sample.
 
     Every line has the same chance, and no more than the sample is in memory. A single longer line is returned whole.
     """

@@ -149,7 +149,7 @@ def base_names(body: str, layer: Mapping[str, str] = LAYER) -> dict[str, str]:
 
 
 def head_output(model: ModelConfig, there: str) -> Names:
-    """Returns the name of the last layer of a head, which is a bias alone where the embeddings are its kernel."""
+    """Returns the name of the last layer of a head, which has only a bias where the embeddings are its kernel."""
     return {"head/bias": f"{there}.bias"} if model.share_target_output else {"head": f"{there}.decoder"}
 
 

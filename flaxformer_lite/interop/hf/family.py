@@ -46,7 +46,7 @@ class ClassNames(NamedTuple):
     language_model: str
     """With logits of the vocabulary."""
     classifier: str
-    """With logits of classes alone, of a whole text."""
+    """With only the logits of classes, of a whole text."""
     of_tokens: str = ""
     """With logits of classes of each token; empty: the family has no such class here."""
     of_answers: str = ""
@@ -75,7 +75,7 @@ class Family:
 
     model_type: str
     prefix: str
-    """The start of the names of the base model's tensors, dot included; empty where there is none."""
+    """The start of the names of the base model's tensors, dot included; empty where the tensors have no prefix."""
     base: str
     """The class of the base model, which is saved without the prefix."""
     special: UsualIds = UsualIds()

@@ -56,7 +56,7 @@ def check_links(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Returns `config.json`. Raises: ValueError where there is none."""
+    """Returns `config.json`. Raises: ValueError where it is missing."""
     if not (folder / "config.json").is_file():
         what = "does not exist"
         if folder.exists():

@@ -36,7 +36,7 @@ class Imported(NamedTuple):
     config: dict[str, Any]
     """`config.json`."""
     generation: dict[str, Any] | None
-    """`generation_config.json`; None: there is none."""
+    """`generation_config.json`; None: the file is missing."""
     names: list[WeightName]
     max_length: int | None
     """The longest text that the model reads, in tokens; None: the folder states no limit."""

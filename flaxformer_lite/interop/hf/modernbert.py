@@ -70,7 +70,7 @@ POOLINGS = {"cls": "first", "mean": "mean"}
 
 
 def read_head_options(options: Options, draft: Draft) -> None:
-    """Reads the form of all heads into both, of which `read_heads` keeps those that exist."""
+    """Reads the form of all heads into both; `read_heads` keeps the heads that exist."""
     activation = ACTIVATION.read(options, "classifier_activation", "gelu")
     draft["head.transform"] = draft["pooler.activation"] = activation
     draft["head.transform_bias"] = draft["pooler.dense_bias"] = options.flag("classifier_bias", False)

@@ -71,7 +71,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_names(tensors: Arrays) -> Tensors:
-    """Returns tensors under the names that the text half has alone."""
+    """Returns tensors under the names that they have in a model of the text half."""
     return {TEXT.sub(r"\1", name): x for name, x in tensors.items()}
 
 

@@ -86,7 +86,7 @@ GPTJ = replaced(
 
 
 def read_rotary_dim(options: Options, draft: Draft) -> None:
-    """Reads the number of a head's elements that rotate. Null stands for the width of the model, which fits one head alone."""
+    """Reads the number of a head's elements that rotate. Null stands for the width of the model, which fits only a single head."""
     width, number = draft["d_model"] // draft["num_heads"], options.optional_integer("rotary_dim", 64)
     number = draft["d_model"] if number is None else number
     if number % 2 or not 0 < number <= width:

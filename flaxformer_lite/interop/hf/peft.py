@@ -53,7 +53,7 @@ WITHOUT_EFFECT = (
 
 
 def is_adapter(folder: Path) -> bool:
-    """Returns whether a folder holds adapters alone."""
+    """Returns whether a folder holds nothing but adapters."""
     weights = stored(folder, WEIGHTS, INDEX, ADAPTER_WEIGHTS)
     return (folder / ADAPTER_CONFIG).is_file() and (weights is None or weights.stem == "adapter_model")
 

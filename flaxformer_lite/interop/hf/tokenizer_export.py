@@ -95,7 +95,9 @@ def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, A
 def sentence_piece_note(model: ModelConfig) -> str:
     """Returns a note: whether the library's classes read the file as SentencePiece does."""
     if not model.num_decoder_layers:
-        return "tokenizer.model is in the folder, but the library reads no SentencePiece model with an encoder alone"
+        return (
+            "tokenizer.model is in the folder, but the library reads no SentencePiece model with an encoder-only model"
+        )
     if not model.num_encoder_layers:
         return "the library reads tokenizer.model as it is read here if it is of the kind bpe, but spaces one by one"
     return "the library reads spiece.model as it is read here if it is of the kind unigram"

@@ -122,7 +122,7 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
 
 
 def reads_whole_texts(config: Mapping[str, Any]) -> bool:
-    """Returns whether a config is that of an encoder alone."""
+    """Returns whether a config is that of an encoder-only model."""
     family = FAMILIES.get(config.get("model_type", ""))
     return family is not None and not family.template.num_decoder_layers
 
@@ -281,7 +281,7 @@ def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -
 
 
 def content(token: Any) -> str:
-    """Returns the text of a token, which files store alone or in an object."""
+    """Returns the text of a token, which files store as a text or in an object."""
     text = token_text("a special token", token)
     if text is None:
         raise ValueError("a special token is null: it must be a string, or an object with its content")

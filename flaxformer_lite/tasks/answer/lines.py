@@ -28,7 +28,12 @@ class Lines(TaskLines["FoundAnswer"]):
 
     @classmethod
     def add_arguments(cls, add: Callable[..., None]) -> None:
-        add("--format", choices=("text", "jsonl"), default="text", help="answers alone, or with places; default: text")
+        add(
+            "--format",
+            choices=("text", "jsonl"),
+            default="text",
+            help="only the answers, or with their places; default: text",
+        )
 
     def columns(self, model: "TextModel") -> Columns["FoundAnswer"]:
         if self.format == "text":

@@ -25,7 +25,7 @@ NUMBERS = ("score", "rating", "similarity", "similarity_score", "value")
 """Usual names of the field of a label, and of a number."""
 MOST_CLASSES = 1_000
 FEW = 20
-"""Whole numbers of so many values are classes."""
+"""Labels that are whole numbers are classes if they have at most this many values."""
 
 
 def recipe(examples: Examples) -> Recipe | None:

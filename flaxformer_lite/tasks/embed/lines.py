@@ -34,7 +34,7 @@ class Lines(TaskLines[Any]):
     def add_arguments(cls, add: Callable[..., None]) -> None:
         add("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
         add("--prompt", metavar="NAME", help="which of objective.prompts is before each text; '': none")
-        add("--width", type=int, metavar="N", help="write the first N values alone, scaled to length 1")
+        add("--width", type=int, metavar="N", help="write only the first N values, scaled to length 1")
 
     def __post_init__(self) -> None:
         if self.output is not None and self.similarity:

@@ -68,7 +68,7 @@ def rated(
 
 
 def estimated(model: Any, sides: Sequence[Sequence[str]], report: Report) -> Float[np.ndarray, "N"]:
-    """Returns the numbers of a model's estimator, which JAX has, by the vectors of all texts, each of which is read once."""
+    """Returns the numbers of a model's estimator, which JAX has, by the vectors of all texts. Each text is read once."""
     number, ratings = len(sides[0]), []
     vectors = Embed().sides(model, sides, report._replace(progress=scaled(report.progress, number)))
     for start in range(0, number, RATED_AT_ONCE):

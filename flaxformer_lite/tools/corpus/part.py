@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 CLUSTERS = (
-    # SLURM_NTASKS is set in a batch script too, which is one process; this is set by srun alone.
+    # SLURM_NTASKS is set in a batch script too, which is one process; only srun sets this.
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("the TPU pod", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"),
 )

@@ -12,7 +12,7 @@ from flaxformer_lite.core.data import Pair
 from flaxformer_lite.run import Run
 
 MOST_SHOWN = 10
-"""Classes of which a line is shown: those with the most mistakes."""
+"""The number of classes that are shown: those with the most mistakes."""
 
 
 def confusion_once(run: Run, pairs: Sequence[Pair], file: Path, tell: Callable[[str], None]) -> None:

@@ -26,7 +26,7 @@ from flaxformer_lite.files.text.tables import CONTAINERS, container, open_table
 from flaxformer_lite.tools.search.folder import CORPUS, file_of, judgements_of, read_folder
 
 FIRST_ROWS = 100
-"""Rows by which the fields are known."""
+"""Rows that decide on the names and kinds of the fields."""
 HUB_NAME = re.compile(r"(.+?)(?::([\w.-]+))?(?:@(.+))?")
 """NAME[:CONFIG][@SPLIT]."""
 Rows = str | Path | Iterable[Mapping[str, Any]]

@@ -176,7 +176,7 @@ def check_words(words: Sequence[str], hours: float | None) -> None:
 
 
 def found(examples: Examples) -> Recipe:
-    """Returns the recipe of the task that the fields say. Raises: ValueError if there is none, or several."""
+    """Returns the recipe of the task that fits the fields. Raises: ValueError if no task fits, or several do."""
     if not examples.rows:
         raise ValueError("the data has no rows: give data with a row for each example")
     if len(examples.texts) > 2:

@@ -32,7 +32,7 @@ def deadline_of(hours: float | None) -> float | None:
     if hours is None:
         return None
     if not 0.05 <= hours < math.inf:
-        raise ValueError(f"--hours is {hours}: it must be at least 0.05; compiling and scores alone take two minutes")
+        raise ValueError(f"--hours is {hours}: it must be at least 0.05; only compiling and scoring takes two minutes")
     return time.monotonic() + 3600 * hours
 
 
@@ -72,7 +72,7 @@ def more_hours(seconds: float) -> str:
 def positions_per_second(config: Config, folder: str) -> float:
     """Returns the speed of training on this machine, in positions of a `BatchPlan`, of a run with one shape that is thrown away.
 
-    config: its steps are measured, the second half alone. folder: that of its tokenizer.
+    config: its steps are measured, only the second half of them. folder: that of its tokenizer.
     """
     times, half = list[float](), config.train.steps // 2
     longest = config.data.max_source_length

@@ -1,7 +1,7 @@
 """The folder of `pair`: an ordinary run, with the texts that were cleaned and divided in `data/`.
 
 data/train.*, data/valid.*, data/test.*    the sentences, line by line
-data/mono.txt                              further lines of the source language, of which none is held out
+data/mono.txt                              further lines of the source language; no held-out line is among them
 data/removed.tsv                           the pairs that were found: rule, number of the pair, both texts
 data/scores.json                           the scores that the command prints
 data/made_of.json                          the files, the rules that were off, and how many pairs each rule found
@@ -43,7 +43,7 @@ def read_pairs(files: Sequence[str], columns: Sequence[int | str] = ()) -> list[
     if columns:
         raise ValueError("--columns is for one table, but there are two files: leave it out")
     for file in files:
-        require_lines(file, "give a table alone, with both columns, or two files of lines")
+        require_lines(file, "give one table with both columns, or two files of lines")
     sides = [read_lines(file) for file in files]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(
@@ -118,9 +118,9 @@ def divide(
     folder: Path,
     of_training: Rules,
 ) -> None:
-    """Writes the folder `data`: training, validation and test, of which no two share a sentence, and what was removed.
+    """Writes the folder `data`: training, validation and test, which share no sentence, and the removed pairs.
 
-    mono: further lines of the source language, of which those that are new and not held out are written too. of_training: rules for
+    mono: further lines of the source language; the new ones that are not held out are written too. of_training: rules for
     the pairs that are not held out.
 
     Raises: ValueError if too few pairs are left.
@@ -205,7 +205,7 @@ def as_line(text: str) -> str:
 def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     """Returns validation and test: pairs whose sentences, without case and punctuation, are nowhere else, on either side.
 
-    Raises: ValueError if there are none.
+    Raises: ValueError if no pair can be held out.
     """
     texts = [(plain(pair.source), plain(pair.target)) for pair in pairs]
     counts = Counter(itertools.chain.from_iterable(texts))
@@ -213,7 +213,7 @@ def hold_out(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     most = min(MOST_HELD_OUT, len(pairs) // 20, len(alone) // 2)
     if most < 1:
         raise ValueError(
-            f"{counted(len(pairs), 'pair')} left, {len(alone)} of which share no sentence with another: at least 20 are needed, to "
+            f"{counted(len(pairs), 'pair')} left, and {len(alone)} share no sentence with another pair: at least 20 are needed, to "
             "hold some out"
         )
     drawn = np.random.default_rng(0).permutation(alone)[: 2 * most].tolist()

@@ -1,4 +1,4 @@
-"""A table of words that translate each other, learned from the pairs themselves: IBM's first model, by counts alone.
+"""A table of words that translate each other, learned from the pairs themselves: IBM's first model, from nothing but counts.
 
 Reference: Brown et al. 1993, Computational Linguistics 19(2), section 4.
 """

@@ -18,7 +18,7 @@ LOST = re.compile("\u00e2\u20ac|[a-z\u00df-\u00ff][\u00c2\u00c3]")
 
 QUOTES = "«»‹›‘’“”„‚"
 BEHIND_WORDS = QUOTES + "…–—\u00a0"
-"""Signs that stand behind a word, or behind a letter alone, without a space."""
+"""Signs that stand behind a word, or behind a single letter, without a space."""
 BEHIND_CAPITALS = BEHIND_WORDS + "•·®©™°¹²³\u00ad"
 """Signs behind a word in capitals."""
 JOINING = "–—‘’\u00ad"

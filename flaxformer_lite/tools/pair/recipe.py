@@ -161,7 +161,7 @@ def from_run(start: str, languages: Languages | None, pairs: Sequence[Pair]) -> 
 
 
 def lengths_of(pairs: Sequence[Pair], tokenizers: Tokenizers, further: int) -> Int[np.ndarray, "N 2"]:
-    """Returns the tokens of the two sides of each pair, with so many further ones: EOS, and the token of a language."""
+    """Returns the tokens of the two sides of each pair, with `further` tokens for EOS and the language."""
     sides = [
         tokenizer.encode_batch([pair[side] for pair in pairs])
         for side, tokenizer in enumerate((tokenizers.source, tokenizers.target))
@@ -170,11 +170,11 @@ def lengths_of(pairs: Sequence[Pair], tokenizers: Tokenizers, further: int) -> I
 
 
 def check_time(number: int, deadline: float | None) -> None:
-    """Raises: ValueError if the time is too short for anything but the training on so many pairs."""
+    """Raises: ValueError if the time is too short for what happens beside the training on `number` pairs."""
     seconds = CLEANING_SECONDS * number + COMPILING_SECONDS + OTHER_SECONDS
     if deadline is not None and (left := deadline - time.monotonic()) < seconds:
         raise ValueError(
-            f"--hours is too short: cleaning {number:,} pairs, compiling and scores alone take about {seconds:,.0f} seconds, and "
+            f"--hours is too short: cleaning {number:,} pairs, compiling and scoring take about {seconds:,.0f} seconds, and "
             f"{left:,.0f} are left: add at least {more_hours(seconds - left)}, and the time for training"
         )
 
@@ -194,7 +194,7 @@ def learn_vocabulary(pairs: Sequence[Pair]) -> tuple[Tokenizer, int, SentencePie
 
 
 def with_data(config: Config, lengths: Int[np.ndarray, "N 2"], files: dict[str, Any], shapes: int) -> Config:
-    """Returns the config with these settings of the data, and batches of so many shapes for pairs of these lengths."""
+    """Returns the config with these settings of the data, and batches of `shapes` shapes for pairs of these lengths."""
     larger = lengths.max(1)
     longest = int(np.clip(np.quantile(larger, 0.999), 16, 256)) + 7 & ~7
     if config.train.init_from is not None:

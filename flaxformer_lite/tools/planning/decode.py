@@ -77,7 +77,7 @@ def search_task(config: Config, work: Workload, mesh: Mesh) -> SearchTask:
 
 
 def placed(tree: Any, sharding: NamedSharding, times: int = 1) -> Any:
-    """Returns shapes of arrays with a sharding, for so many times their rows."""
+    """Returns shapes of arrays with a sharding, for `times` times their rows."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((times * x.shape[0], *x.shape[1:]), x.dtype, sharding=sharding), tree
     )
@@ -177,7 +177,7 @@ def figures_of(config: Config, work: Workload, mesh: Mesh, slice_: Slice | None,
 
 
 def of_depth(work: Workload, layers: int) -> Workload:
-    """Returns the same search by a model of so many layers, if all are alike and it has more."""
+    """Returns the same search by a model of `layers` layers, if all are alike and it has more."""
     (model,) = work.models
     window = model.sliding_window
     if (window is not None and window.layers is not None) or layers >= model.num_decoder_layers:
@@ -248,7 +248,7 @@ def decode_plan(
 
     topology: a slice of one host; None: `num_devices` of any kind with `memory` bytes each, for which nothing is compiled.
     rows: of a group; None: as many as `decode.batch_tokens` gives.
-    source_length: tokens of a source or prompt; None: the most of the data, of which a prompt leaves room for its answer.
+    source_length: tokens of a source or prompt; None: the most of the data; a prompt leaves room for its answer.
 
     Raises: ValueError for a slice, mesh or size that cannot be planned, or where no mesh has the memory.
     """
@@ -322,7 +322,7 @@ def host_slice(topology: str) -> Slice:
 
 
 def workload(config: Config, source_length: int | None, rows: int | None, weights_dtype: str) -> Workload:
-    """Returns the models and settings of a search, as `load` has them, for so many rows.
+    """Returns the models and settings of a search, as `load` has them, for `rows` rows.
 
     Raises: ValueError for a size that is not positive.
     """

@@ -1,6 +1,6 @@
 """Settings with which a train step fits into the memory of a device, found by compiling the step with few of them.
 
-`same_numbers` lists settings that cost time alone, the cheapest first; `optimizers` and `smaller_batches` list those that train
+`same_numbers` lists settings that cost only time, the cheapest first; `optimizers` and `smaller_batches` list those that train
 another model. All are nearly sorted by memory, so a search by halves compiles few steps. A candidate is a dict of settings, those
 of the command.
 """

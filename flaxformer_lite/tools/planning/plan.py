@@ -96,7 +96,7 @@ class Plan:
     devices: int
     mesh: dict[str, int]
     batch_shapes: int
-    """Number of the shapes of a batch, of which the one with the most positions is planned."""
+    """Number of the shapes of a batch; the shape with the most positions is planned."""
     rows: int
     source_length: int
     target_length: int

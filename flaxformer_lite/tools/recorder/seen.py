@@ -84,7 +84,7 @@ def question(text: str | None, pattern: str | None, file: str | None, line: int 
 
 
 def look_for(recording: Recording, asked: Question, text: str = "", *, train_alone: bool = False) -> Sightings:
-    """Returns the records that a question finds, in all data or in the training data alone. text: as in `Recording.readings`."""
+    """Returns the records that a question finds, in all data or only in the training data. text: as in `Recording.readings`."""
     records = asked(recording, PARTS[:1] if train_alone else PARTS)
     return Sightings(records, seen(recording, records["train"], text))
 
@@ -109,7 +109,7 @@ def by_text(text: str) -> Matches:
 
 
 def by_pattern(pattern: str) -> Matches:
-    """Finds records by a regular expression, anywhere in source or target. Raises: ValueError if it is none."""
+    """Finds records by a regular expression, anywhere in source or target. Raises: ValueError if it is not a regular expression."""
     try:
         search = re.compile(pattern).search
     except re.error as error:

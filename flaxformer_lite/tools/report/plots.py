@@ -26,7 +26,7 @@ Chart: TypeAlias = Any
 MAX_POINTS = 1000
 """The most points of a curve: of longer ones, rows at equal distances are drawn."""
 FEW_POINTS = 20
-"""The most points of a curve of which each is drawn as a dot: a line through one point is not seen."""
+"""The most points of a curve whose points are drawn as dots: a line through one point is not seen."""
 CELL = 18
 """Pixels of a side of a cell in an attention map."""
 EXTRA = 'pip install "flaxformer-lite[report]"'

@@ -292,7 +292,7 @@ def spikes(run: RunFacts) -> list[tuple[int, int]]:
 def spike_parts(run: RunFacts) -> tuple[dict[str, Chart], list[ReportTable]]:
     """Returns the losses of each batch whose loss was a spike beside those of the batch before, and its rows, highest loss first.
 
-    One bad row stands alone in the picture. If both batches look alike, no row was to blame, but an update before.
+    A single bad row is seen by itself in the picture. If both batches look alike, no row was to blame, but an update before.
     """
     recording = open_recording(run.folder)
     at, loss_of = row_loss(recording)

@@ -164,7 +164,8 @@ def expected_risk(
 ) -> LossTerm:
     """Returns the expected risk of each row's answers, and the number of rows that exist.
 
-    The expectation is over the N answers alone: their probabilities are the softmax of each one's mean log-probability of a token.
+    The expectation is over nothing but the N answers: their probabilities are the softmax of each one's mean log-probability of a
+    token.
     """
     log_probs = jnp.where(mask, stats.target_logit - stats.log_normalizer, 0).sum(-1) / jnp.maximum(mask.sum(-1), 1)
     risk = (jax.nn.softmax(log_probs, -1) * risks).sum(-1)

@@ -1,4 +1,4 @@
-"""Hard negatives for a training: documents near a query, by a run's own vectors, that are none of its positives.
+"""Hard negatives for a training: documents near a query, by a run's own vectors, that are not among its positives.
 
 A row is a JSON object with a query, and one or several positives in a list. It is written with `negatives`, the form that
 `JSONLines(record=Candidates())` reads.

@@ -168,7 +168,7 @@ class AttentionRequest(Asked):
     run: str | None = None
     source: str
     target: str | None = None
-    """The translation or the continuation; None for an encoder alone."""
+    """The translation or the continuation; None for an encoder-only model."""
     from_: Annotated[Code | None, Field(alias="from")] = None
     to: Code | None = None
 

@@ -30,7 +30,7 @@ HTTPProtocol: Any = AutoHTTPProtocol
 
 
 def checked_token(host: str) -> str | None:
-    """Returns the token of the environment. Raises: ValueError if it is too short, or the host needs one and there is none."""
+    """Returns the token of the environment. Raises: ValueError if it is too short, or the host needs one and it is not set."""
     token = os.environ.get(TOKEN)
     if token is None and host not in LOOPBACK:
         raise ValueError(

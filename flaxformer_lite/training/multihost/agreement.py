@@ -193,7 +193,7 @@ class StopConsensus(StopRequest):
 
 
 def merge_messages(messages: Sequence[str]) -> str:
-    """Merges the messages of all processes into one line: each message once, with the numbers of its processes; "" is none."""
+    """Merges the messages of all processes into one line: each message once, with the numbers of its processes; "" is left out."""
     if len(set(messages)) == 1:
         return messages[0]
     lines = []

@@ -122,7 +122,9 @@ def started_by_cluster(environment: Mapping[str, str]) -> bool:
     counts = [environment.get(name, "") for name in names]
     several = any(count.isdecimal() and int(count) > 1 for count in counts)
     hosts = tpu_hosts(environment) or ""
-    return several or ("," in hosts and not hosts.startswith("WARNING"))  # which libtpu writes where there is no TPU
+    return several or (
+        "," in hosts and not hosts.startswith("WARNING")
+    )  # libtpu writes WARNING on a machine without a TPU
 
 
 def tpu_hosts(environment: Mapping[str, str]) -> str | None:
@@ -131,7 +133,7 @@ def tpu_hosts(environment: Mapping[str, str]) -> str | None:
 
 
 def on_cloud_tpu(environment: Mapping[str, str]) -> bool:
-    """Returns whether this is a TPU's host whose metadata server alone lists the other hosts.
+    """Returns whether this is a TPU's host whose metadata server is the only one to list the other hosts.
 
     Without TPU chips, JAX itself has set TPU_SKIP_MDS_QUERY when it was imported.
     """

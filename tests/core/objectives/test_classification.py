@@ -46,10 +46,10 @@ def test_texts_and_pairs_by_hand():
         (
             YES_NO,
             "maybe",
-            r"^record 2 of the data has the label 'maybe', which is none of objective\.classes \(yes, no\)",
+            r"^record 2 of the data has the label 'maybe', which is not one of objective\.classes \(yes, no\)",
         ),
         (YES_NO, "", r"^record 2 of the data has the label '', "),
-        (YES_NO, "[" * 100_000, r"^record 2 of the data has the label '\[{60}', which is none of"),
+        (YES_NO, "[" * 100_000, r"^record 2 of the data has the label '\[{60}', which is not one of"),
         (Regression(), "much", r"^record 2 of the data has the label 'much', which is no finite number"),
         (Regression(), "nan", r"which is no finite number"),
     ],

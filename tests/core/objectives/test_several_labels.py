@@ -103,7 +103,7 @@ def test_rows_have_a_one_for_each_label():
 @pytest.mark.parametrize("label", ['["law", "see"]', "see"])
 def test_a_label_that_is_none_is_located(label: str):
     records = [labelled([], [4], "law"), labelled([], [4], label)]
-    with pytest.raises(ValueError, match=r"^record 2 of the data has the label 'see', which is none of .*\(art, "):
+    with pytest.raises(ValueError, match=r"^record 2 of the data has the label 'see', which is not one of .*\(art, "):
         SEVERAL.make_rows(records, Lengths(7, 0), 0, CharacterTokenizer("abc"))
 
 

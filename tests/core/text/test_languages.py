@@ -65,7 +65,7 @@ def test_a_language_that_is_not_named_is_that_of_the_direction(codes: tuple, sou
 @pytest.mark.parametrize(
     ("codes", "message"),
     [
-        (("eng_Latn", "deu_Lat"), "to is 'deu_Lat', which is none of this run's 3 languages; .*deu_Latn"),
+        (("eng_Latn", "deu_Lat"), "to is 'deu_Lat', which is not one of this run's 3 languages; .*deu_Latn"),
         ((None, "deu_Latn"), "from is missing: .* name the direction by --from and --to"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_wrong_direction_names_the_nearest_code(codes: tuple, message: str):
     [
         (Pair("two", "zwei", "news"), "a pair has the label 'news', which a translation does not read: leave it out"),
         (Pair("two", "zwei", languages=("eng_Latn",)), r"a pair has the languages \('eng_Latn',\): .* two codes"),
-        (Pair("two", "zwei", languages=("eng_Latn", "news")), "to is 'news', which is none of this run's"),
+        (Pair("two", "zwei", languages=("eng_Latn", "news")), "to is 'news', which is not one of this run's"),
     ],
 )
 def test_a_pair_of_no_direction_is_refused(pair: Pair, message: str):

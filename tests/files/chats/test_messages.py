@@ -138,7 +138,7 @@ def test_what_stands_beside_the_messages_belongs_to_them():
         ({"role": "user", "from": "gpt", "content": "a"}, "has role and from, which differ"),
         ({"role": "user", "content": "a", "value": "b"}, "has content and value, which differ"),
         ({"role": "assistant", "content": "a", "weight": 0.5}, "weight of message 1 is 0.5: it must be 0 or 1"),
-        ({"role": "user", "content": "a", "weight": 1}, "1 of an answer alone"),
+        ({"role": "user", "content": "a", "weight": 1}, "only an answer may have 1"),
         ({"role": "assistant", "content": "a", "refusal": "b"}, "a content and a refusal"),
         ({"role": "assistant", "content": None, "audio": {"id": "1"}}, "has audio"),
         ({"role": "assistant", "content": None}, "an answer without content, calls or reasoning"),

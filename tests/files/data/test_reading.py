@@ -30,4 +30,4 @@ def test_what_an_evaluation_leaves_out_is_told_to_whoever_makes_it(tmp_path: Pat
     pairs = [Pair("a", "b"), Pair("long " * 9, "answer")]
     warn_once.cache_clear()
     EvalData(pairs, {}, objective, config, reader, 2, pytest.fail)
-    assert "of 2 conversations 1 were left out, as their last turn alone does not fit" in capsys.readouterr().err
+    assert "of 2 conversations 1 were left out, as even their last turn does not fit" in capsys.readouterr().err

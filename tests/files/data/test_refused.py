@@ -62,8 +62,12 @@ def test_each_source_of_a_mixture_has_its_own_rule(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("objective", "wrong", "words"),
     [
-        (Classification(classes=("art", "law"), labels="several"), '["law", "se"]', "the label 'se', which is none of"),
-        (Classification(classes=("art", "law")), '""', "the label '', which is none of"),
+        (
+            Classification(classes=("art", "law"), labels="several"),
+            '["law", "se"]',
+            "the label 'se', which is not one of",
+        ),
+        (Classification(classes=("art", "law")), '""', "the label '', which is not one of"),
         (Regression(), '"much"', "the label 'much', which is no finite number"),
     ],
 )

@@ -388,14 +388,14 @@ def told(source: DataSource) -> str:
 def test_a_label_that_the_objective_lacks_is_located(tmp_path: Path) -> None:
     path = in_lines(tmp_path, GOOD, {"tokens": ["a", "b"], "tags": {"ner": ["O", "B-ORG"]}})
     assert told(words(path)) == (
-        f"{path}:2: word 2, 'b', has the label 'B-ORG', which is none of objective.labels (O, B-PER, I-PER, B-LOC): add it there, "
-        "or correct the data; or leave out such rows (--data.train.bad-rows drop)"
+        f"{path}:2: word 2, 'b', has the label 'B-ORG', which is not one of objective.labels (O, B-PER, I-PER, B-LOC): add it "
+        "there, or correct the data; or leave out such rows (--data.train.bad-rows drop)"
     )
     for number in (4, -1):
         path = in_lines(tmp_path, {"tokens": ["a"], "tags": {"ner": [number]}})
-        assert told(words(path)).startswith(f"{path}:1: word 1, 'a', has the label {number}, which is none of")
+        assert told(words(path)).startswith(f"{path}:1: word 1, 'a', has the label {number}, which is not one of")
     path = in_lines(tmp_path, {"text": "ab", "spans": [[0, 2, "ORG"]]})
-    assert told(spans(path)).startswith(f"{path}:1: the span (0, 2, 'ORG') has the label 'B-ORG', which is none of")
+    assert told(spans(path)).startswith(f"{path}:1: the span (0, 2, 'ORG') has the label 'B-ORG', which is not one of")
     path = in_lines(tmp_path, {"text": "ab", "spans": [[0, 2, "I-PER"]]})
     assert told(spans(path)).startswith(
         f"{path}:1: the span (0, 2, 'I-PER') has the label of a word: a span has the type of"

@@ -153,7 +153,7 @@ def test_a_run_translates_in_the_direction_that_is_named(
         assert direction.translate(texts, max_new_tokens=5) == expected
         decoder = direction.translator.decoder(max_new_tokens=5)
     assert num_programs(decoder.search.start) == 1
-    with pytest.raises(ValueError, match=rf"to is '{target[:2]}', which is none of .* perhaps you meant .*{target}"):
+    with pytest.raises(ValueError, match=rf"to is '{target[:2]}', which is not one of .* perhaps you meant .*{target}"):
         run.between(source, target[:2])
     with pytest.raises(ValueError, match="from is missing"):
         load_without_direction(run).translate(texts)

@@ -117,7 +117,7 @@ def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
     assert "only Marian has one for each side" in note and found.tokenizers is None
     alone = Tokenizers(SENTENCE_PIECE, SENTENCE_PIECE)
     (note,), found = there_and_back(tmp_path / "encoder", alone, TRAINED_HERE["bert"])
-    assert "no SentencePiece model with an encoder alone" in note and found.tokenizers is not None
+    assert "no SentencePiece model with an encoder-only model" in note and found.tokenizers is not None
     assert write_tokenizers(tmp_path, None, model, 19) == []
 
 

@@ -184,7 +184,7 @@ def test_a_label_with_a_bracket_is_one_label(tmp_path: Path):
         (["--text_column", "x"], None, "there is no option --text_column; .*`fit` has --text NAME"),
         (["--label_column", "x"], None, "there is no option --label_column; .*`fit` has --text and --label"),
         (["--output_dir", "x"], None, "there is no option --output_dir; the run folder is -o RUN of `fit`"),
-        ({"fp16": False}, None, "there is no option --no-fp16; there is no float16"),
+        ({"fp16": False}, None, "there is no option --no-fp16; float16 is not supported"),
         ([], float("nan"), "--hours is nan: it must be at least 0.05"),
         ([], -1.0, "--hours is -1.0: it must be at least 0.05"),
         (["--train.epochs", "5"], 0.1, "--hours is 0.1, and --train.epochs sets the length of the training too"),

@@ -89,7 +89,7 @@ def test_a_sentence_that_comes_again_is_not_held_out(sharing: Callable[[Pair, st
         (["four.tsv"], "four.tsv has 4 columns: 0 '1', 1 'a', 2 '2', 3 'b': choose that of the sources"),
         (["four.tsv", "--columns", "1", "1"], "--columns are both 1"),
         (["text.xa", "text.yb", "--columns", "0", "1"], "--columns is for one table"),
-        (["text.xa", "four.tsv"], "four.tsv is a table by its name, and is read line by line: give a table alone"),
+        (["text.xa", "four.tsv"], "four.tsv is a table by its name, and is read line by line: give one table"),
         (["pairs.jsonl"], "pairs.jsonl is JSON lines by its name: give two files of lines, or a table"),
     ],
 )

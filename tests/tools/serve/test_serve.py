@@ -266,7 +266,7 @@ def test_a_request_names_its_direction(three_runs: dict[str, Run]) -> None:
     asked = item.request
     assert asked.source == [a, d, tokenizers.source.eos_id] and asked.settings.forced_bos_id == b
     for body, message in (
-        ({"run": "several", "from": "a", "to": "x"}, "to is 'x', which is none of this run's 3 languages"),
+        ({"run": "several", "from": "a", "to": "x"}, "to is 'x', which is not one of this run's 3 languages"),
         ({"run": "several"}, "from is missing"),
         ({"run": "one", "to": "b"}, "translates in one direction"),
     ):
