@@ -267,7 +267,7 @@ class RunFolder:
         if different and self.trained:
             raise ValueError(
                 f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
-                f"--workdir, or the old settings{self._way_on(different, config)}"
+                f"run folder, or the old settings{self._way_on(different, config)}"
             )
         return bool(different)
 

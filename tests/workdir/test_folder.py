@@ -184,7 +184,7 @@ def test_a_refusal_prints_no_command_where_there_is_none(tmp_path: Path):
     for other, with_changes, end in (
         (kind, False, "or the old settings; to continue with the new ones, add --continue-with-changes to the command"),
         (wider, False, "or the old settings; no run continues with another model.d_ff"),
-        (wider, True, "is now 7. Use another --workdir, or the old settings"),
+        (wider, True, "is now 7. Use another run folder, or the old settings"),
     ):
         with (
             pytest.raises(ValueError, match=f"{re.escape(end)}$"),

@@ -62,7 +62,8 @@ def fit(
         text: the field of the text, or those of two.
         label: the field of the label, or one for each label.
         hours: the time for all of it; None: what the rows are worth.
-        settings: those of `train`, such as {"train.seed": 1}, or the words of a command line.
+        settings: those of `train`, such as {"train.seed": 1}, or the words of a command line. A run continues with others as far
+            as `train` continues with them: with more epochs, for example.
         tell: is called with each result, a line, once it is there.
 
     Raises: ValueError for data that no task reads, and for a folder that was made of something else.
@@ -86,7 +87,6 @@ def fit(
         "task": task or [],
         "text": [*text],
         "label": [*label],
-        "settings": words,
     }
     check_words(words, hours)
     made_of, file = output / "start" / "made_of.json", output / "config.json"
@@ -94,7 +94,7 @@ def fit(
     is_free = made_of.is_file() and not RunFolder(output).trained
     if not is_free and is_begun(output, made_of, asked, "fit") and file.is_file():
         tell_continued(output, hours)
-        config = load_config(str(file))
+        config = load_config(str(file), words)
     else:
         for name, some in lines.items():
             path = rows_file(output, name)

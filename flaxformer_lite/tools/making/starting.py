@@ -8,6 +8,8 @@ from typing import Any
 from flaxformer_lite.base.console import note
 from flaxformer_lite.base.model_names import is_foreign
 from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.config.differences import changed
+from flaxformer_lite.core.base.bounds import cut
 from flaxformer_lite.interop.loading import imported
 
 
@@ -27,14 +29,25 @@ def is_begun(output: Path, file: Path, asked: Mapping[str, Any], command: str) -
     """
     if file.is_file():
         before = json.loads(file.read_bytes())
-        if changed := [name for name, value in asked.items() if before.get(name, []) != value]:
+        if different := changed(before, {**before, **asked}, []):
             raise ValueError(
-                f"{output} was made of other {' and '.join(changed)}: give those again to continue it, or another --output"
+                f"{output} was made of other {' and '.join(different)} ({described(different)}): give those again to continue it, "
+                "or another --output"
             )
         return True
     if output.exists() and not (output.is_dir() and {*output.glob("[!.]*")} <= {output / "start"}):
         raise ValueError(f"--output {output} exists, and was not made by `{command}`: give a new folder")
     return False
+
+
+def described(different: Mapping[str, tuple[Any, Any]]) -> str:
+    """Returns what an earlier call was asked and what this one is asked, by name; files as `file_versions` names them."""
+
+    def shown(value: Any) -> str:
+        texts = map(str, value) if isinstance(value, list) else [str(value)]
+        return cut(", ".join(texts)) or "not given"
+
+    return "; ".join(f"{name}: {shown(old)} before, {shown(new)} now" for name, (old, new) in different.items())
 
 
 def tell_continued(output: Path, hours: float | None) -> None:

@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -354,8 +355,30 @@ def test_from_rows_to_an_export_with_kills_between(tmp_path: Path, monkeypatch: 
     fit(bert, rows, "moved", settings=settings, tell=again.append)
     assert [line.replace("moved", "run") for line in again] == told
     Path("moved").rename("run")
-    with pytest.raises(ValueError, match="run was made of other data and settings: give those again to continue it"):
+    longer = fit(bert, rows, "run", settings={"train.epochs": 3.0})
+    assert longer.config.train.steps * 2 == run.config.train.steps * 3 and longer.test_scores is not None
+    with pytest.raises(ValueError, match=r"train\.seed was 0 and is now 1\. Use another run folder"):
+        fit(bert, rows, "run", settings={"train.seed": 1})
+    with pytest.raises(
+        ValueError, match=r"run was made of other data \(data: .* now\): give those again to continue it"
+    ):
         fit(bert, rows[:-1], "run", settings={"train.epochs": 3.0})
+
+
+def test_a_run_continues_with_the_settings_of_the_newest_call(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What was chosen for it stands, as far as the call names no other value; the training compares the two configs."""
+    given = list[Config]()
+    monkeypatch.setattr(making, "train", lambda config, folder: given.append(config) or SimpleNamespace(stopped=True))
+    monkeypatch.setattr(RunFolder, "trained", property(lambda self: (self.path / "config.json").is_file()))
+    for settings in ({"train.epochs": 2.0}, {"train.epochs": 7.0}, {}, {"train.steps": 90}):
+        fit(bert, reviews(120), tmp_path / "run", settings=settings)
+    first, longer, same, in_steps = given
+    assert longer == dataclasses.replace(first, train=dataclasses.replace(first.train, epochs=7.0))
+    assert same == first and (in_steps.train.epochs, in_steps.train.steps) == (None, 90)
+    with pytest.raises(ValueError, match=r"made of other task \(task: not given before, regression now\)"):
+        fit(bert, reviews(120), tmp_path / "run", task="regression")
 
 
 def test_the_line_of_scores_has_the_figures_of_all_rows():

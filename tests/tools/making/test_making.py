@@ -24,8 +24,9 @@ def test_a_folder_is_continued_with_the_same_facts_alone(tmp_path: Path):
     assert not is_begun(output, file, {"files": ["a"]}, "fit"), "a refused call leaves its models"
     file.write_text('{"files": ["a"], "labels": ["x"]}')
     assert is_begun(output, file, {"files": ["a"], "hours": []}, "fit")
-    with pytest.raises(ValueError, match="was made of other files and labels: give those again"):
-        is_begun(output, file, {"files": ["b"], "labels": []}, "fit")
+    message = r"other files and labels \(files: a before, b, c now; labels: x before, not given now\): give those again"
+    with pytest.raises(ValueError, match=message):
+        is_begun(output, file, {"files": ["b", "c"], "labels": []}, "fit")
     file.rename(output / "mine")
     with pytest.raises(ValueError, match=r"run exists, and was not made by `fit`: give a new folder"):
         is_begun(output, file, {"files": ["a"]}, "fit")

@@ -244,9 +244,9 @@ def test_a_start_with_something_else_is_refused_by_name(teacher: str, asked: lis
         (Models(teachers=(teacher,), mono=mono, share=0.6), "taught"),
         (Models(teachers=(teacher,), mono=mono, share=0.5, start=teacher), "start"),
         (Models(teachers=(teacher,), share=0.5), "mono"),
-        (Models(), "teacher and mono and taught"),
+        (Models(), "mono and taught and teacher"),
     ):
-        with pytest.raises(ValueError, match=f"run was made of other {name}: give those again"):
+        with pytest.raises(ValueError, match=rf"run was made of other {name} \(.*\): give those again"):
             prepare(changed)
 
 
