@@ -21,7 +21,7 @@ def standing(
 ) -> tuple[float, float, int] | None:
     """Returns the key by which evaluations are compared: the largest is the best. None: the row has no number of the metric.
 
-    Of equal values the lower loss is better, then the later step: few rows of evaluation often give ties.
+    Ties are decided by the lower loss, then by the later step: few rows of evaluation often give ties.
     """
     value, loss = (x if isinstance(x, int | float) else math.nan for x in (row.get(metric or ""), row.get("loss")))
     if math.isnan(value):
@@ -72,7 +72,7 @@ class TrainConfig(Checked, at="train"):
     keep_latest: Annotated[PositiveInt, Resume.FREE] = 3
     """Number of newest checkpoints that are kept."""
     keep_best: Annotated[NonNegativeInt, Resume.FREE] = 1
-    """Number of best checkpoints by `best_metric` that are kept besides. Of equal ones the lower loss is better, then the later."""
+    """Number of best checkpoints by `best_metric` that are kept besides. Ties: lower loss, then later step."""
     best_metric: str = "loss"
     """Metric that ranks checkpoints: loss, accuracy, another metric of the objective, or one of `text_metrics`."""
     patience: Annotated[PositiveInt | None, Resume.ON_REQUEST] = None

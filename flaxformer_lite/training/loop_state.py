@@ -89,7 +89,7 @@ class LoopState:
     def update_best(self, metrics: Mapping[str, float], train: TrainConfig) -> bool:
         """Compares an evaluation with the best one so far; returns whether it is better, else counts towards `train.patience`.
 
-        NaN is never the best. Of equal values only a lower loss is better.
+        NaN is never the best. A tie is decided by the lower loss.
         """
         before, now = train.standing({"loss": self.best_loss, train.best_metric: self.best}), train.standing(metrics)
         better = now is not None and (before is None or now > before)
