@@ -161,5 +161,5 @@ class TrainConfig(Checked, at="train"):
 
     def best_row(self, rows: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
         """Returns the best evaluation among rows of metrics.jsonl; None if none has a number of `best_metric`."""
-        standings = [(key, row) for row in rows if row["split"] == "eval" and (key := self.standing(row)) is not None]
-        return max(standings, key=lambda one: one[0], default=(None, None))[1]
+        evaluations = [row for row in rows if row["split"] == "eval" and self.standing(row) is not None]
+        return max(evaluations, key=lambda row: self.standing(row) or (), default=None)

@@ -107,7 +107,7 @@ def test_neighbours_are_joined_by_their_numbers() -> None:
 
 def test_a_tokenizer_without_pieces_and_wrong_numbers_of_them_are_refused() -> None:
     characters = Characters().train(OLD, 40)
-    with pytest.raises(ValueError, match="the tokenizer is a CharacterTokenizer: a language is added to SentencePiece"):
+    with pytest.raises(ValueError, match="the tokenizer is a CharacterTokenizer: a language is added only to SentencePiece"):
         extended(characters, NEW, 40, "<xy>", 40)
     model = sentence_piece("bpe")
     with pytest.raises(ValueError, match=r"^pieces is 0: it must be 1 or more"):
