@@ -220,12 +220,16 @@ class EngineRunner:
         return jax.tree.map(jnp.asarray, batch)
 
     def eval_step(self, params: PyTree, batch: Batch) -> Counts:
-        """Returns the counts of a batch. A row without a token counts as padding, whose outputs are 0."""
+        """Returns the counts of a batch. The outputs of padding rows are 0, and of absent texts in a row of several."""
         objective = self.config.objective
         inputs = objective.inputs(batch, self.config.model)
         tokens, mask = np.asarray(inputs.source_tokens), np.asarray(inputs.source_mask)
         types = np.zeros_like(tokens) if inputs.token_types is None else np.asarray(inputs.token_types)
-        places = np.flatnonzero(mask.any(1))
+        is_read = mask.any(1)
+        is_read[0] = True  # one answer says the shape of all
+        if len(batch.weights) == len(tokens):
+            is_read |= np.asarray(batch.weights).any(1)  # a text without a token
+        places = np.flatnonzero(is_read)
         rows = [EncodedText(tokens[i][mask[i]].tolist(), types[i][mask[i]].tolist()) for i in places]
         answers = self.model.read("class_logits" if objective.rows_independent else "vectors", rows, no_progress)
         outputs: Any = np.zeros((len(tokens), *tokens.shape[1 : answers[0].ndim], answers[0].shape[-1]), np.float32)

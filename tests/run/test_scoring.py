@@ -4,20 +4,25 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from flaxformer_lite.core.data import Pair
-from flaxformer_lite.core.objectives import AnswerSpans, Classification, MaskedLM, SentenceEmbeddings
+from flaxformer_lite.core.model import Inputs
+from flaxformer_lite.core.model.inputs import Outputs
+from flaxformer_lite.core.objectives import AnswerSpans, Batch, Classification, MaskedLM, SentenceEmbeddings
+from flaxformer_lite.core.placement.batches import pad_rows
 from flaxformer_lite.core.predictions.encoder import BatchPredictor
 from flaxformer_lite.core.reading.heads import Pooler
 from flaxformer_lite.core.runners import MeshRunner
 from flaxformer_lite.metrics.translations import MetricConfig
 from flaxformer_lite.run import load
-from flaxformer_lite.run.scoring import ScoredData, score
+from flaxformer_lite.run.scoring import EngineRunner, ScoredData, score
 from tests.support import needs
 from tests.support.encoder_runs import BERT, exports_here, write_encoder
-from tests.support.text_runs import LETTERS, NAMES
+from tests.support.limits import assert_close
+from tests.support.text_runs import LETTERS, NAMES, text_run
 
 __all__ = ["exports_here"]
 pytestmark = [needs.ctranslate2, pytest.mark.usefixtures("one_device", "exports_here")]
@@ -59,6 +64,22 @@ def test_scores_are_those_of_jax_and_name_their_engine(name: str, tmp_path: Path
         assert value == pytest.approx(wanted[key], rel=1e-5, abs=1e-6), key
     eight, _ = score(run, data, {"engine": "ctranslate2", "weights_dtype": "int8"})
     assert eight["loss"] != found["loss"] and np.isfinite(eight["loss"])
+
+
+def test_a_row_without_a_token_is_read_unless_it_is_padding():
+    """Law: the counts are those of the model's own outputs, also of a batch in which no row has a token."""
+    run = text_run()
+    runner = EngineRunner(run.text_model, run.config)
+    for texts in (["abc", "", "hello"], ["", ""]):
+        rows, size = [*map(run.required_tokenizers.source.encode, texts)], (4, 8)
+        tokens, mask = pad_rows(rows, size), pad_rows([[1] * len(row) for row in rows], size).astype(bool)
+        given: Any = Inputs(source_tokens=tokens, source_mask=mask, token_types=np.zeros_like(tokens))  # type: ignore[arg-type]
+        given = Batch(given, np.ones((4, 1), np.int32), np.float32(pad_rows([[1]] * len(texts), (4, 1))))
+        batch = runner.shard_batch(given)
+        outputs: Any = jax.jit(run.model.apply)({"params": run.params}, batch.inputs)
+        wanted = runner.metrics(Outputs(class_logits=outputs.class_logits, embedding=outputs.class_logits), batch)
+        assert float(wanted["loss"].count) == len(texts)
+        jax.tree.map(assert_close, runner.eval_step(run.params, batch), wanted)
 
 
 def test_scores_of_masks_are_by_jax_or_refused(tmp_path: Path):
