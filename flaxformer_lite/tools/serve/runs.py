@@ -119,9 +119,16 @@ class ServedRun:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.engine: Mapping[str, Any] = {}
         if engine and {"generate", "translate"} & {*self.tasks}:
-            greedy = dataclasses.replace(run.config.decode, beam_size=1, num_hypotheses=1, sampling=None)
-            opened = functools.partial(run.searcher.engine_search, greedy, engine["weights_dtype"])
-            self.engine = {} if chosen_engine(**engine, opened=opened) is None else engine
+            usual, kind = run.config.decode, run.searcher.own_config.kind
+            changed: dict[str, Any] = {"beam_size": 1, "num_hypotheses": 1, "sampling": None}
+            changed |= {"repetition_penalty": 1.0} if "generate" in self.tasks else {}
+            # Requests may change these settings, and the server opens what answers some of them.
+            wanted = min(
+                usual, dataclasses.replace(usual, **changed), key=lambda settings: len(obstacles(settings, kind))
+            )
+            opened = functools.partial(run.searcher.engine_search, wanted, engine["weights_dtype"])
+            search = chosen_engine(**engine, opened=opened, tell=lambda line: note(f"{name}: {line}"))
+            self.engine = {} if search is None else engine
         if self.engine:
             others = obstacles(run.config.decode, run.searcher.own_config.kind)
             fate = (

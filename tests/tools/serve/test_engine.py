@@ -12,6 +12,7 @@ from flaxformer_lite.core.search.decoder import Decoder
 from flaxformer_lite.run import load
 from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.tools.serve.requests import DecodingRequest
+from flaxformer_lite.tools.serve.runs import ServedRun
 from tests.support import needs
 from tests.support.encoder_runs import write_encoder
 from tests.support.engine_runs import LINES, write_random_decoder, write_random_run
@@ -138,30 +139,62 @@ def test_continued_prompts_and_chats_are_the_engines(tmp_path: Path, monkeypatch
         assert app.state.service.close(10)
 
 
-def test_a_run_whose_settings_draw_is_answered_by_request(tmp_path: Path, capsys: pytest.CaptureFixture):
-    """Law: greedy requests are CTranslate2's; by name a draw is refused, and the server starts."""
+def with_settings(folder: Path, **settings: Any) -> Any:
+    """Returns the run of a folder whose config has these settings of decoding."""
+    config = json.loads((folder / "config.json").read_bytes())
+    config["decode"] |= settings
+    (folder / "config.json").write_text(json.dumps(config))
+    return load(folder)
+
+
+LIMITS = Limits(seconds=60.0, queue=8, texts=8, new_tokens=64)
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "decode.sampling Sampling(": ({"sampling": {"temperature": 0.5}}, {"temperature": 0.0}),
+    "decode.repetition_penalty 1.2": ({"repetition_penalty": 1.2}, {"repetition_penalty": 1.0}),
+}
+
+
+@pytest.mark.parametrize("named", OWN)
+def test_a_run_with_settings_of_jax_is_answered_by_request(named: str, tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Law: requests that change the settings are CTranslate2's; by name others are refused, and the server starts."""
     from starlette.testclient import TestClient
 
     from flaxformer_lite.tools.serve.app import make_app
 
-    folder = write_random_decoder(tmp_path / "run")
-    config = json.loads((folder / "config.json").read_bytes())
-    config["decode"]["sampling"] = {"temperature": 0.5}
-    (folder / "config.json").write_text(json.dumps(config))
-    run = load(folder)
-    (text,) = run.generate(["a"], temperature=0)
-    limits = Limits(seconds=60.0, queue=8, texts=8, new_tokens=64)
+    settings, changed = OWN[named]
+    run = with_settings(write_random_decoder(tmp_path / "run"), **settings)
+    (text,) = run.generate(["a"], **changed)
     for engine, fate, status in (("auto", "for jax", 200), ("ctranslate2", "refused", 422)):
-        app = make_app({"run": run}, limits, engine={"engine": engine, "weights_dtype": "float32"})
+        app = make_app({"run": run}, LIMITS, engine={"engine": engine, "weights_dtype": "float32"})
         told = capsys.readouterr().err
-        assert "run: engine ctranslate2, float32, and requests with decode.sampling Sampling(" in told and fate in told
+        assert f"run: engine ctranslate2, float32, and requests with {named}" in told and fate in told
         client, served = TestClient(app, base_url="http://localhost"), app.state.service.runs.by_name["run"]
         try:
             asked = {"model": "run", "prompt": "a", "max_tokens": 12}
-            answer = client.post("/v1/completions", json={**asked, "temperature": 0})
+            answer = client.post("/v1/completions", json={**asked, **changed})
             assert answer.json()["choices"][0]["text"] == text
             assert client.post("/v1/completions", json=asked).status_code == status
-            job = served.generation_job(["a"], DecodingRequest(temperature=0))
+            job = served.generation_job(["a"], DecodingRequest(**changed))
             assert job.key.engine == "ctranslate2"
         finally:
             assert app.state.service.close(10)
+
+
+def test_settings_that_no_request_changes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = with_settings(write_random_decoder(tmp_path / "run"), no_repeat_ngram=2, repetition_penalty=1.2)
+    capsys.readouterr()
+    served = ServedRun("run", run, LIMITS, {"engine": "auto", "weights_dtype": "float32"})
+    told = capsys.readouterr().err
+    assert "run: engine jax: CTranslate2 does not obey decode.no_repeat_ngram 2 as JAX does" in told
+    assert "repetition_penalty" not in told and served.engine == {}
+    assert not (tmp_path / "run" / "engine").exists()
+
+
+def test_a_beam_whose_bans_are_obeyed_is_the_engines(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """The settings of an imported Marian: greedy search has obstacles that its own beams do not have."""
+    settings = {"beam_size": 2, "renormalize": True, "suppress_ids": [0]}
+    run = with_settings(write_random_run(tmp_path / "run"), **settings)
+    served = ServedRun("run", run, LIMITS, {"engine": "auto", "weights_dtype": "float32"})
+    assert "run: engine ctranslate2, float32\n" in capsys.readouterr().err
+    assert served.translation_job(["a"]).key.engine == "ctranslate2"
+    assert served.translation_job(["a"], beam_size=1).key.engine == "jax"
