@@ -41,8 +41,8 @@ drawn_keys = jax.jit(sample_keys)
 
 
 @once
-def search_of(models: tuple[Transformer, ...], method: Method, placement: Placement) -> Search:
-    """Returns the search of these models: decoders of equal models share it, and so its programs."""
+def search_of(models: tuple[Transformer, ...], method: Method, placement: Placement, program: DecodeConfig) -> Search:
+    """Returns the search of these models: decoders of equal models and programs share it, and so what it has compiled."""
     return Search(models, method, placement)
 
 
@@ -109,8 +109,8 @@ class Decoder:
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use a single run"
             )
         by_beams = config.beam_size > 1 or ensemble
-        self.beam_search = search_of(models, BEAM_SEARCH, placement)
-        self.search = self.beam_search if by_beams else search_of(models, GREEDY_SEARCH, placement)
+        self.beam_search = search_of(models, BEAM_SEARCH, placement, config.program)
+        self.search = self.beam_search if by_beams else search_of(models, GREEDY_SEARCH, placement, config.program)
         self._copies = copies_of(models, placement)
 
     def under(self, config: DecodeConfig) -> "Decoder":
@@ -119,10 +119,16 @@ class Decoder:
         other.config = config
         return other
 
+    @property
+    def num_programs(self) -> int:
+        """The number of shapes that were compiled for decoders of these models and this program."""
+        return sum(function._cache_size() for search in {self.search, self.beam_search} for function in search.compiled)
+
     def drop_programs(self) -> None:
-        """Frees what was compiled for all decoders of these models, which compile it anew when they need it."""
+        """Frees what was compiled for decoders of these models and this program, which compile it anew when they need it."""
         for search in (self.search, self.beam_search):
-            search.drop_programs()
+            for function in search.compiled:
+                function.clear_cache()
 
     def lay_out(self, *variables: VariableDict) -> Weights:
         """Returns the variables of each model as the searches of `generate` and `stream` read them, under these settings."""

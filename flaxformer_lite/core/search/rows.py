@@ -58,10 +58,10 @@ class Search:
         self.grow = jax.jit(self._grow, static_argnames="capacity")
         """For devices other than one CPU: see `resized`."""
 
-    def drop_programs(self) -> None:
-        programs: tuple[Any, ...] = (self.start, self.advance, self.grow)
-        for compiled in programs:
-            compiled.clear_cache()
+    @property
+    def compiled(self) -> tuple[Any, ...]:
+        """The functions that JAX compiles for each shape."""
+        return self.start, self.advance, self.grow
 
     def _start(
         self, variables: Sequence[VariableDict], batch: SearchInputs, settings: SearchSettings

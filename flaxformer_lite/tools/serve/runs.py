@@ -43,8 +43,9 @@ from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.requests import DecodingRequest, as_list
 from flaxformer_lite.tools.serve.worker import Job
 
-KEPT_PROGRAMS = 8
-"""The number of settings of decoding (`DecodeConfig.program`) whose programs are kept; one more drops all of them."""
+MOST_PROGRAMS = 256
+"""Compiled programs that a run keeps: beyond them the settings (`DecodeConfig.program`) that were not used longest lose theirs. A
+setting has up to 150, by its lengths and numbers of rows; a program of a tiny model takes 3 to 8 MB."""
 OPENAI_PATHS = {
     "translate": ("/v1/completions",),
     "generate": ("/v1/completions", "/v1/chat/completions"),
@@ -366,10 +367,10 @@ class ServedRun:
     def decoder(self, program: DecodeConfig) -> Decoder:
         """Returns the decoder of a program. Requests may have any number of settings, and each program takes memory."""
         kept = self.run.kept.decoders
-        if program not in kept and len(kept) >= KEPT_PROGRAMS:
-            for other in kept.values():
-                other.drop_programs()
-            kept.clear()
+        if program in kept:
+            kept[program] = kept.pop(program)  # the last one
+        while sum(decoder.num_programs for decoder in [*kept.values()]) > MOST_PROGRAMS:
+            kept.pop(next(iter(kept))).drop_programs()
         return self.run.searcher.search(program)
 
     def as_answer(self, decoder: Decoder, prompt: Prompt, hypothesis: Hypothesis) -> WrittenText:

@@ -809,9 +809,9 @@ def test_a_source_with_two_special_ids_has_room_for_one_token_less(three_runs: d
 
 
 @pytest.mark.slow
-def test_a_server_keeps_the_programs_of_few_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Law: requests with ever new settings leave no more programs than `KEPT_PROGRAMS` settings have, and answer as before."""
-    monkeypatch.setattr("flaxformer_lite.tools.serve.runs.KEPT_PROGRAMS", 2)
+def test_a_server_keeps_few_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the programs of the settings that were used last are kept, and those of others are freed."""
+    monkeypatch.setattr("flaxformer_lite.tools.serve.runs.MOST_PROGRAMS", 5)
     run = load(write_random_decoder(tmp_path / "run"))
     served = ServedRun("run", run, Limits())
 
@@ -820,9 +820,10 @@ def test_a_server_keeps_the_programs_of_few_settings(tmp_path: Path, monkeypatch
         ((written,),) = served.answer(job.key, job.items)
         return str(written.text)
 
-    texts, held = [], []
-    for top_k in (*range(5, 10), 5):
+    texts, of_each = [], dict[int, Any]()
+    for top_k in (5, 6, 5, 7, 8):
         texts.append(answer(top_k))
-        compiled: Any = next(iter(run.kept.decoders.values())).search.advance
-        held.append(compiled._cache_size())
-    assert held == [1, 2, 1, 2, 1, 2] and texts[0] == texts[-1]
+        of_each[top_k] = [*run.kept.decoders.values()][-1]
+    freed = [top_k for top_k, decoder in of_each.items() if not decoder.num_programs]
+    assert freed == [6], {top_k: decoder.num_programs for top_k, decoder in of_each.items()}
+    assert texts[0] == texts[2] and answer(6) == texts[1]
