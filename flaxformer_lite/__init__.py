@@ -1,6 +1,7 @@
 """A readable library of Transformer modules in JAX/Flax, and one trainer for all of them."""
 
 import functools
+import gc
 import importlib
 import importlib.util
 import os
@@ -68,7 +69,13 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is imported."""
         if name not in ROOMS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
+        collects = gc.isenabled()
+        gc.disable()  # to look for garbage again and again takes half of the time of these imports
+        try:
+            value = getattr(importlib.import_module(f"{__name__}.{ROOMS[name]}"), name)
+        finally:
+            if collects:
+                gc.enable()
         return of_models(value) if name == "load" else value
 
     @functools.cache

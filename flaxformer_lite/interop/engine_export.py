@@ -1,10 +1,9 @@
-"""The process that makes an export for the engine: `python -m flaxformer_lite.interop.engine_export '[WANTED, STATE, FOLDER]'`.
+"""The process that makes an export for the engine: its one word is `[WANTED, STATE, FOLDER]` as JSON.
 
 `engine/exports.py` starts it, and reads its exit status and what it writes to stderr.
 """
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from flaxformer_lite.files.tokenizers.kinds import copy_files
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.searches import prompt_of
 from flaxformer_lite.tasks.engine_model import HEADS_FILE
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, steps_in, why_damaged
 

@@ -161,6 +161,22 @@ def test_ctrl_c_is_answered_while_c_code_computes():
     assert done.stderr.startswith("stopping after what is in progress") and "KeyboardInterrupt" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import flaxformer_lite; looked.clear(); flaxformer_lite.ModelConfig; print(len(looked) < 3)", "True"),
+        ("from flaxformer_lite.cli import process; process.program(['--version'])", f"{process.NEW_OBJECTS}"),
+    ],
+)
+def test_imports_do_not_wait_for_looks_for_garbage(code: str, expected: str):
+    """Law: the package's own imports have none, and those of a command few; afterwards Python looks again."""
+    end = "import atexit, gc; looked = []; gc.callbacks.append(lambda phase, facts: looked.append(phase)); "
+    end += "atexit.register(lambda: print(gc.isenabled(), gc.get_threshold()[0])); "
+    done = subprocess.run([sys.executable, "-c", end + code], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, *_, last = done.stdout.splitlines()
+    assert last.startswith("True ") and expected in (first, last.split()[1])
+
+
 def test_failures_of_a_saves_arrays_are_not_logged_again():
     """Oracle: asyncio's own handler, with the context that a gathered future has when nobody has asked for its exception."""
     loop, heard = asyncio.new_event_loop(), []
