@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.remote_files import describe_error
@@ -19,7 +19,11 @@ from flaxformer_lite.engine.rules import CannotAnswer, check_obeyed, library
 from flaxformer_lite.engine.search import EngineSearch, PromptSearch, Sizes, without_padding
 from flaxformer_lite.engine.texts import TextTranslator, in_own_direction, required
 from flaxformer_lite.files.chats.form import Sources
+from flaxformer_lite.files.chats.translation_prompt import TranslationPrompt
 from flaxformer_lite.files.tokenizers.kinds import load_run_tokenizers
+
+if TYPE_CHECKING:
+    from flaxformer_lite.files.chats.asking import Asking  # with NumPy
 
 COMPUTE_TYPES = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8_float32"}
 """CTranslate2's name for products with weights of a type."""
@@ -37,15 +41,20 @@ class EngineRun:
     export: Export
     library: Any
     """CTranslate2's object that searches."""
-    tokenizers: Tokenizers | None
-    decode: DecodeConfig
+    form: "Sources | Asking"
     searching: type[EngineSearch] = EngineSearch
+
+    @property
+    def tokenizers(self) -> Tokenizers | None:
+        return self.form.tokenizers
+
+    @property
+    def decode(self) -> DecodeConfig:
+        return self.form.decode
 
     @cached_property
     def translator(self) -> TextTranslator:
-        # an export without tokenizers translates token ids
-        form = Sources(self.tokenizers, self.decode, self.sizes.longest_source, self.path)  # type: ignore[arg-type]
-        return TextTranslator(self, form)
+        return TextTranslator(self, self.form)
 
     @cached_property
     def generator(self) -> TextGenerator:
@@ -76,8 +85,7 @@ class EngineRun:
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """Returns the run for texts of one direction, as `Run.between`."""
-        form = self.translator.form.between(source, target)
-        return replace(self, tokenizers=form.tokenizers, decode=form.decode)
+        return replace(self, form=self.form.between(source, target))
 
     def search(self, settings: DecodeConfig) -> EngineSearch:
         """Returns a search under these settings. Raises: ValueError if CTranslate2 does not obey them."""
@@ -128,8 +136,29 @@ def open_engine(wanted: RunWeights, kind: str = "Translator") -> EngineRun:
     """Returns the run that translates or continues prompts, as CTranslate2's class `kind` reads it. Raises: as `opened`."""
     export, library, tokenizers = opened(wanted, kind)
     searching = PromptSearch if kind == PromptSearch.kind else EngineSearch
-    run = EngineRun(wanted, export, library, tokenizers, decode_settings(export.facts["decode"]), searching)
-    return in_own_direction(run)
+    decode, longest = decode_settings(export.facts["decode"]), Sizes(*export.facts["sizes"]).longest_source
+    form = Sources(tokenizers, decode, longest, Path(wanted.run))  # type: ignore[arg-type]  # token ids need no tokenizers
+    return in_own_direction(EngineRun(wanted, export, library, form, searching))
+
+
+def open_asking(
+    changed: Callable[[DecodeConfig], DecodeConfig], wanted: RunWeights, decode: DecodeConfig
+) -> EngineRun | None:
+    """Returns the decoder that translates by its chat template; None: it has none. Raises: as `open_obeying`.
+
+    decode: the settings of the run.
+    """
+    from flaxformer_lite.files.chats.asking import Asking, searched
+
+    check_obeyed(changed(searched(decode)), PromptSearch.kind)
+    run = open_engine(wanted, PromptSearch.kind)
+    template = run.generator.template() if run.tokenizers else None
+    if template is None:
+        return None
+    most, prompt = run.export.facts["asking"]
+    form = Asking(run.required_tokenizers, run.decode, most, template, TranslationPrompt(**prompt))
+    run.search(changed(form.settings({})))
+    return replace(run, form=form)
 
 
 def open_obeying(
@@ -139,11 +168,9 @@ def open_obeying(
 
     None: the model does not do such a thing, which JAX reports.
 
-    Raises: as `open_engine`, and CannotAnswer for a decoder that translates, or settings that CTranslate2 does not obey.
+    Raises: as `open_engine`, and CannotAnswer for settings that CTranslate2 does not obey.
     """
     if own.kind != kind:
-        if own.kind != "Generator":
-            return None
-        raise CannotAnswer("CTranslate2 translates with encoder–decoders")
+        return open_asking(changed, wanted, own.decode) if own.kind == PromptSearch.kind else None
     check_obeyed(changed(own.decode), kind)
     return open_engine(wanted, kind)

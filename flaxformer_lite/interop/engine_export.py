@@ -116,6 +116,8 @@ def export(loaded: Run, output: Path) -> None:
         "has_target_tokenizer": data.target_tokenizer is not None,
         "languages": None if data.languages is None else as_tree(data.languages),
     }
+    if not model.num_encoder_layers:
+        facts["asking"] = data.max_target_length, vars(prompt_of(config))
     if not model.num_decoder_layers:
         heads = {name: params[name] for name in ctranslate2.HEADS if name in params and name != "head"}
         arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in flatten_dict(heads, sep="/").items()}
@@ -123,7 +125,3 @@ def export(loaded: Run, output: Path) -> None:
         facts |= {"config": as_tree(config), "texts_of_rows": sorted(data.texts_of_rows)}
     files = {file.name: file_digest(file) for file in output.iterdir()}
     write_sealed(output / FACTS, signed({**facts, "files": files}))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -36,7 +36,7 @@ from flaxformer_lite.engine.texts import TextTranslator, WarnCallback
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.files.chats.form import Sources
-from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE
+from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
 from flaxformer_lite.files.text.terms import Terms, going_on, known_ids
 from flaxformer_lite.metrics.translations import with_language
 from flaxformer_lite.run.choosing import Answers, BestBy, best_first, candidates
@@ -158,10 +158,14 @@ def form_of(config: Config, tokenizers: Tokenizers | None, folder: RunFolder, lo
     if tokenizers is not None and config.model.continues_texts:
         template = read_chat_template(folder.path, tokenizers.target)
         if template is not None:
-            usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN
-            translation = config.data.translation or usual
-            return Asking(tokenizers, config.decode, config.data.longest.target, template, translation)
+            return Asking(tokenizers, config.decode, config.data.longest.target, template, prompt_of(config))
     return Sources(tokenizers, config.decode, longest, folder.path)  # type: ignore[arg-type]  # token ids need none
+
+
+def prompt_of(config: Config) -> TranslationPrompt:
+    """Returns the message by which a decoder is asked for a translation."""
+    usual = SOURCE_ALONE if config.objective.reads == "conversations" else PLAIN
+    return config.data.translation or usual
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pytest
 
 from flaxformer_lite.engine.engine_run import open_engine, open_obeying
 from flaxformer_lite.engine.exports import OwnConfig, RunWeights, own_config
-from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.run import load
 from flaxformer_lite.training import train
 from tests.support import needs
@@ -114,5 +113,3 @@ def test_what_no_engine_does_is_told_by_jax_alone():
     wanted, decode = RunWeights("nowhere"), run_config().decode
     for kind, other in (("Generator", "Translator"), ("Generator", "Encoder"), ("Translator", "Encoder")):
         assert open_obeying(kind, lambda own: own, wanted, OwnConfig(other, decode, {})) is None
-    with pytest.raises(CannotAnswer, match="translates with encoder–decoders, or choose engine jax"):
-        open_obeying("Translator", lambda own: own, wanted, OwnConfig("Generator", decode, {}))

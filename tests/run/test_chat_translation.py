@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import as_tree
 from flaxformer_lite.core.base.progress import no_progress
 from flaxformer_lite.core.data import Pair
 from flaxformer_lite.core.model.attention import DotProduct
@@ -20,6 +23,10 @@ from flaxformer_lite.core.model.positions import Rotary
 from flaxformer_lite.core.objectives import CausalLM, Instruction
 from flaxformer_lite.core.search.settings import DecodeConfig
 from flaxformer_lite.core.text.tokenizer import Tokenizers
+from flaxformer_lite.engine import engine_run
+from flaxformer_lite.engine.engine_run import open_obeying
+from flaxformer_lite.engine.exports import RunWeights, own_part
+from flaxformer_lite.engine.rules import CannotAnswer
 from flaxformer_lite.files.chats.asking import Asking
 from flaxformer_lite.files.chats.chat import ChatTokenizers
 from flaxformer_lite.files.chats.translation_prompt import PLAIN, SOURCE_ALONE, TranslationPrompt
@@ -37,6 +44,7 @@ from tests.support import needs
 from tests.support.chats import SPECIAL, TEMPLATES, ours
 from tests.support.commands import Command
 from tests.support.experiments import rows, tiny_config, with_train
+from tests.support.paths import ROOT
 
 TEXTS = ["an all", "", "is an", "Ha all an"]
 BETWEEN = TranslationPrompt(text="{source_language}>{target_language}: {text}")
@@ -83,6 +91,10 @@ def asking(run: Run) -> Asking:
     return run.translator.form
 
 
+def with_beam(decode: DecodeConfig) -> DecodeConfig:
+    return dataclasses.replace(decode, beam_size=2)
+
+
 def prompt_of(text: str, source: str = "En", target: str = "De") -> list[int]:
     return ours().encode(f"<|im_start|>user\n{source}>{target}: {text}<|im_end|>\n<|im_start|>assistant\n")
 
@@ -106,6 +118,32 @@ def test_translations_are_the_answers_to_the_prompts(run: Run, beam_size: int) -
 def test_the_engine_translates_as_jax_does(run: Run) -> None:
     directed = run.between("En", "De")
     assert directed.translate(TEXTS, engine="ctranslate2") == directed.translate(TEXTS)
+
+
+@needs.ctranslate2
+@pytest.mark.slow
+def test_a_command_translates_by_the_engine_without_jax(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("\n".join(TEXTS) + "\n")
+    words = ["", "translate", str(run.folder.path), str(tmp_path / "lines"), "--from", "En", "--to", "De", "--engine"]
+    code = "import sys; sys.argv = WORDS; from flaxformer_lite.cli.main import main; main()"
+    code += "; print(*sorted({'jax', 'flax'} & {*sys.modules}))"
+    printed = {}
+    for engine in ("ctranslate2", "jax"):
+        program = [sys.executable, "-c", code.replace("WORDS", repr([*words, engine]))]
+        lines = subprocess.run(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")
+        *printed[engine], modules, _ = lines
+        assert modules == ("" if engine == "ctranslate2" else "flax jax")
+    assert printed["ctranslate2"] == printed["jax"] == run.between("En", "De").translate(TEXTS)
+    with pytest.raises(CannotAnswer, match=r"does not obey decode\.eos_ids"):
+        open_obeying("Translator", with_beam, RunWeights(str(run.folder.path)), own_part(as_tree(run.config)))
+
+
+def test_settings_that_the_engine_lacks_are_refused_before_an_export(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_run, "open_engine", lambda *given: pytest.fail("an export was opened"))
+    own = own_part(as_tree(run.config))
+    banned = own._replace(decode=dataclasses.replace(own.decode, no_repeat_ngram=2))
+    with pytest.raises(CannotAnswer, match=r"does not obey decode\.no_repeat_ngram 2"):
+        open_obeying("Translator", lambda decode: decode, RunWeights(str(run.folder.path)), banned)
 
 
 def test_languages_are_named_by_the_call_or_by_the_settings(run: Run) -> None:

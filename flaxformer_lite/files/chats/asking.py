@@ -171,9 +171,7 @@ class Asking(Form):
 
     def settings(self, changes: Mapping[str, Any]) -> DecodeConfig:
         """Returns the settings of an answer, which ends where the template ends one; a search, unless `changes` sample."""
-        config = self.decode
-        if config.sampling is not None and changes.get("sampling") is None:
-            config = replace(config, sampling=None, num_hypotheses=1)
+        config = self.decode if changes.get("sampling") else searched(self.decode)
         ends = () if self.end_id in (None, *config.eos_ids) else (self.end_id,)
         return replace(config.changed(changes), eos_ids=(*config.eos_ids, *ends))
 
@@ -197,6 +195,11 @@ class Asking(Form):
         if source is None:
             return in_line(without_thoughts(text, "").strip())
         return in_line(translation_in(text, source, self.translation.target_language, left_out))
+
+
+def searched(config: DecodeConfig) -> DecodeConfig:
+    """Returns the settings without a draw."""
+    return config if config.sampling is None else replace(config, sampling=None, num_hypotheses=1)
 
 
 QUOTES = {'"': '"', "“": "”", "„": "“”", "«": "»", "»": "«", "「": "」", "『": "』"}
